@@ -1,0 +1,100 @@
+"""What a run promises: to whom, about what, against whom.
+
+>>> from userdp.accounting.guarantee import Privacy
+>>> Privacy(epsilon=1.0, delta=1e-6).unit
+'user'
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from userdp.errors import BadInput
+
+Unit = Literal["user", "sample"]
+Relation = Literal["replace_one", "add_or_remove"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The budget asked for.
+
+    Attributes:
+        epsilon: > 0.
+        delta: in (0, 1); refused at 1/n or above unless ``allow_large_delta``.
+        unit: whose replacement the promise is about: one whole user, or one sample (a weaker promise).
+        allow_large_delta: accept a delta of 1/n or more, which permits publishing one user's data outright.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit = "user"
+    allow_large_delta: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise BadInput(f"privacy.epsilon = {self.epsilon}: must be a positive number, such as 1.0")
+        if not 0 < self.delta < 1:
+            raise BadInput(f"privacy.delta = {self.delta}: must lie strictly between 0 and 1, such as 1e-6")
+        if self.unit not in ("user", "sample"):
+            raise BadInput(f"privacy.unit = {self.unit!r}: must be 'user' or 'sample'")
+
+    def check_population(self, users: int) -> None:
+        """Refuse a delta that would permit publishing a whole user.
+
+        Raises:
+            BadInput: delta >= 1/users without ``allow_large_delta``.
+        """
+        if self.delta * users >= 1 and not self.allow_large_delta:
+            raise BadInput(
+                f"privacy.delta = {self.delta:g} is at least 1/n = {1 / users:g} for n = {users} users, which permits "
+                f"publishing one user's data; use a delta below {0.1 / users:.0e}, or set privacy.allow_large_delta = true"
+            )
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A privacy guarantee in full, or the plain statement that there is none.
+
+    Attributes:
+        unit: whose data is protected.
+        relation: the neighbouring relation; ``replace_one`` keeps n fixed and public.
+        epsilon: what was spent; infinite when there is no guarantee.
+        delta: likewise; 1 when there is no guarantee.
+        accountant: how epsilon was computed.
+        adversary: who may see what, and who is trusted.
+        assumptions: what the proof rests on, one sentence each.
+        holds: False when an assumption is known to fail or no mechanism protects anybody.
+    """
+
+    unit: Unit
+    relation: Relation
+    epsilon: float
+    delta: float
+    accountant: str
+    adversary: str
+    assumptions: tuple[str, ...]
+    holds: bool
+
+    @classmethod
+    def none(cls, reason: str) -> "Guarantee":
+        """No privacy guarantee, and why."""
+        return cls("user", "replace_one", math.inf, 1.0, "none", f"no privacy guarantee: {reason}", (), False)
+
+    def sentence(self) -> str:
+        """The guarantee in one line for people."""
+        if not self.holds:
+            return self.adversary if self.adversary.startswith("no privacy") else f"no privacy guarantee: {self.adversary}"
+        relation = "replacing" if self.relation == "replace_one" else "adding or removing"
+        whom = "one whole user" if self.unit == "user" else "one single sample (NOT a whole user)"
+        return (
+            f"({self.epsilon:.4g}, {self.delta:.3g})-differential privacy for {relation} {whom}, "
+            f"by {self.accountant}; {self.adversary}"
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON; an infinite epsilon becomes None."""
+        values = asdict(self)
+        values["assumptions"] = list(self.assumptions)
+        values["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
+        return values

@@ -1,0 +1,84 @@
+"""Message computations: what a node computes for each of its users at a model x.
+
+Pure functions (problem, x, block, **parameters) -> (U, p) array, registered by name. The name, the clip and the
+parameters travel in the message, so node and server cannot disagree about them. A sum may be taken on the node
+(clipping); robust statistics need the rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Problem, Vector
+
+Rows = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """What to ask of a node for each user.
+
+    Attributes:
+        name: a key of `COMPUTATIONS`.
+        reduce: "rows" for one row a user, "sum" for their sum alone.
+        clip_norm: l2 norm that each user's row is clipped to; None leaves rows as they are.
+        parameters: keyword arguments of the function, plain floats.
+    """
+
+    name: str = "user_gradient"
+    reduce: Literal["rows", "sum"] = "rows"
+    clip_norm: float | None = None
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+    def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[Rows, int]:
+        """The block's (U, p) rows, finite and clipped, and how many rows were not finite and became zero.
+
+        Raises:
+            BadInput: the name is not registered.
+        """
+        if self.name not in COMPUTATIONS:
+            raise BadInput(f"computation {self.name!r} is unknown; there are {', '.join(sorted(COMPUTATIONS))}")
+        rows, non_finite = finite_rows(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
+        return (rows if self.clip_norm is None else clip_rows(rows, self.clip_norm)), non_finite
+
+
+def finite_rows(rows: Rows) -> tuple[Rows, int]:
+    """Rows with every row that holds a NaN or an infinity set to zero, and how many there were.
+
+    Copies only when there are such rows.
+    """
+    bad = ~np.isfinite(rows).all(axis=1)
+    if not bad.any():
+        return rows, 0
+    return np.where(bad[:, None], 0.0, rows), int(bad.sum())
+
+
+def clip_rows(rows: Rows, clip_norm: float) -> Rows:
+    """Scale each finite row down to l2 norm at most ``clip_norm``; zero rows stay zero.
+
+    Norms are taken after dividing by the largest entry, so that huge rows do not overflow and escape the clip.
+    """
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)[:, None]
+    unit = rows / scale
+    norms = np.linalg.norm(unit, axis=1, keepdims=True)
+    return unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0))
+
+
+def _user_gradient(problem: Problem, x: Vector, block: Block) -> Rows:
+    return problem.user_gradients(x, block)
+
+
+def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> Rows:
+    return problem.sample_clipped_sums(x, block, sample_clip_norm)
+
+
+COMPUTATIONS: dict[str, Callable[..., Rows]] = {
+    "user_gradient": _user_gradient,
+    "clipped_sample_sum": _clipped_sample_sum,
+}

@@ -1,0 +1,98 @@
+"""Federations: data as users.
+
+A federation hands out blocks of users by index. Users are numbered 0..n-1 once and for all (seeded and public for
+tables), so that cohorts, noise and the order of every sum are the same whichever engine runs them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+
+BLOCK_BYTES = 1 << 24
+"""Samples worked on at once, in bytes: what bounds memory, whatever the population."""
+
+
+class Federation(ABC):
+    """Users 0..n-1, each with at least one sample.
+
+    Attributes:
+        sizes: (n,) int64, samples of each user.
+        columns: k, the feature columns of a sample.
+        sample_bytes: bytes of one sample, features and target.
+        population_mean: (d,) mean of the population the users are drawn from, where it is known (synthetic data).
+        population_parameter: (d,) true parameter of a synthetic regression, where there is one.
+    """
+
+    sizes: NDArray[np.int64]
+    columns: int
+    sample_bytes: int
+    population_mean: NDArray[np.float64] | None = None
+    population_parameter: NDArray[np.float64] | None = None
+
+    @property
+    def users(self) -> int:
+        """n, the number of users."""
+        return len(self.sizes)
+
+    @property
+    def samples(self) -> int:
+        """Samples of all users."""
+        return int(self.sizes.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all samples once they are in memory."""
+        return self.samples * self.sample_bytes
+
+    @abstractmethod
+    def block(self, users: NDArray[np.int64]) -> Block:
+        """The samples of ``users`` (indices, in this order) as one block."""
+
+    def blocks(self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[slice, Block]]:
+        """The samples of ``users`` in blocks of at most ``max_bytes`` (one user at least).
+
+        Yields:
+            (positions in ``users``, block)
+        """
+        ends = np.cumsum(self.sizes[users]) * self.sample_bytes
+        first = 0
+        while first < len(users):
+            start = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, start + max_bytes, side="right")))
+            yield slice(first, last), self.block(users[first:last])
+            first = last
+
+
+class ColumnarFederation(Federation):
+    """A federation held in memory as one block."""
+
+    def __init__(
+        self,
+        block: Block,
+        population_mean: NDArray[np.float64] | None = None,
+        population_parameter: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._block = block
+        self.sizes = block.sizes
+        self.columns = block.features.shape[1]
+        self.sample_bytes = max(1, (block.nbytes - block.offsets.nbytes) // block.samples)
+        self.population_mean = population_mean
+        self.population_parameter = population_parameter
+
+    def block(self, users: NDArray[np.int64]) -> Block:
+        """Views where ``users`` are consecutive, one gather otherwise."""
+        users = np.asarray(users, dtype=np.int64)
+        if len(users) == 0 or users.min() < 0 or users.max() >= self.users:
+            raise BadInput(f"users must be indices in 0..{self.users - 1}, at least one")
+        if np.all(np.diff(users) == 1):
+            return self._block.part(int(users[0]), int(users[-1]) + 1)
+        sizes = self.sizes[users]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        rows = np.arange(offsets[-1]) + np.repeat(self._block.offsets[users] - offsets[:-1], sizes)
+        targets = None if self._block.targets is None else self._block.targets[rows]
+        return Block(self._block.features[rows], offsets, targets)

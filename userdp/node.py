@@ -1,0 +1,78 @@
+"""A node: some users' data, and the answers it gives. Knows no network; the Flower side wraps it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.computations import Computation, Rows
+from userdp.data.block import Block
+from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation
+from userdp.errors import BadInput
+from userdp.problems.base import Problem, Vector
+
+MEMORY_BYTES = 1 << 29
+"""A node whose samples fit in this many bytes keeps them; a larger one reads or makes them again at each pass."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node returns.
+
+    Attributes:
+        users: (U,) the users that the values speak for, rising.
+        values: (U, p) rows, or (1, p) their sum.
+        non_finite: users whose row was not finite and became zero.
+    """
+
+    users: NDArray[np.int64]
+    values: Rows
+    non_finite: int
+
+
+class Node:
+    """Answers for ``users``, indices into ``federation``.
+
+    Args:
+        problem: the loss; samples are clipped into its declared bounds before anything is computed.
+        federation: where the samples come from.
+        users: rising user indices held by this node.
+    """
+
+    def __init__(self, problem: Problem, federation: Federation, users: NDArray[np.int64]) -> None:
+        self.problem = problem
+        self.users = np.asarray(users, dtype=np.int64)
+        self._federation = federation
+        self._local: ColumnarFederation | None = None
+        self.clipped_samples = 0
+        if int(federation.sizes[self.users].sum()) * federation.sample_bytes <= MEMORY_BYTES:
+            bounded, self.clipped_samples = problem.bound(federation.block(self.users))
+            self._local = ColumnarFederation(bounded)
+
+    def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
+        """The computation's rows (or their sum) for ``users``, block by block.
+
+        Raises:
+            BadInput: a user that this node does not hold, or a model of the wrong length.
+        """
+        users = np.asarray(users, dtype=np.int64)
+        positions = np.searchsorted(self.users, users)
+        if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
+            raise BadInput("the node was asked for users that it does not hold")
+        if x.shape != (self.problem.dimension,):
+            raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
+        summed = computation.reduce == "sum"
+        values = np.zeros((1 if summed else len(users), self.problem.dimension))
+        non_finite = 0
+        source, ids = (self._local, positions) if self._local is not None else (self._federation, users)
+        for where, block in source.blocks(ids):
+            rows, bad = computation(self.problem, x, self._bounded(block))
+            non_finite += bad
+            if summed:
+                values[0] += rows.sum(axis=0)
+            else:
+                values[where] = rows
+        return Answer(users, values, non_finite)
+
+    def _bounded(self, block: Block) -> Block:
+        return block if self._local is not None else self.problem.bound(block)[0]

@@ -1,0 +1,152 @@
+"""What a learning problem is: a loss with its domain, and a certificate of what is proven about the loss.
+
+A certificate follows from DECLARED bounds on the data (clipped into them at load), never from the data: privacy
+proofs rest on it for every sample anybody could hold.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.data.federation import Federation
+from userdp.errors import BadInput, MissingAssumption
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The domain ``{x : |x_j - center_j| <= radius}``; ``radius = inf`` is the whole space."""
+
+    center: Vector
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not self.radius > 0:
+            raise BadInput(f"domain radius must be positive, got {self.radius}")
+
+    def project(self, x: Vector) -> Vector:
+        """Nearest point of the box (1-Lipschitz in every coordinate)."""
+        if np.isinf(self.radius):
+            return x
+        return np.clip(x, self.center - self.radius, self.center + self.radius)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proven about EVERY loss f(.; z), z within the declared bounds, over the whole domain.
+
+    Attributes:
+        convex: A1.
+        lipschitz: A2, bound on ``||grad f||_inf``; None when there is no bound.
+        gradient_norm: bound on ``||grad f||_2``; None when there is no bound.
+        smoothness: A3, bound on the largest absolute row sum of the Hessian; None when there is no bound.
+        diagonally_dominant: A4, ``|H_jj| >= sum_k!=j |H_jk|``; with A1 and A3 it makes a gradient step of size
+            at most ``2 / smoothness`` 1-Lipschitz in the sup norm.
+        strong_convexity: lower bound on the smallest eigenvalue of the Hessian (utility only, no proof needs it).
+        reason: why something is missing, in one sentence, for error messages.
+    """
+
+    convex: bool = False
+    lipschitz: float | None = None
+    gradient_norm: float | None = None
+    smoothness: float | None = None
+    diagonally_dominant: bool = False
+    strong_convexity: float = 0.0
+    reason: str = ""
+
+    def missing(self) -> list[str]:
+        """Which of A1 to A4 are not proven."""
+        gaps = []
+        if not self.convex:
+            gaps.append("A1 (convex)")
+        if self.lipschitz is None:
+            gaps.append("A2 (bounded gradient, sup norm)")
+        if self.smoothness is None:
+            gaps.append("A3 (bounded Hessian row sums)")
+        if not self.diagonally_dominant:
+            gaps.append("A4 (diagonally dominant Hessian)")
+        return gaps
+
+    def require_contractive(self, who: str) -> None:
+        """Raise unless A1 to A4 all hold.
+
+        Raises:
+            MissingAssumption: names each missing assumption, why, and what to do.
+        """
+        if gaps := self.missing():
+            why = f" ({self.reason})" if self.reason else ""
+            raise MissingAssumption(
+                f"{who} needs a loss certified for A1 to A4; missing: {', '.join(gaps)}{why}. Choose a strategy that "
+                "needs no certificate (robust_rounds, dp_fed_sgd), change the problem's bounds or its "
+                "regularisation, or set strategy.without_certificate = true to run with NO privacy guarantee."
+            )
+
+    def as_dict(self) -> dict[str, float | bool | str | None]:
+        """Plain values, for JSON."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class Problem(ABC):
+    """A loss f(x; z) over a box, with its certificate. Minimises the mean over users of each user's average loss.
+
+    Attributes:
+        dimension: p, the number of model parameters.
+        columns: k, the feature columns that a sample must have.
+        has_targets: whether samples carry a target.
+        domain: where x may lie.
+        certificate: what is proven of f on the declared bounds.
+    """
+
+    dimension: int
+    columns: int
+    has_targets: bool
+    domain: Box
+    certificate: Certificate
+
+    def initial(self) -> Vector:
+        """(p,) where training starts: the centre of the domain."""
+        return self.domain.center.copy()
+
+    @abstractmethod
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """Samples clipped into the declared bounds, and how many samples had to be.
+
+        Raises:
+            BadInput: wrong columns, or a value that is not a number.
+        """
+
+    @abstractmethod
+    def user_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """(U, p): each user's average gradient at x."""
+
+    @abstractmethod
+    def sample_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """(N, p): each sample's gradient at x."""
+
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> NDArray[np.float64]:
+        """(U, p): for each user the SUM of its samples' gradients, each first clipped to l2 norm ``clip_norm``.
+
+        A gradient that is not finite counts as zero.
+        """
+        gradients = self.sample_gradients(x, block)
+        gradients[~np.isfinite(gradients).all(axis=1)] = 0.0
+        norms = np.linalg.norm(gradients, axis=1)
+        gradients *= np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny))[:, None]
+        return np.add.reduceat(gradients, block.offsets[:-1], axis=0)
+
+    @abstractmethod
+    def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """(N,): each sample's loss at x."""
+
+    def metrics(self, x: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
+        """Per-user metrics, name -> (U,); the mean over users is what reports show. Always holds "test_loss"."""
+        losses = self.sample_losses(x, block)
+        return {"test_loss": np.add.reduceat(losses, block.offsets[:-1]) / block.sizes}
+
+    def excess_risk(self, x: Vector, federation: Federation) -> float | None:
+        """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""
+        return None
