@@ -1,0 +1,414 @@
+"""The round loop that every userdp strategy shares.
+
+A strategy owns sampler, computation, estimator, noise and ledger together. It is a Flower `Strategy`: put it in any
+ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does not
+answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
+"""
+
+import inspect
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from strategies.plan import Plan, Population
+from strategies.protocol import model_record, model_vector, read_answer, train_content
+from strategies.roster import Roster
+from userdp.accounting import Guarantee, Ledger, Privacy
+from userdp.computations import Computation, finite_rows
+from userdp.errors import BadInput, RunFailed
+from userdp.node import Answer
+from userdp.problems.base import Problem, Vector
+from userdp.randomness import stream
+
+log = logging.getLogger("userdp")
+Float = NDArray[np.float64]
+_SUM_TOLERANCE = 1 + 1e-9
+
+
+class StrategyOptions(BaseModel):
+    """Settings that every strategy has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_missing: float = Field(
+        0.2, ge=0, lt=1, description="Largest share of a cohort that may fail to answer; beyond it the run fails closed."
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a round asks: these users, this computation."""
+
+    users: NDArray[np.int64]
+    computation: Computation
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The replies of a round.
+
+    Attributes:
+        values: (B, p) rows in user order, zero where nobody answered; or (p,) the sum.
+        missing: users of the cohort without an answer.
+        non_finite: users whose row was not finite and became zero.
+    """
+
+    values: Float
+    missing: int
+    non_finite: int
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round left behind, for progress bars and rounds.parquet.
+
+    Attributes:
+        round: counted from 1.
+        seconds: wall time of the round without evaluation.
+        missing_users: users that did not answer.
+        non_finite_users: users whose row was not finite.
+        spent_epsilon: what the ledger says so far; None without a guarantee.
+        facts: strategy-specific numbers (score, threshold, noise, ...); names ending in ``_private`` are not released.
+        metrics: of the released model, from ``evaluate_fn``.
+    """
+
+    round: int
+    seconds: float
+    missing_users: int
+    non_finite_users: int
+    spent_epsilon: float | None
+    facts: dict[str, float]
+    metrics: dict[str, float]
+
+
+@dataclass
+class PrivateResult(Result):
+    """Flower's `Result` with what userdp adds.
+
+    Attributes:
+        guarantee: what was promised, for the rounds that were run.
+        rounds: one record a round.
+        initial_metrics: ``evaluate_fn`` at the initial model.
+        clipped_samples: samples that nodes had to clip into the declared bounds.
+    """
+
+    guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))
+    rounds: list[RoundRecord] = field(default_factory=list)
+    initial_metrics: dict[str, float] = field(default_factory=dict)
+    clipped_samples: int = 0
+
+    @property
+    def missing_users(self) -> int:
+        """Missing answers, summed over rounds."""
+        return sum(record.missing_users for record in self.rounds)
+
+    @property
+    def non_finite_users(self) -> int:
+        """Rows that were not finite, summed over rounds."""
+        return sum(record.non_finite_users for record in self.rounds)
+
+
+class UserLevelStrategy(Strategy):
+    """Base of the strategies.
+
+    Args:
+        problem: the loss to minimise.
+        population: public facts about the users.
+        privacy: the budget.
+        seed: of sampling and of SIMULATED noise; streams are split by role.
+        options: the fields of the strategy's `Options`.
+
+    Raises:
+        BadInput: an option is unknown or out of range, or the plan cannot be made; raised here, before any data is seen.
+    """
+
+    name: ClassVar[str]
+    summary_line: ClassVar[str]
+    family: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[str] = "any loss"
+    units: ClassVar[tuple[str, ...]] = ("user",)
+    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+
+    def __init__(
+        self, problem: Problem, population: Population, privacy: Privacy, *, seed: int = 0, **options: Any
+    ) -> None:
+        privacy.check_population(population.users)
+        if privacy.unit not in self.units:
+            raise BadInput(
+                f"privacy.unit = {privacy.unit!r}: {self.name} protects {' or '.join(self.units)} level; "
+                f"set privacy.unit = {self.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
+            )
+        self.problem, self.population, self.privacy, self.seed = problem, population, privacy, seed
+        self.options = parse_options(self.Options, options)
+        self.result = PrivateResult()
+        self.facts: dict[str, float] = {}
+        self.plan: Plan = self._make_plan()
+        self._ledger: Ledger | None = self._make_ledger()
+        self._x: Vector = problem.initial()
+        self._released: Vector = self._x
+        self._request: Request | None = None
+        self._roster = Roster(population.users)
+
+    # What a strategy defines ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _make_plan(self) -> Plan:
+        """All numbers of the run, from public facts alone."""
+
+    @abstractmethod
+    def _make_ledger(self) -> Ledger | None:
+        """The ledger that the rounds are charged to; None when nothing is promised."""
+
+    @abstractmethod
+    def _ask(self, index: int) -> Request | None:
+        """The request of round ``index`` (from 0); None skips the round."""
+
+    @abstractmethod
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
+        """From a round's replies to (next iterate, newly released model or None if nothing is released)."""
+
+    def _done(self, index: int) -> bool:
+        """Whether to stop before round ``index``."""
+        return False
+
+    # Flower's five methods -----------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message a node: the model, which of its users answer, and what they compute."""
+        self._x = model_vector(arrays)
+        self._request = self._ask(server_round - 1)
+        if self._request is None:
+            return []
+        request = self._request
+        return [
+            Message(train_content(arrays, users, request.computation), node, MessageType.TRAIN, group_id=str(server_round))
+            for node, users in self._roster.assign(request.users)
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The private step; returns the next iterate (which, for phase-wise strategies, is NOT released).
+
+        Raises:
+            RunFailed: more of the cohort is missing than ``max_missing`` allows.
+        """
+        if self._request is None:
+            return None, None
+        gathered = self._gather(self._request, replies)
+        self.facts = {}
+        if self._ledger is not None:
+            self._ledger.charge(self._request.users)
+        self._x, released = self._step(server_round - 1, self._x, gathered)
+        if released is not None:
+            self._released = released
+        metrics = {"missing_users": gathered.missing, "non_finite_users": gathered.non_finite}
+        return model_record(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """No message: metrics computed from users' data are not covered by the guarantee."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def summary(self) -> None:
+        """Log the plan and the guarantee."""
+        plan = self.plan
+        log.info("%s: %d rounds of %d of %d users", self.name, plan.rounds, plan.cohort, plan.users)
+        log.info("%s", plan.guarantee.sentence())
+        for warning in plan.warnings:
+            log.warning("%s", warning)
+
+    # The loop ------------------------------------------------------------------------------------------------------
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        on_round: Callable[[RoundRecord], None] | None = None,
+        roster_timeout: float = 60,
+    ) -> PrivateResult:
+        """Run the plan.
+
+        Args:
+            grid: Flower's, or userdp's local and Ray grids.
+            initial_arrays: ``model_record(x)``; the problem's initial model by default. Must not depend on private data.
+            num_rounds: leave out; the plan fixes it, and another number is refused.
+            timeout: seconds a round may take before unanswered users count as missing.
+            train_config: not used: the plan is all there is.
+            evaluate_config: not used.
+            evaluate_fn: called with (round, arrays of the RELEASED model) before the first and after every round.
+            on_round: called with the record of every round.
+            roster_timeout: seconds to wait until all n users have a node.
+
+        Returns:
+            The released model, the guarantee, one record a round. ``self.result`` holds the same during the run and
+            after a failure.
+
+        Raises:
+            BadInput: num_rounds disagrees with the plan.
+            RunFailed: too many users are missing.
+        """
+        if num_rounds is not None and num_rounds != self.plan.rounds:
+            raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
+        self.summary()
+        arrays = model_record(self.problem.initial()) if initial_arrays is None else initial_arrays
+        self._released = model_vector(arrays)
+        self._roster.gather(grid, roster_timeout)
+        self.result = PrivateResult(
+            arrays=arrays,
+            guarantee=self._guarantee(),
+            initial_metrics=_evaluate(evaluate_fn, 0, arrays),
+            clipped_samples=self._roster.clipped_samples,
+        )
+        for server_round in range(1, self.plan.rounds + 1):
+            if self._done(server_round - 1):
+                break
+            started = time.perf_counter()
+            messages = list(self.configure_train(server_round, arrays, ConfigRecord(), grid))
+            if self._request is None:
+                continue
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            next_arrays, metrics = self.aggregate_train(server_round, replies)
+            arrays = arrays if next_arrays is None else next_arrays
+            self._record(server_round, metrics, time.perf_counter() - started, evaluate_fn, on_round)
+        return self.result
+
+    def _record(
+        self,
+        server_round: int,
+        metrics: MetricRecord | None,
+        seconds: float,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        on_round: Callable[[RoundRecord], None] | None,
+    ) -> None:
+        result = self.result
+        result.arrays = model_record(self._released)
+        result.guarantee = self._guarantee()
+        counts: dict[str, Any] = dict(metrics or {})
+        record = RoundRecord(
+            round=server_round,
+            seconds=seconds,
+            missing_users=int(counts.get("missing_users", 0)),
+            non_finite_users=int(counts.get("non_finite_users", 0)),
+            spent_epsilon=self._ledger.epsilon() if self._ledger is not None else None,
+            facts=dict(self.facts),
+            metrics=_evaluate(evaluate_fn, server_round, result.arrays),
+        )
+        result.rounds.append(record)
+        if metrics is not None:
+            result.train_metrics_clientapp[server_round] = metrics
+        if on_round is not None:
+            on_round(record)
+
+    def _guarantee(self) -> Guarantee:
+        """What is promised for the rounds run so far."""
+        return self.plan.guarantee
+
+    # Replies -------------------------------------------------------------------------------------------------------
+
+    def _gather(self, request: Request, replies: Iterable[Message]) -> Gathered:
+        summed = request.computation.reduce == "sum"
+        p = self.problem.dimension
+        values = np.zeros(p if summed else (len(request.users), p))
+        answered = np.zeros(len(request.users), dtype=bool)
+        non_finite, complaint = 0, "no reply in time"
+        expected = dict(self._roster.assign(request.users))
+        answers = []
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            try:
+                answers.append(_checked(reply, expected.pop(node, None), request.computation, p))
+            except BadInput as error:
+                complaint = str(error)
+                log.warning("node %d counts as missing: %s", node, complaint)
+        # Replies arrive in any order; sums must not depend on it.
+        for answer in sorted(answers, key=lambda answer: int(answer.users[0])):
+            rows, bad = finite_rows(answer.values)
+            non_finite += bad + answer.non_finite
+            positions = np.searchsorted(request.users, answer.users)
+            answered[positions] = True
+            if summed:
+                values += rows[0]
+            else:
+                values[positions] = rows
+        missing = int((~answered).sum())
+        if missing > self.options.max_missing * len(request.users):
+            raise RunFailed(
+                f"{missing} of {len(request.users)} users of a cohort did not answer ({complaint}); "
+                f"strategy.max_missing = {self.options.max_missing} allows fewer"
+            )
+        return Gathered(values, missing, non_finite)
+
+    def _noise(self, index: int, purpose: int = 0) -> np.random.Generator:
+        """The noise stream of round ``index``; ``purpose`` separates several draws of one round."""
+        return stream(self.seed, "noise", index, purpose)
+
+
+def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Computation, p: int) -> Answer:
+    """The reply's answer, if it is one to the question asked."""
+    if users is None:
+        raise BadInput("it was not asked, or answered twice")
+    if reply.has_error():
+        raise BadInput(f"its app failed: {reply.error.reason}")
+    answer = read_answer(reply)
+    shape = (1 if computation.reduce == "sum" else len(users), p)
+    if answer.values.shape != shape or not np.array_equal(answer.users, users):
+        raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
+    if computation.reduce == "sum" and computation.clip_norm is not None:
+        limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
+        if not np.linalg.norm(answer.values) <= limit:
+            raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
+    return answer
+
+
+def _evaluate(
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None, server_round: int, arrays: ArrayRecord
+) -> dict[str, float]:
+    metrics = evaluate_fn(server_round, arrays) if evaluate_fn is not None else None
+    return {name: float(value) for name, value in (metrics or {}).items()}  # type: ignore[arg-type]
+
+
+def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:
+    """Options checked against their model.
+
+    Raises:
+        BadInput: names the option, the value and what is allowed.
+    """
+    try:
+        return model(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(["strategy", *map(str, first["loc"])])
+        known = ", ".join(sorted(model.model_fields))
+        hint = f"; options are {known}" if first["type"] == "extra_forbidden" else ""
+        raise BadInput(f"{where} = {first.get('input')!r}: {first['msg']}{hint}") from error
+
+
+def documentation(strategy: type[UserLevelStrategy]) -> str:
+    """The strategy's *Formal guarantees*, from its docstring."""
+    text = inspect.getdoc(strategy) or ""
+    _, _, after = text.partition("*Formal guarantees.*")
+    return " ".join(after.split("\n\n")[0].split())

@@ -1,0 +1,36 @@
+"""The Flower ClientApp of a node.
+
+A Flower user writes the loading function and is done:
+
+>>> import numpy as np
+>>> from strategies import client_app
+>>> from userdp.data import ColumnarFederation
+>>> def load(context):            # called once a process and partition
+...     ...                       # return a userdp.node.Node with this partition's users
+>>> app = client_app(load)
+"""
+
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from strategies.protocol import answer_message
+from userdp.node import Node
+
+
+def client_app(load: Callable[[Context], Node]) -> ClientApp:
+    """A ClientApp that answers userdp strategies from the node that ``load`` returns.
+
+    Args:
+        load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`. Flower may run it for
+            every message: keep what is expensive in a cache of its own module.
+    """
+    app = ClientApp()
+
+    def respond(message: Message, context: Context) -> Message:
+        return answer_message(load(context), message)
+
+    app.train()(respond)
+    app.query()(respond)
+    return app

@@ -1,0 +1,314 @@
+"""Localised robust SGD (Ghazi, Kumar, Liu and Manurangsi 2025, Algorithms 1, 2, 3 and 5), corrected and improved.
+
+Each phase walks through disjoint batches of fresh users, steps along a robust estimate of the batch's average
+gradients, and counts how well the users of each batch agree. Noise is added once, to the average iterate, and only if
+every batch passed the concentration test. The next phase starts there with a smaller step.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.base import Gathered, Request, StrategyOptions, UserLevelStrategy
+from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
+from strategies.plan import Plan
+from userdp.accounting import Guarantee, Ledger, epsilon_of
+from userdp.computations import Computation
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators import concentration_score
+from userdp.mechanisms import GaussianMechanism, TestSession
+from userdp.problems.base import Vector
+from userdp.sampling import DisjointBatches
+
+PHASE_ASSUMPTIONS = (
+    "every user's answer is the certified function of the model: nodes are honest",
+    "data lie in the declared bounds (they are clipped into them)",
+    "n and who takes part are public",
+)
+
+
+class LocalizedOptions(StrategyOptions):
+    """Settings of `LocalizedRobustSGD`."""
+
+    statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
+    estimate: Literal["debiased", "winsorized"] = Field(
+        "winsorized", description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise."
+    )
+    kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
+    test: Literal["above_threshold", "min_score"] = Field(
+        "min_score", description="above_threshold can stop early; min_score needs about a quarter of the users."
+    )
+    constants: Literal["paper", "calibrated"] = Field(
+        "calibrated", description="paper: the paper's batch, step and radius; calibrated: searched for the least risk."
+    )
+    radius: float | None = Field(
+        None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
+    )
+    deviation: float | None = Field(
+        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
+    )
+    heterogeneity: float = Field(
+        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
+    )
+    batch: int | None = Field(None, ge=13, description="Users a step; searched if not given.")
+    phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
+    learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
+    phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
+    failure: float = Field(0.01, gt=0, lt=1, description="Probability with which honest users may fail the tests.")
+    without_certificate: bool = Field(
+        False, description="Run a loss without certificate; the report then says: no privacy guarantee."
+    )
+
+
+class LocalizedRobustSGD(UserLevelStrategy):
+    """Robust steps, one noisy release a phase.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of one phase, so the
+    run has the guarantee of one phase: test and release composed. If the users of the batch in question do not agree
+    within rho (two thirds of them in one sup-norm ball, in both data sets), every test passes with probability at most
+    delta_test in both. If they do, replacing one user moves that step by at most eta times the estimator's sup
+    sensitivity; under A1 to A4 later steps do not enlarge the difference, scores move by at most the test's
+    sensitivity, and the average iterate has l2 sensitivity sqrt(d) eta times it, which the Gaussian noise is calibrated
+    to. Iterates inside a phase are NOT private: the guarantee is against whoever sees the released models, not against
+    the participating nodes nor the server, and every node must answer honestly.
+    """
+
+    name: ClassVar[str] = "localized_robust_sgd"
+    summary_line: ClassVar[str] = "robust steps on fresh users, tested for agreement, noise once a phase"
+    family: ClassVar[str] = "robust"
+    paper: ClassVar[str] = "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
+    needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
+    Options: ClassVar[type[StrategyOptions]] = LocalizedOptions
+    options: LocalizedOptions
+
+    def _make_plan(self) -> Plan:
+        options, certificate = self.options, self.problem.certificate
+        if options.estimate == "winsorized" and options.statistic == "median":
+            raise BadInput(
+                "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
+                "use statistic = 'trimmed_mean', or estimate = 'debiased'"
+            )
+        if not options.without_certificate:
+            certificate.require_contractive(self.name)
+        elif certificate.missing() and (options.radius is None or options.learning_rate is None):
+            raise BadInput("strategy.radius and strategy.learning_rate must be given for a loss without certificate")
+        self._chosen = chosen = self._paper_plan() if options.constants == "paper" else self._calibrated_plan()
+        last, p = chosen.phases[-1], self.problem.dimension
+        steps = sum(phase.steps for phase in chosen.phases)
+        warnings = []
+        if last.deviation * math.sqrt(p) >= self._scale:
+            warnings.append(
+                "the noise is expected to drown the signal: bring more users, raise privacy.epsilon, "
+                "use estimate = 'winsorized' with kernel = 'ramp', or try dp_fed_sgd"
+            )
+        if chosen.pass_probability < 0.5:
+            warnings.append(
+                f"honest users pass all tests with probability at most about {chosen.pass_probability:.2g} under the "
+                "declared deviation: raise strategy.radius or strategy.batch"
+            )
+        return Plan(
+            strategy=self.name,
+            rounds=steps,
+            cohort=chosen.batch,
+            users=self.population.users,
+            users_needed=self._users_needed(),
+            guarantee=self._promise(),
+            noise=last.deviation * math.sqrt(p),
+            signal=self._scale,
+            pass_probability=chosen.pass_probability,
+            numbers=self._numbers(),
+            warnings=tuple(warnings),
+        )
+
+    @property
+    def _scale(self) -> float:
+        """l2 radius of the domain: the distance that there is to learn (no limit on an unbounded domain)."""
+        return self.problem.domain.radius * math.sqrt(self.problem.dimension)
+
+    @property
+    def _user_deviation(self) -> float:
+        per_sample = self.options.deviation or self.problem.certificate.lipschitz or 1.0
+        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.population.min_samples))
+
+    def _setting(self) -> Setting:
+        options = self.options
+        radius = self.problem.domain.radius
+        return Setting(
+            users=self.population.users,
+            dimension=self.problem.dimension,
+            user_deviation=self._user_deviation,
+            certificate=self.problem.certificate,
+            domain_radius=radius if math.isfinite(radius) else 1.0,
+            epsilon=self.privacy.epsilon,
+            delta=self.privacy.delta,
+            failure=options.failure,
+            statistic=options.statistic,
+            estimate=options.estimate,
+            kernel=options.kernel,
+            test=options.test,
+            radius=options.radius,
+            batch=options.batch,
+            phases=options.phases,
+            learning_rate=options.learning_rate,
+        )
+
+    @property
+    def _phase_base(self) -> float:
+        # The paper divides by log m, whose geometric series converges only for m > e.
+        return self.options.phase_base or max(math.log(self.population.min_samples), 4.0)
+
+    def _calibrated_plan(self) -> LocalizedPlan:
+        plan = search(self._setting(), self._phase_base)
+        if plan is None:
+            raise PopulationTooSmall(self._refusal())
+        return plan
+
+    def _paper_plan(self) -> LocalizedPlan:
+        """The paper's batch, radius, step and phases (Theorem 3.1), with thresholds that are private."""
+        n, d, m = self.population.users, self.problem.dimension, self.population.min_samples
+        epsilon, delta = self.privacy.epsilon, self.privacy.delta
+        bound = self.problem.certificate.lipschitz or self._user_deviation
+        log_size = math.log(n * m * d)
+        batch = self.options.batch or math.ceil(100 * math.log(n * m * d / delta) / epsilon)
+        phases = self.options.phases or int(math.log2(n / batch)) if n >= 2 * batch else 0
+        if phases < 1:
+            raise PopulationTooSmall(
+                f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; bring "
+                f"{2 * batch} users, or use strategy.constants = 'calibrated'"
+            )
+        radius = self.options.radius or bound * math.log(n * m * d / self.options.failure) / math.sqrt(m)
+        step = min(batch * math.sqrt(m / n), math.sqrt(m) * epsilon / math.sqrt(d * math.log(1 / delta) * log_size))
+        setting = self._setting()
+        rate = self.options.learning_rate or setting.domain_radius / bound * step
+        if setting.smoothness:
+            rate = min(rate, 2 / setting.smoothness)
+        sizes = [n >> (phase + 1) for phase in range(phases)]
+        setting = Setting(**{**setting.__dict__, "radius": radius})
+        plan = build(setting, batch, phases, self._phase_base, rate, 0.5, sizes=sizes)
+        if plan is None:
+            raise PopulationTooSmall(
+                f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a test that is private; "
+                "use strategy.constants = 'calibrated', or give a larger strategy.batch"
+            )
+        return plan
+
+    def _users_needed(self) -> int:
+        """The fewest users with which some single batch passes its test at the best split of the budget."""
+        if self.options.constants == "paper":
+            return 2 * self._chosen.batch
+        return self._fewest_users()
+
+    def _fewest_users(self) -> int:
+        setting = self._setting()
+        low, high = 12, 1 << 24
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            changes = {"users": middle, "batch": None, "phases": 1, "learning_rate": setting.learning_rate or 1e-9}
+            probe = Setting(**{**setting.__dict__, **changes})
+            passes = any(
+                build(probe, middle, 1, 2.0, probe.learning_rate or 1e-9, share, calibrated=False)
+                for share in (0.05, 0.2, 0.5)
+            )
+            low, high = (low, middle) if passes else (middle, high)
+        return high
+
+    def _refusal(self) -> str:
+        needed = self._fewest_users()
+        given = f"strategy.batch = {self.options.batch}, " if self.options.batch else ""
+        return (
+            f"{given}data.users = {self.population.users}: too few for {self.options.kernel} + {self.options.test} at epsilon = "
+            f"{self.privacy.epsilon:g}, delta = {self.privacy.delta:g}: a batch that passes its test takes about {needed} users. "
+            "Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
+        )
+
+    def _promise(self) -> Guarantee:
+        if self.problem.certificate.missing():
+            return Guarantee.none(f"the loss lacks {', '.join(self.problem.certificate.missing())}")
+        return Guarantee(
+            unit="user",
+            relation="replace_one",
+            epsilon=epsilon_of(self._chosen.cost, 1, self.privacy.delta),
+            delta=self.privacy.delta,
+            accountant="PLD of test and Gaussian release (dp-accounting), parallel over disjoint users",
+            adversary="against whoever sees the released models; nodes of a phase and the server see its iterates and are trusted",
+            assumptions=PHASE_ASSUMPTIONS,
+            holds=True,
+        )
+
+    def _numbers(self) -> dict[str, float | int | str]:
+        chosen = self._chosen
+        test = chosen.phases[0].test
+        return {
+            "batch": chosen.batch,
+            "phases": len(chosen.phases),
+            "steps": ", ".join(str(phase.steps) for phase in chosen.phases),
+            "learning_rate": ", ".join(f"{phase.learning_rate:.3g}" for phase in chosen.phases),
+            "radius": chosen.kernel.radius,
+            "user_deviation": self._user_deviation,
+            "threshold": test.threshold,
+            "score_sensitivity": test.sensitivity,
+            "test_epsilon": chosen.cost.test_epsilon,
+            "test_delta": chosen.cost.test_delta,
+            "noise_multiplier": chosen.cost.noise_multiplier,
+            "sup_sensitivity_of_a_step": chosen.estimator.sup_sensitivity(chosen.batch),
+            "noise_deviation": ", ".join(f"{phase.deviation:.3g}" for phase in chosen.phases),
+            "predicted_risk_bound": chosen.predicted_risk,
+            "smoothness": self.problem.certificate.smoothness or 0.0,
+            "gradient_bound": self.problem.certificate.lipschitz or math.inf,
+        }
+
+    def _make_ledger(self) -> Ledger | None:
+        self._sampler = DisjointBatches(self.population.users, self._chosen.batch, 1, self.seed)
+        self._begin_phase(0)
+        if not self.plan.guarantee.holds:
+            return None
+        return Ledger(self.population.users, self._chosen.cost, 1, self.privacy)
+
+    @cached_property
+    def _starts(self) -> Sequence[int]:
+        """First round of each phase, and the number of rounds."""
+        return [0, *np.cumsum([phase.steps for phase in self._chosen.phases]).tolist()]
+
+    def _locate(self, index: int) -> tuple[int, int, Phase]:
+        """(phase number, step within it, phase) of a round."""
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return number, index - self._starts[number], self._chosen.phases[number]
+
+    def _begin_phase(self, number: int) -> None:
+        """A phase begins at the last released model, with a fresh test."""
+        self._session: TestSession = self._chosen.phases[number].test.session(self._noise(number, 1))
+        self._halted = False
+        self._sum = np.zeros(self.problem.dimension)
+
+    def _ask(self, index: int) -> Request | None:
+        number, step, _ = self._locate(index)
+        if step == 0:
+            self._begin_phase(number)
+        if self._halted:
+            return None
+        return Request(self._sampler.cohort(index), Computation("user_gradient"))
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
+        number, step, phase = self._locate(index)
+        score = concentration_score(gathered.values, self._chosen.kernel)
+        self.facts = {"phase": number + 1, "score_private": score, "threshold": phase.test.threshold}
+        self._halted = not self._session.observe(score)
+        x = self.problem.domain.project(x - phase.learning_rate * self._chosen.estimator(gathered.values))
+        self._sum += x
+        if self._halted:
+            self.facts["passed"] = 0.0
+            return self._released, None
+        if step + 1 < phase.steps:
+            return x, None
+        passed = self._session.passed()
+        self.facts["passed"] = float(passed)
+        if not passed:
+            return self._released, None
+        mechanism = GaussianMechanism(phase.l2_sensitivity, self._chosen.cost.noise_multiplier)
+        average = mechanism.release(self._sum / phase.steps, self._noise(number, 2))
+        released = self.problem.domain.project(average)
+        return released, released

@@ -1,0 +1,85 @@
+"""The plan: every number of a run, fixed before any data is seen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from userdp.accounting.guarantee import Guarantee
+from userdp.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Population:
+    """Public facts about the users: the plan and the privacy proof use these numbers and nothing else.
+
+    Attributes:
+        users: n.
+        min_samples: fewest samples that a user holds.
+        max_samples: most samples that a user holds (contribution bound).
+        samples: N, samples of all users together; needed by sample-level strategies, which divide by it.
+    """
+
+    users: int
+    min_samples: int = 1
+    max_samples: int | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.users < 1:
+            raise BadInput(f"data.users = {self.users}: there must be at least one user")
+        if self.min_samples < 1:
+            raise BadInput(f"data.min_samples = {self.min_samples}: no user may be empty, use at least 1")
+        if self.max_samples is not None and self.max_samples < self.min_samples:
+            raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a strategy is going to do.
+
+    Attributes:
+        strategy: its name.
+        rounds: exchanges with the nodes.
+        cohort: users a round (the largest, where it varies).
+        users: n, public.
+        users_needed: the fewest users with which this plan would still be accepted.
+        guarantee: what the run will promise once all rounds are done.
+        noise: l2 norm that the noise in the final release (or in one round's gradient) is expected to have.
+        signal: l2 norm that the thing it is added to can have; noise above it drowns the signal.
+        pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.
+        numbers: everything else worth printing, name -> value.
+        warnings: sentences.
+    """
+
+    strategy: str
+    rounds: int
+    cohort: int
+    users: int
+    users_needed: int
+    guarantee: Guarantee
+    noise: float = 0.0
+    signal: float = float("inf")
+    pass_probability: float | None = None
+    numbers: Mapping[str, float | int | str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def drowned(self) -> bool:
+        """Whether the noise is expected to drown the signal."""
+        return self.noise >= self.signal
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON."""
+        return {
+            "strategy": self.strategy,
+            "rounds": self.rounds,
+            "cohort": self.cohort,
+            "users": self.users,
+            "users_needed": self.users_needed,
+            "noise": self.noise,
+            "signal": self.signal,
+            "drowned": self.drowned,
+            "pass_probability": self.pass_probability,
+            "numbers": dict(self.numbers),
+            "warnings": list(self.warnings),
+            "guarantee": self.guarantee.as_dict(),
+        }

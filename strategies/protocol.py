@@ -1,0 +1,135 @@
+"""The records of the messages between a userdp strategy (server) and a node (client).
+
+| message | server -> node | node -> server |
+|---|---|---|
+| query | nothing | ``roster``: the users it holds; ``facts``: samples clipped into the declared bounds |
+| train | ``model``, ``cohort`` (users to answer for), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
+"""
+
+from typing import cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from userdp.computations import Computation
+from userdp.errors import BadInput
+from userdp.node import Answer, Node
+
+_PARAMETER = "parameter."
+
+
+class SharedArray(Array):
+    """A Flower array that keeps the numpy array it was made of: no copy inside one machine.
+
+    Only for grids that never serialise (local, Ray); Flower's own grid gets plain arrays.
+    """
+
+    def __init__(self, array: NDArray[np.generic]) -> None:
+        self.__dict__.update(array=array, dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray")
+
+    @property  # type: ignore[override]
+    def data(self) -> bytes:
+        """Serialised on demand."""
+        return Array(self.__dict__["array"]).data
+
+    def numpy(self) -> NDArray[np.generic]:  # type: ignore[override]
+        """The array itself."""
+        return cast(NDArray[np.generic], self.__dict__["array"])
+
+
+def model_record(x: NDArray[np.float64]) -> ArrayRecord:
+    """A parameter vector as Flower's arrays."""
+    return ArrayRecord({"x": Array(x)})
+
+
+def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
+    """The parameter vector in Flower's arrays.
+
+    Raises:
+        BadInput: not made by `model_record`.
+    """
+    if list(arrays) != ["x"]:
+        raise BadInput(f"the model must be one array named 'x', got {sorted(arrays)}; make it with model_record(vector)")
+    return np.asarray(arrays["x"].numpy(), dtype=np.float64)
+
+
+def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Computation) -> RecordDict:
+    """What the server asks of a node."""
+    config: dict[str, str | float] = {"name": computation.name, "reduce": computation.reduce}
+    if computation.clip_norm is not None:
+        config["clip_norm"] = computation.clip_norm
+    config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
+    return RecordDict(
+        {
+            "model": model,
+            "cohort": ArrayRecord({"users": Array(users)}),
+            "computation": ConfigRecord(config),  # type: ignore[arg-type]
+        }
+    )
+
+
+def read_train(message: Message) -> tuple[NDArray[np.float64], NDArray[np.int64], Computation]:
+    """Model, users and computation of a train message."""
+    config = message.content["computation"]
+    computation = Computation(
+        name=str(config["name"]),
+        reduce="sum" if config["reduce"] == "sum" else "rows",
+        clip_norm=float(config["clip_norm"]) if "clip_norm" in config else None,  # type: ignore[arg-type]
+        parameters={
+            key.removeprefix(_PARAMETER): float(value)  # type: ignore[arg-type]
+            for key, value in config.items()
+            if key.startswith(_PARAMETER)
+        },
+    )
+    model = model_vector(cast(ArrayRecord, message.content["model"]))
+    users = cast(ArrayRecord, message.content["cohort"])["users"].numpy()
+    return model, np.asarray(users, dtype=np.int64), computation
+
+
+def answer_content(answer: Answer, *, share: bool) -> RecordDict:
+    """A node's answer as records; ``share`` keeps the arrays themselves (same machine only)."""
+    wrap = SharedArray if share else Array
+    return RecordDict(
+        {
+            "answer": ArrayRecord({"users": wrap(answer.users), "values": wrap(answer.values)}),
+            "facts": MetricRecord({"non_finite": answer.non_finite}),
+        }
+    )
+
+
+def read_answer(message: Message) -> Answer:
+    """The answer in a reply.
+
+    Raises:
+        BadInput: the reply does not hold one.
+    """
+    try:
+        arrays = cast(ArrayRecord, message.content["answer"])
+        users, values = arrays["users"].numpy(), arrays["values"].numpy()
+        non_finite = int(cast(MetricRecord, message.content["facts"])["non_finite"])  # type: ignore[arg-type]
+    except (KeyError, ValueError, TypeError) as error:
+        raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
+    return Answer(np.asarray(users, dtype=np.int64), np.asarray(values, dtype=np.float64), non_finite)
+
+
+def roster_content(node: Node) -> RecordDict:
+    """Which users a node holds."""
+    return RecordDict(
+        {
+            "roster": ArrayRecord({"users": Array(node.users)}),
+            "facts": MetricRecord({"clipped_samples": node.clipped_samples}),
+        }
+    )
+
+
+def answer_message(node: Node, message: Message, *, share: bool = False) -> Message:
+    """The node's reply to any message of the protocol.
+
+    Raises:
+        BadInput: the message asks for something the node cannot give.
+    """
+    if message.metadata.message_type == MessageType.QUERY:
+        return Message(roster_content(node), reply_to=message)
+    x, users, computation = read_train(message)
+    return Message(answer_content(node.compute(x, users, computation), share=share), reply_to=message)

@@ -1,0 +1,85 @@
+"""Who holds whom: which node answers for which user."""
+
+import logging
+import time
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from userdp.errors import RunFailed
+
+log = logging.getLogger("userdp")
+_POLL_SECONDS = 0.2
+_NOBODY = -1
+
+
+class Roster:
+    """Maps users 0..n-1 to Flower nodes.
+
+    Flower's node ids are random and nodes register one by one, so the roster asks every node which users it holds and
+    waits for USERS, not for nodes: nothing trains on whoever happens to be there first.
+
+    Args:
+        users: n, the public number of users.
+    """
+
+    def __init__(self, users: int) -> None:
+        self._owner = np.full(users, _NOBODY, dtype=np.int64)
+        self._nodes: list[int] = []
+        self.clipped_samples = 0
+
+    @property
+    def absent(self) -> int:
+        """Users that no node holds."""
+        return int((self._owner == _NOBODY).sum())
+
+    def gather(self, grid: Grid, timeout: float) -> None:
+        """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
+
+        Raises:
+            RunFailed: two nodes claim one user, or a node claims a user outside 0..n-1.
+        """
+        deadline = time.monotonic() + timeout
+        asked: set[int] = set()
+        while self.absent:
+            new = [node for node in grid.get_node_ids() if node not in asked]
+            if new:
+                asked.update(new)
+                left = max(_POLL_SECONDS, deadline - time.monotonic())
+                queries = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+                for reply in grid.send_and_receive(queries, timeout=left):
+                    self._enter(reply)
+            if not self.absent or time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        if self.absent:
+            log.warning("%d of %d users have no node", self.absent, len(self._owner))
+
+    def _enter(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            log.warning("node %d could not say whom it holds: %s", node, reply.error.reason)
+            return
+        arrays, facts = reply.content["roster"], reply.content["facts"]
+        if not isinstance(arrays, ArrayRecord) or not isinstance(facts, MetricRecord):
+            raise RunFailed(f"node {node} answered the roster query with other records than the protocol's")
+        users = np.asarray(arrays["users"].numpy(), dtype=np.int64)
+        if users.size and (users.min() < 0 or users.max() >= len(self._owner)):
+            raise RunFailed(
+                f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan was made for {len(self._owner)} users"
+            )
+        if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
+            raise RunFailed(f"node {node} claims a user that is claimed already: one user in two places has no guarantee")
+        self._owner[users] = len(self._nodes)
+        self._nodes.append(node)
+        self.clipped_samples += int(facts["clipped_samples"])  # type: ignore[arg-type]
+
+    def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""
+        owners = self._owner[cohort]
+        order = np.argsort(owners, kind="stable")
+        nodes, starts = np.unique(owners[order], return_index=True)
+        parts = np.split(cohort[order], starts[1:])
+        return [(self._nodes[node], part) for node, part in zip(nodes, parts, strict=True) if node != _NOBODY]
