@@ -1,0 +1,43 @@
+"""Learning problems: losses, domains, and certificates of what is proven about them.
+
+`TorchProblem` is imported on first use, so that nobody else waits for torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.generalised_linear import GeneralisedLinear, Logistic, Poisson, Squared
+from userdp.problems.linear import Linear
+from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
+from userdp.problems.separable import Bernoulli, Huber, Quadratic
+
+if TYPE_CHECKING:
+    from userdp.problems.torch_module import TorchProblem
+
+__all__ = [
+    "Bernoulli",
+    "Box",
+    "Certificate",
+    "GeneralisedLinear",
+    "Huber",
+    "Linear",
+    "Logistic",
+    "OneHot",
+    "OneHotLogistic",
+    "OneHotPoisson",
+    "OneHotSquared",
+    "Poisson",
+    "Problem",
+    "Quadratic",
+    "Squared",
+    "TorchProblem",
+    "Vector",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "TorchProblem":
+        from userdp.problems.torch_module import TorchProblem  # noqa: PLC0415
+
+        return TorchProblem
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ proofs rest on it for every sample anybody could hold.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
+from userdp.problems.bounds import positive
+from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 Vector = NDArray[np.float64]
 
@@ -94,6 +97,8 @@ class Problem(ABC):
     """A loss f(x; z) over a box, with its certificate. Minimises the mean over users of each user's average loss.
 
     Attributes:
+        name: what configurations call the problem.
+        summary: the loss in one line.
         dimension: p, the number of model parameters.
         columns: k, the feature columns that a sample must have.
         has_targets: whether samples carry a target.
@@ -101,6 +106,8 @@ class Problem(ABC):
         certificate: what is proven of f on the declared bounds.
     """
 
+    name: ClassVar[str]
+    summary: ClassVar[str]
     dimension: int
     columns: int
     has_targets: bool
@@ -130,13 +137,20 @@ class Problem(ABC):
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> NDArray[np.float64]:
         """(U, p): for each user the SUM of its samples' gradients, each first clipped to l2 norm ``clip_norm``.
 
-        A gradient that is not finite counts as zero.
+        A gradient whose l2 norm is not finite counts as zero. Works in pieces: never holds (N, p).
+
+        Raises:
+            BadInput: ``clip_norm`` is not a positive finite number.
         """
-        gradients = self.sample_gradients(x, block)
-        gradients[~np.isfinite(gradients).all(axis=1)] = 0.0
-        norms = np.linalg.norm(gradients, axis=1)
-        gradients *= np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny))[:, None]
-        return np.add.reduceat(gradients, block.offsets[:-1], axis=0)
+        positive("clip_norm", clip_norm)
+        sums = np.zeros((block.users, self.dimension))
+        for users, part in parts(block, row_bytes=8 * self.dimension):
+            gradients = self.sample_gradients(x, part)
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
+                factors = clip_factors(np.einsum("ij,ij->i", gradients, gradients), clip_norm)
+            gradients[factors == 0.0] = 0.0
+            sums[users] += weighted_sums(gradients, part.offsets, factors)
+        return sums
 
     @abstractmethod
     def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
@@ -144,8 +158,7 @@ class Problem(ABC):
 
     def metrics(self, x: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
         """Per-user metrics, name -> (U,); the mean over users is what reports show. Always holds "test_loss"."""
-        losses = self.sample_losses(x, block)
-        return {"test_loss": np.add.reduceat(losses, block.offsets[:-1]) / block.sizes}
+        return {"test_loss": user_averages(self.sample_losses(x, block), block)}
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
         """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""

@@ -1,0 +1,243 @@
+"""Generalised linear models on dense features, with ridge: ``f = phi(<a, x>, y) + (ridge / 2) ||x||^2``."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.bounds import (
+    check_columns,
+    clip_targets,
+    count,
+    not_negative,
+    positive,
+    rebuilt,
+    scale_features,
+    targets_of,
+)
+from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.segments import Array, clip_factors, parts, user_averages, weighted_sums
+
+QUIET = np.errstate(over="ignore", invalid="ignore")
+"""Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
+
+Pieces = Iterator[tuple[slice, Block, Array, Array]]
+
+
+class GeneralisedLinear(Problem):
+    """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2`` with ``||a||_1 <= feature_norm``.
+
+    Args:
+        family: phi and the range of targets; targets outside are clipped into it.
+        columns: feature columns of a sample.
+        feature_norm: A, bound on ``||a||_1``, the intercept's 1 included; larger samples are scaled down.
+        radius: the domain is ``|x_j| <= radius``; may be infinite.
+        ridge: >= 0; the ridge term is part of the loss, of "test_loss" too, and includes the intercept.
+        intercept: append a feature of value 1 to each sample; its parameter comes last.
+
+    Formal guarantees:
+        Write ``phi'' <= K`` and ``|phi'| <= L`` over scores ``|s| <= A radius``, and ``peak`` for the largest possible
+        ``|a_j|`` (A; with an intercept ``max(1, A - 1)``). The Hessian is ``phi'' a a^T + ridge I``, so
+        A1 holds, with strong convexity ``ridge``;
+        A2: ``|phi' a_j + ridge x_j| <= L peak + ridge radius``;
+        A3: row j sums to ``phi'' |a_j| ||a||_1 + ridge <= K peak A + ridge``;
+        A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``. The right side grows with
+        ``||a||_1``, and ``t (A - 2 t)`` is largest at ``t = A / 4``, so ``ridge >= K A^2 / 8`` is enough, and necessary
+        as K and every such a can occur. Exceptions, both in the code: one parameter alone has nothing to dominate;
+        with an intercept ``t <= A - 1`` (the intercept's own row asks for ``A - 2 <= A^2 / 8``).
+        ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+
+    has_targets = True
+
+    def __init__(
+        self, family: Family, columns: int, feature_norm: float, radius: float, *, ridge: float, intercept: bool
+    ) -> None:
+        self.family = family
+        self.columns = count("problem.columns", columns)
+        self.feature_norm = positive("problem.feature_norm", feature_norm)
+        if intercept and self.feature_norm <= 1:
+            raise BadInput(
+                f"problem.feature_norm = {feature_norm}: must exceed 1, which the intercept takes; "
+                "raise it or leave out the intercept"
+            )
+        self.ridge = not_negative("problem.ridge", ridge)
+        self.intercept = intercept
+        self.dimension = self.columns + intercept
+        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        self.certificate = self._certify()
+
+    def _certify(self) -> Certificate:
+        norm, radius = self.feature_norm, self.domain.radius
+        rest = norm - 1.0 if self.intercept else norm
+        peak, length = (max(1.0, rest), math.hypot(1.0, rest)) if self.intercept else (norm, norm)
+        slope = self.family.slope_bound(norm * radius)
+        curvature = self.family.curvature_bound(norm * radius)
+        pull = self.ridge * radius if self.ridge else 0.0
+        quarter = min(norm / 4, rest)
+        needed = curvature * quarter * (norm - 2 * quarter) if self.dimension > 1 else 0.0
+        dominant = self.ridge >= needed
+        return Certificate(
+            convex=True,
+            lipschitz=_finite(slope * peak + pull),
+            gradient_norm=_finite(slope * length + pull * math.sqrt(self.dimension)),
+            smoothness=_finite(curvature * peak * norm + self.ridge),
+            diagonally_dominant=dominant,
+            strong_convexity=self.ridge,
+            reason=self._reason(slope + pull, needed, dominant),
+        )
+
+    def _reason(self, slope: float, needed: float, dominant: bool) -> str:
+        norm, radius = self.feature_norm, self.domain.radius
+        if not (math.isfinite(slope) and math.isfinite(needed)):
+            return f"there is no bound at problem.feature_norm = {norm:g} and problem.radius = {radius:g}; lower them"
+        if dominant:
+            return ""
+        return (
+            f"problem.ridge = {self.ridge:g} is too small at problem.feature_norm = {norm:g}; "
+            f"it takes at least {needed * (1 + 1e-5):.6g}"
+        )
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """Features scaled down into the l1 ball, targets clipped into the family's range."""
+        check_columns(block, self.columns)
+        features, scaled = scale_features(block, self.feature_norm - self.intercept)
+        targets, clipped = clip_targets(block, self.family.low, self.family.high)
+        return rebuilt(block, features, targets), int((scaled | clipped).sum())
+
+    def _pieces(self, x: Vector, block: Block) -> Pieces:
+        """(users, piece, its features in float64, its scores)."""
+        weights, offset = x[: self.columns], x[self.columns] if self.intercept else 0.0
+        for users, part in parts(block):
+            features = part.features.astype(np.float64)
+            yield users, part, features, features @ weights + offset
+
+    def _add(self, sums: Array, part: Block, features: Array, weights: Array) -> None:
+        """Add each user's weighted sum of samples, the intercept's 1 included, to its row of ``sums``."""
+        sums[:, : self.columns] += weighted_sums(features, part.offsets, weights)
+        if self.intercept:
+            sums[:, self.columns] += np.add.reduceat(weights, part.offsets[:-1])
+
+    @QUIET
+    def user_gradients(self, x: Vector, block: Block) -> Array:
+        """(U, p): one pass over the features."""
+        sums = np.zeros((block.users, self.dimension))
+        for users, part, features, scores in self._pieces(x, block):
+            self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
+        sums /= block.sizes[:, None]
+        if self.ridge:
+            sums += self.ridge * x
+        return sums
+
+    @QUIET
+    def sample_gradients(self, x: Vector, block: Block) -> Array:
+        """(N, p)."""
+        gradients = np.empty((block.samples, self.dimension))
+        gradients[:, : self.columns] = block.features
+        gradients[:, self.columns :] = 1.0
+        slopes = [self.family.slopes(scores, targets_of(part)) for _, part, _, scores in self._pieces(x, block)]
+        gradients *= np.concatenate(slopes)[:, None]
+        if self.ridge:
+            gradients += self.ridge * x
+        return gradients
+
+    @QUIET
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
+        """(U, p), by ghost clipping (Goodfellow, 2015): norms first, no (N, p) array.
+
+        A sample's gradient is ``r a + ridge x`` with ``r = phi'``, so its squared norm is
+        ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. Where these terms cancel, rounding could make a norm too
+        small, hence a clip too mild; a bound on that rounding is added, so no clipped gradient exceeds ``clip_norm``.
+        """
+        positive("clip_norm", clip_norm)
+        sums = np.zeros((block.users, self.dimension))
+        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
+        if not np.isfinite(pull).all():
+            return sums
+        pull_norm, safety = float(np.linalg.norm(pull)), (self.dimension + 8) * np.finfo(float).eps
+        for users, part, features, scores in self._pieces(x, block):
+            slopes = self.family.slopes(scores, targets_of(part))
+            lengths = np.abs(slopes) * np.sqrt(np.einsum("ij,ij->i", features, features) + self.intercept)
+            cross = 2.0 * self.ridge * slopes * scores if self.ridge else 0.0
+            squares = lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2
+            factors = clip_factors(squares, clip_norm)
+            self._add(sums[users], part, features, factors * np.where(factors > 0, slopes, 0.0))
+            if self.ridge:
+                sums[users] += np.add.reduceat(factors, part.offsets[:-1])[:, None] * pull
+        return sums
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """(N,), the ridge term included."""
+        losses = [self.family.losses(scores, targets_of(part)) for _, part, _, scores in self._pieces(x, block)]
+        return np.concatenate(losses) + 0.5 * self.ridge * float(x @ x)
+
+    @QUIET
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
+        scores = np.concatenate([scores for *_, scores in self._pieces(x, block)])
+        quality = self.family.quality(scores, targets_of(block))
+        averages = {name: user_averages(values, block) for name, values in quality.items()}
+        losses = self.family.losses(scores, targets_of(block)) + 0.5 * self.ridge * float(x @ x)
+        return {"test_loss": user_averages(losses, block), **averages}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+class Logistic(GeneralisedLinear):
+    """Logistic regression, y in {0, 1}: K = 1/4. See `GeneralisedLinear` for arguments and guarantees."""
+
+    name = "logistic"
+    summary = "logistic regression with ridge, for targets 0 and 1"
+
+    def __init__(
+        self, columns: int, feature_norm: float, radius: float, *, ridge: float = 0.0, intercept: bool = False
+    ) -> None:
+        super().__init__(LogisticFamily(), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+
+
+class Squared(GeneralisedLinear):
+    """Least squares, y in ``[low, high]``: K = 1. See `GeneralisedLinear` for arguments and guarantees."""
+
+    name = "squared"
+    summary = "least squares with ridge, for targets in a declared range"
+
+    def __init__(
+        self,
+        columns: int,
+        feature_norm: float,
+        radius: float,
+        *,
+        low: float,
+        high: float,
+        ridge: float = 0.0,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(SquaredFamily(low, high), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+
+
+class Poisson(GeneralisedLinear):
+    """Poisson regression, counts y in ``[0, count_bound]``: K = ``e^(A radius)``. See `GeneralisedLinear`."""
+
+    name = "poisson"
+    summary = "Poisson regression with ridge, for counts up to a declared bound"
+
+    def __init__(
+        self,
+        columns: int,
+        feature_norm: float,
+        radius: float,
+        *,
+        count_bound: float,
+        ridge: float = 0.0,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, ridge=ridge, intercept=intercept)

@@ -1,0 +1,166 @@
+"""Generalised linear models with one non-zero feature a sample: a rate, a mean or an odds for every level.
+
+``f = phi(x_level, y) + (ridge / 2) ||x||^2``. Never builds the one-hot matrix: cost O(N + U p).
+"""
+
+import math
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.bounds import check_columns, clip_targets, count, not_negative, positive, rebuilt, targets_of
+from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.generalised_linear import QUIET
+from userdp.problems.segments import Array, clip_factors, user_averages
+
+
+class OneHot(Problem):
+    """``f(x; level, y) = phi(x_level, y) + (ridge / 2) ||x||^2``; features are (N, 1) int32 codes 0..levels - 1.
+
+    Args:
+        family: phi and the range of targets; targets outside are clipped into it.
+        levels: p, one parameter a level.
+        radius: the domain is ``|x_j| <= radius``; may be infinite.
+        ridge: >= 0; part of the loss, and of "test_loss".
+
+    Formal guarantees:
+        The Hessian ``phi'' e_j e_j^T + ridge I`` (j the level) is diagonal, so A1 and A4 hold for any ridge; with
+        ``phi'' <= K``, ``|phi'| <= L`` over ``|s| <= radius``: A3 with ``beta = K + ridge``, A2 with
+        ``G = L + ridge radius``, and ``||grad||_2 <= L + ridge sqrt(p) radius``.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+
+    has_targets = True
+    columns = 1
+
+    def __init__(self, family: Family, levels: int, radius: float, ridge: float) -> None:
+        self.family = family
+        self.dimension = count("problem.levels", levels)
+        self.ridge = not_negative("problem.ridge", ridge)
+        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        slope, curvature = family.slope_bound(radius), family.curvature_bound(radius)
+        pull = self.ridge * radius if self.ridge else 0.0
+        bounded = math.isfinite(slope + pull + curvature)
+        self.certificate = Certificate(
+            convex=True,
+            lipschitz=slope + pull if math.isfinite(slope + pull) else None,
+            gradient_norm=slope + pull * math.sqrt(self.dimension) if math.isfinite(slope + pull) else None,
+            smoothness=curvature + self.ridge if math.isfinite(curvature) else None,
+            diagonally_dominant=True,
+            strong_convexity=self.ridge,
+            reason="" if bounded else f"there is no bound at problem.radius = {radius:g}; lower it",
+        )
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """Targets clipped into the family's range; a code outside 0..levels - 1 cannot be clipped.
+
+        Raises:
+            BadInput: codes out of range or not integers, no targets, or a target that is not finite.
+        """
+        check_columns(block, self.columns, np.integer)
+        codes = cast(NDArray[np.int32], block.features)
+        if outside := int(np.count_nonzero((codes < 0) | (codes >= self.dimension))):
+            raise BadInput(
+                f"{outside} samples have a code outside 0..{self.dimension - 1}; "
+                f"declare all levels (problem.levels = {self.dimension}) or remove these samples"
+            )
+        targets, clipped = clip_targets(block, self.family.low, self.family.high)
+        return rebuilt(block, block.features, targets), int(clipped.sum())
+
+    def _sums(self, block: Block, weights: Array) -> Array:
+        """(U, p): for each user and level the sum of its samples' weights."""
+        cells = np.repeat(np.arange(block.users) * self.dimension, block.sizes) + _codes(block)
+        sums = np.bincount(cells, weights, minlength=block.users * self.dimension)
+        return sums.reshape(block.users, self.dimension)
+
+    def _slopes(self, x: Vector, block: Block) -> Array:
+        return self.family.slopes(x[_codes(block)], targets_of(block))
+
+    @QUIET
+    def user_gradients(self, x: Vector, block: Block) -> Array:
+        """(U, p)."""
+        sums = self._sums(block, self._slopes(x, block))
+        sums /= block.sizes[:, None]
+        if self.ridge:
+            sums += self.ridge * x
+        return sums
+
+    @QUIET
+    def sample_gradients(self, x: Vector, block: Block) -> Array:
+        """(N, p)."""
+        gradients = np.zeros((block.samples, self.dimension))
+        if self.ridge:
+            gradients += self.ridge * x
+        gradients[np.arange(block.samples), _codes(block)] += self._slopes(x, block)
+        return gradients
+
+    @QUIET
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
+        """(U, p), by ghost clipping: the norm of ``phi' e_j + ridge x`` needs no (N, p) array.
+
+        Its square is ``(phi' + ridge x_j)^2 + ridge^2 (||x||^2 - x_j^2)``; the rounding of the last difference is
+        bounded and added, so no clipped gradient exceeds ``clip_norm``.
+        """
+        positive("clip_norm", clip_norm)
+        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
+        if not np.isfinite(pull).all():
+            return np.zeros((block.users, self.dimension))
+        slopes, own, whole = self._slopes(x, block), pull[_codes(block)], float(pull @ pull)
+        safety = (self.dimension + 8) * np.finfo(float).eps * whole
+        factors = clip_factors((slopes + own) ** 2 + (whole - own**2) + safety, clip_norm)
+        sums = self._sums(block, factors * np.where(factors > 0, slopes, 0.0))
+        if self.ridge:
+            sums += np.add.reduceat(factors, block.offsets[:-1])[:, None] * pull
+        return sums
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """(N,), the ridge term included."""
+        return self.family.losses(x[_codes(block)], targets_of(block)) + 0.5 * self.ridge * float(x @ x)
+
+    @QUIET
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
+        quality = self.family.quality(x[_codes(block)], targets_of(block))
+        averages = {name: user_averages(values, block) for name, values in quality.items()}
+        return {**super().metrics(x, block), **averages}
+
+
+def _codes(block: Block) -> NDArray[np.int32]:
+    return cast(NDArray[np.int32], block.features)[:, 0]
+
+
+class OneHotLogistic(OneHot):
+    """A log-odds for each level, y in {0, 1}. See `OneHot` for arguments and guarantees (K = 1/4, L < 1)."""
+
+    name = "one_hot_logistic"
+    summary = "log-odds of a binary target for each level of one categorical feature"
+
+    def __init__(self, levels: int, radius: float, *, ridge: float = 0.0) -> None:
+        super().__init__(LogisticFamily(), levels, radius, ridge)
+
+
+class OneHotSquared(OneHot):
+    """A mean for each level, y in ``[low, high]``. See `OneHot` (K = 1, ``L = radius + max(-low, high)``)."""
+
+    name = "one_hot_squared"
+    summary = "mean of a target for each level of one categorical feature"
+
+    def __init__(self, levels: int, radius: float, *, low: float, high: float, ridge: float = 0.0) -> None:
+        super().__init__(SquaredFamily(low, high), levels, radius, ridge)
+
+
+class OneHotPoisson(OneHot):
+    """A log-rate for each level, counts y in ``[0, count_bound]``. See `OneHot` (K = ``e^radius``)."""
+
+    name = "one_hot_poisson"
+    summary = "log-rate of a count for each level of one categorical feature"
+
+    def __init__(self, levels: int, radius: float, *, count_bound: float, ridge: float = 0.0) -> None:
+        super().__init__(PoissonFamily(count_bound), levels, radius, ridge)

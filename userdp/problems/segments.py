@@ -1,0 +1,89 @@
+"""Sums over each user's samples, in pieces that stay in the processor's cache.
+
+Stored data is float32 and gradients are float64: casting a megabyte at a time costs little more than reading it, and
+no float64 copy of a block ever exists. Results agree to rounding (1e-9 relative) however users are grouped.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from userdp.data.block import Block
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
+
+Array = NDArray[np.float64]
+
+
+def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, Block]]:
+    """Cut a block into pieces of about `CHUNK_BYTES`.
+
+    Args:
+        block: what to cut.
+        row_bytes: bytes that one sample costs the caller; default, the bytes of its features.
+
+    Yields:
+        (users, piece): whole users as long as they fit. A user too large for one piece comes in several, so add what
+        is computed to what is there (``sums[users] += ...``).
+    """
+    if row_bytes is None:
+        row_bytes = block.features.itemsize * block.features.shape[1]
+    rows = max(1, CHUNK_BYTES // max(1, row_bytes))
+    offsets, first = block.offsets, 0
+    while first < block.users:
+        last = int(np.searchsorted(offsets, offsets[first] + rows, side="right")) - 1
+        if last > first:
+            yield slice(first, last), block.part(first, last)
+            first = last
+            continue
+        user = block.part(first, first + 1)
+        for start in range(0, user.samples, rows):
+            stop = min(start + rows, user.samples)
+            targets = None if user.targets is None else user.targets[start:stop]
+            ends = np.array([0, stop - start], dtype=np.int64)
+            yield slice(first, first + 1), Block(user.features[start:stop], ends, targets)
+        first += 1
+
+
+def weighted_sums(values: Array, offsets: NDArray[np.int64], weights: Array) -> Array:
+    """Each user's weighted sum of rows: ``sum_i weights[i] * values[i]`` over its samples.
+
+    Args:
+        values: (N, k).
+        offsets: (U + 1,) where each user's rows begin.
+        weights: (N,).
+
+    Returns:
+        (U, k). Equal users take one batched matrix product; ragged users a sparse (U, N) by dense (N, k) product,
+        several times faster than ``np.add.reduceat`` and without its (N, k) temporary.
+    """
+    users, samples = len(offsets) - 1, len(values)
+    size = samples // users
+    if size * users == samples and np.array_equal(offsets, np.arange(users + 1) * size):
+        return np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))[:, 0]
+    by_user = csr_array((weights, np.arange(samples), offsets), shape=(users, samples))
+    return np.asarray(by_user @ values)
+
+
+def user_means(block: Block) -> Array:
+    """(U, k): each user's mean sample, in float64."""
+    sums = np.zeros((block.users, block.features.shape[1]))
+    for users, part in parts(block):
+        sums[users] += weighted_sums(part.features.astype(np.float64), part.offsets, np.ones(part.samples))
+    sums /= block.sizes[:, None]
+    return sums
+
+
+def user_averages(values: Array, block: Block) -> Array:
+    """(U,): each user's average of one number a sample."""
+    return np.asarray(np.add.reduceat(values, block.offsets[:-1]) / block.sizes)
+
+
+def clip_factors(squares: Array, clip_norm: float) -> Array:
+    """What scales each vector of squared length ``squares`` to length at most ``clip_norm``; 0 if it is not finite."""
+    finite = np.isfinite(squares)
+    norms = np.sqrt(np.where(finite, np.maximum(squares, 0.0), 0.0))
+    return np.where(finite, clip_norm / np.maximum(norms, clip_norm), 0.0)
