@@ -1,0 +1,29 @@
+"""Robust estimates of the mean of user vectors, and scores of how well the users agree."""
+
+from userdp.estimators.concentration import ExpKernel, Kernel, RampKernel, concentration_score, replacement_bound
+from userdp.estimators.robust import (
+    MINIMUM_BATCH,
+    Debiased,
+    Estimator,
+    Winsorized,
+    aligned_count,
+    coordinate_median,
+    smallest_trim,
+    trimmed_mean,
+)
+
+__all__ = [
+    "MINIMUM_BATCH",
+    "Debiased",
+    "Estimator",
+    "ExpKernel",
+    "Kernel",
+    "RampKernel",
+    "Winsorized",
+    "aligned_count",
+    "concentration_score",
+    "coordinate_median",
+    "replacement_bound",
+    "smallest_trim",
+    "trimmed_mean",
+]

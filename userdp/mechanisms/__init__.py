@@ -1,0 +1,23 @@
+"""Mechanisms that add noise or select, each with what it costs."""
+
+from userdp.mechanisms.concentration_test import (
+    AboveThreshold,
+    ConcentrationTest,
+    MinimumScore,
+    Session,
+    minimum_batch,
+)
+from userdp.mechanisms.gaussian import GaussianMechanism
+from userdp.mechanisms.laplace import LaplaceMechanism
+from userdp.mechanisms.quantile import private_quantile
+
+__all__ = [
+    "AboveThreshold",
+    "ConcentrationTest",
+    "GaussianMechanism",
+    "LaplaceMechanism",
+    "MinimumScore",
+    "Session",
+    "minimum_batch",
+    "private_quantile",
+]

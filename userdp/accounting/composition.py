@@ -1,0 +1,101 @@
+"""Conversions between privacy guarantees: groups, neighbouring relations, zero-concentrated privacy."""
+
+import math
+from typing import Literal
+
+from scipy.optimize import minimize_scalar
+
+from userdp.errors import BadInput
+
+
+def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, float]:
+    """The (epsilon, delta) of an (epsilon, delta)-DP mechanism when ``group`` records change together.
+
+    ``(k epsilon, delta (1 + e^epsilon + ... + e^{(k-1) epsilon}))``, by chaining k neighbours (Dwork, Roth 2014,
+    Theorem 2.2 and its proof).
+
+    Raises:
+        BadInput: an invalid guarantee, or a group below 1.
+    """
+    _check_guarantee(epsilon, delta)
+    if group < 1:
+        raise BadInput(f"group = {group}: must be at least 1")
+    if delta == 0:
+        return group * epsilon, 0.0
+    try:
+        factor = group if epsilon == 0 else math.expm1(group * epsilon) / math.expm1(epsilon)
+    except OverflowError:
+        return group * epsilon, 1.0
+    return group * epsilon, min(1.0, delta * factor)
+
+
+def add_or_remove_to_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
+    """Replacing a record is removing one and adding another: ``(2 epsilon, (1 + e^epsilon) delta)``.
+
+    Raises:
+        BadInput: an invalid guarantee.
+    """
+    return group_privacy(epsilon, delta, 2)
+
+
+def zcdp_to_epsilon(rho: float, delta: float) -> float:
+    """An epsilon for which rho-zCDP implies (epsilon, delta)-DP.
+
+    The least over alpha > 1 of ``rho alpha + ln(1/(alpha delta)) / (alpha - 1) + ln(1 - 1/alpha)`` (Canonne, Kamath,
+    Steinke 2020, Proposition 12); every alpha is valid, so a coarse search costs tightness only.
+
+    Raises:
+        BadInput: a negative rho, or a delta outside (0, 1).
+    """
+    if not 0 <= rho < math.inf:
+        raise BadInput(f"rho = {rho}: must be zero or a positive number")
+    _check_delta(delta)
+    if rho == 0:
+        return 0.0
+
+    def epsilon(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        log_alpha = math.log1p(excess)
+        return rho * (1 + excess) - (math.log(delta) + log_alpha) / excess + log_excess - log_alpha
+
+    # The optimum lies near the one of the simpler bound rho alpha + ln(1/delta) / (alpha - 1).
+    start = 0.5 * math.log(math.log(1 / delta) / rho)
+    found = minimize_scalar(epsilon, bounds=(start - 5, start + 5), method="bounded", options={"xatol": 1e-10})
+    simple = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    return max(0.0, min(float(found.fun), simple))
+
+
+def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tight") -> float:
+    """The rho for which rho-zCDP implies (epsilon, delta)-DP by ``epsilon = rho + 2 sqrt(rho ln(1/delta))``.
+
+    "tight" inverts that formula exactly, ``(sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``; "paper" is the
+    simpler and smaller ``epsilon^2 / (1 + 2 sqrt(ln(1/delta)))^2`` of the heavy-tailed DP-SCO literature, for
+    epsilon at most 1.
+
+    Raises:
+        BadInput: a budget out of range, or "paper" with an epsilon above 1.
+    """
+    if not 0 < epsilon < math.inf:
+        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
+    _check_delta(delta)
+    root = math.sqrt(math.log(1 / delta))
+    if form == "tight":
+        # epsilon / (sqrt(L + epsilon) + sqrt(L)) is the difference of the roots without cancellation.
+        return (epsilon / (math.sqrt(root * root + epsilon) + root)) ** 2
+    if form != "paper":
+        raise BadInput(f"form = {form!r}: must be 'tight' or 'paper'")
+    if epsilon > 1:
+        raise BadInput(f"epsilon = {epsilon}: the paper's form holds up to 1 only; use the form 'tight'")
+    return (epsilon / (1 + 2 * root)) ** 2
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
+
+
+def _check_guarantee(epsilon: float, delta: float) -> None:
+    if not 0 <= epsilon < math.inf:
+        raise BadInput(f"epsilon = {epsilon}: must be zero or a positive number")
+    if not 0 <= delta < 1:
+        raise BadInput(f"delta = {delta}: must lie in [0, 1)")

@@ -1,0 +1,171 @@
+"""What a run costs in privacy, exactly, and how much noise a budget needs.
+
+One participation of a user may meet a Gaussian mechanism and a test that is (test_epsilon, test_delta)-DP.
+Composition is exact for the worst such mechanisms, without discretisation:
+
+1. A dominating pair. For any history, the neighbouring transcripts of one participation are those of an
+   (test_epsilon, 0)-DP step followed by a Gaussian, or within total variation test_delta of each other (see
+   `userdp.mechanisms.concentration_test`). Both are dominated by the product of randomised response at test_epsilon
+   (Kairouz, Oh, Viswanath 2015), a Gaussian, and an event of probability test_delta that reveals everything.
+   Products of dominating pairs dominate adaptive compositions (Zhu, Dong, Wang 2022).
+2. k participations: the Gaussians are one Gaussian of noise multiplier ``z / sqrt(k)``; the privacy loss of k
+   randomised responses is ``(2J - k) test_epsilon`` with J binomial(k, e^t / (1 + e^t)); the revealing event has
+   probability at most ``k test_delta``, which is added to delta.
+3. The hockey-stick divergence of a product averages that of the Gaussian over the other's privacy loss L:
+   ``delta(epsilon) = E_L[delta_Gaussian(epsilon - L)]``, where for ``mu = sqrt(k) / z`` and every real x
+   ``delta_Gaussian(x) = Phi(mu/2 - x/mu) - e^x Phi(-mu/2 - x/mu)`` (Balle, Wang 2018, Theorem 8).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+from scipy.stats import binom
+
+from userdp.errors import BadInput
+
+ACCOUNTANT = "exact hockey-stick divergence of composed Gaussians and randomised responses"
+"""How epsilons are computed, for `Guarantee.accountant`."""
+
+_TOLERANCE = 1e-10
+"""Relative width of the brackets that root finding ends with; the safe end is returned."""
+
+_NOISE_RANGE = (1e-4, 1e8)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What ONE participation of one user costs, under the run's own neighbouring relation.
+
+    Attributes:
+        noise_multiplier: standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian.
+        test_epsilon: of a pure test, Laplace or exponential mechanism; 0 for none.
+        test_delta: probability with which a test may fail to protect; 0 for none.
+    """
+
+    noise_multiplier: float = math.inf
+    test_epsilon: float = 0.0
+    test_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.noise_multiplier > 0:
+            raise BadInput(f"noise multiplier = {self.noise_multiplier}: must be positive")
+        if not 0 <= self.test_epsilon < math.inf:
+            raise BadInput(f"test epsilon = {self.test_epsilon}: must be zero or a positive number")
+        if not 0 <= self.test_delta < 1:
+            raise BadInput(f"test delta = {self.test_delta}: must lie in [0, 1)")
+
+
+@lru_cache(maxsize=4096)
+def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
+    """Smallest delta, at most 1, for which ``participations`` participations are (epsilon, delta)-DP.
+
+    Raises:
+        BadInput: a negative number of participations, or an epsilon that is negative or NaN.
+    """
+    _check_participations(participations)
+    if not epsilon >= 0:
+        raise BadInput(f"epsilon = {epsilon}: must not be negative")
+    if participations == 0:
+        return 0.0
+    mu = math.sqrt(participations) / cost.noise_multiplier
+    losses, chances = _test_losses(cost.test_epsilon, participations)
+    return min(1.0, float(chances @ _gaussian_delta(mu, epsilon - losses)) + participations * cost.test_delta)
+
+
+@lru_cache(maxsize=4096)
+def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
+    """Smallest epsilon (rounded up) for which ``participations`` participations are (epsilon, delta)-DP.
+
+    Infinite when the test's delta alone exceeds ``delta``.
+
+    Raises:
+        BadInput: a negative number of participations, or a delta outside (0, 1).
+    """
+    _check_participations(participations)
+    _check_delta(delta)
+    if delta_of(cost, participations, 0.0) <= delta:
+        return 0.0
+    if participations * cost.test_delta >= delta:
+        return math.inf
+    high = 1.0
+    while delta_of(cost, participations, high) > delta:
+        high *= 2
+        if high > 1e12:  # no sensible mechanism: the noise is nothing next to its sensitivity
+            return math.inf
+    root = brentq(lambda e: delta_of(cost, participations, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
+    return _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta)
+
+
+@lru_cache(maxsize=1024)
+def calibrate_noise(
+    epsilon: float, delta: float, participations: int, test_epsilon: float = 0.0, test_delta: float = 0.0
+) -> float:
+    """Smallest noise multiplier (rounded up) that keeps ``participations`` participations (epsilon, delta)-DP.
+
+    Raises:
+        BadInput: a budget out of range, or one that the tests alone exceed.
+    """
+    _check_participations(participations, least=1)
+    _check_delta(delta)
+    if not 0 < epsilon < math.inf:
+        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
+
+    def fits(noise_multiplier: float) -> bool:
+        return excess(noise_multiplier) <= 0
+
+    def excess(noise_multiplier: float) -> float:
+        return delta_of(Cost(noise_multiplier, test_epsilon, test_delta), participations, epsilon) - delta
+
+    low, high = _NOISE_RANGE
+    if not fits(high):
+        raise BadInput(
+            f"epsilon = {epsilon:g}, delta = {delta:g} leaves nothing for noise after {participations} tests of "
+            f"epsilon {test_epsilon:g} and delta {test_delta:g}: raise the budget or lower the tests' share"
+        )
+    if fits(low):
+        return low
+    root = math.exp(brentq(lambda log_z: excess(math.exp(log_z)), math.log(low), math.log(high), xtol=1e-13))
+    # A margin wider than that of `epsilon_of`, so that accounting what was calibrated never exceeds the budget.
+    return _nudged_up(root * (1 + 10 * _TOLERANCE), fits)
+
+
+def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Hockey-stick divergence of order e^x between N(mu, 1) and N(0, 1), for any real x."""
+    if mu == 0:
+        return np.maximum(0.0, -np.expm1(np.minimum(x, 0.0)))
+    return np.maximum(0.0, np.exp(log_ndtr(mu / 2 - x / mu)) - np.exp(x + log_ndtr(-mu / 2 - x / mu)))
+
+
+@lru_cache(maxsize=256)
+def _test_losses(test_epsilon: float, participations: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The privacy losses of composed randomised responses, and their probabilities."""
+    if test_epsilon == 0:
+        return np.zeros(1), np.ones(1)
+    heads = np.arange(participations + 1)
+    probability = 1 / (1 + math.exp(-test_epsilon))
+    return (2 * heads - participations) * test_epsilon, binom.pmf(heads, participations, probability)
+
+
+def _nudged_up(value: float, is_safe: Callable[[float], bool]) -> float:
+    """The value, raised step by step until it is safe; rounding of a root may leave it a hair below."""
+    step = _TOLERANCE
+    while not is_safe(value):
+        value *= 1 + step
+        step *= 2
+    return value
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
+
+
+def _check_participations(participations: int, least: int = 0) -> None:
+    if participations < least:
+        raise BadInput(f"participations = {participations}: must be at least {least}")

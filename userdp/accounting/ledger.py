@@ -1,0 +1,108 @@
+"""The ledger: who took part how often, and what has been spent."""
+
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.accounting.costs import Cost, epsilon_of
+from userdp.accounting.guarantee import Privacy
+from userdp.errors import BadInput, RunFailed
+
+_SLACK = 1e-6
+"""Relative excess of epsilon that counts as rounding."""
+
+
+class LedgerState(TypedDict):
+    """What a checkpoint keeps: (n,) participations of each user so far, and the plan they were counted against."""
+
+    participated: NDArray[np.int32]
+    participations: int
+
+
+class Ledger:
+    """Counts each user's participations against a plan, and stops the run before anybody exceeds it.
+
+    *Formal guarantees.* Unit: a user, under the relation of ``cost``. A user's data enter only the mechanisms that
+    the user took part in, each costing ``cost``; those compose sequentially, while disjoint users compose in
+    parallel. So the spend is the epsilon of the LARGEST number of participations of any user. Counts must follow
+    from public randomness, not from data.
+
+    Args:
+        users: n, public.
+        cost: of one participation.
+        participations: most participations planned for any user.
+        privacy: the budget; its delta is the one epsilons are reported at.
+
+    Raises:
+        BadInput: no users, fewer than no participations, or a plan that exceeds the budget.
+    """
+
+    def __init__(self, users: int, cost: Cost, participations: int, privacy: Privacy) -> None:
+        if users < 1:
+            raise BadInput(f"users = {users}: the ledger needs at least one")
+        planned = epsilon_of(cost, participations, privacy.delta)
+        if planned > privacy.epsilon * (1 + _SLACK):
+            raise BadInput(
+                f"the plan of {participations} participations would cost epsilon = {planned:.6g}, more than "
+                f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer participations"
+            )
+        self.cost = cost
+        self.participations = participations
+        self.privacy = privacy
+        self._participated = np.zeros(users, dtype=np.int32)
+
+    @property
+    def users(self) -> int:
+        """n, the number of users."""
+        return len(self._participated)
+
+    @property
+    def most_participations(self) -> int:
+        """Participations so far of the user who took part most often."""
+        return int(self._participated.max())
+
+    def charge(self, user_indices: NDArray[np.integer]) -> None:
+        """Count one participation of each user named, once for each time it is named.
+
+        Raises:
+            RunFailed: somebody would exceed the plan; nothing is counted then.
+            BadInput: an index outside 0..n-1.
+        """
+        indices = np.asarray(user_indices)
+        if indices.size == 0:
+            return
+        if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= self.users:
+            raise BadInput(f"users to charge must be whole numbers from 0 to {self.users - 1}")
+        named, times = np.unique(indices, return_counts=True)
+        after = self._participated[named] + times
+        if after.max() > self.participations:
+            raise RunFailed(
+                f"a user would take part {after.max()} times where {self.participations} are planned: stopped before "
+                "spending more than the budget; check the sampler against the plan"
+            )
+        self._participated[named] = after
+
+    def epsilon(self) -> float:
+        """Epsilon spent so far, at the budget's delta."""
+        return epsilon_of(self.cost, self.most_participations, self.privacy.delta)
+
+    def state(self) -> LedgerState:
+        """A copy of the counts, for a checkpoint."""
+        return {"participated": self._participated.copy(), "participations": self.participations}
+
+    def restore(self, state: LedgerState) -> None:
+        """Continue from a checkpoint's counts.
+
+        Raises:
+            BadInput: counts of other users or of another plan.
+        """
+        counts = np.asarray(state["participated"], dtype=np.int32)
+        if counts.shape != (self.users,) or state["participations"] != self.participations:
+            raise BadInput(
+                f"the checkpoint's ledger is for {counts.size} users and {state['participations']} participations, the "
+                f"run plans {self.users} and {self.participations}: resume with the settings it was made with"
+            )
+        if counts.min() < 0 or counts.max() > self.participations:
+            raise BadInput("the checkpoint's ledger holds counts outside its plan: the checkpoint is damaged")
+        self._participated = counts.copy()

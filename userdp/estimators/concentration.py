@@ -1,0 +1,209 @@
+"""Smoothed concentration scores: how many users agree with each other, on average.
+
+``score = (1/B) sum_ij phi(||q_i - q_j||_inf)``, between 1 and B, for a kernel phi that falls from 1 to 0. Source:
+Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO via Robust Statistics" (2025), Algorithm 3, with the
+radius rho where they write 1/tau. The ramp kernel is ours.
+
+*Formal guarantees* of the score, unit one row (a user):
+
+- **Replacement.** Replacing one row changes the B - 1 pairs it is in, each counted twice and each by at most 1:
+  the score changes by at most ``2 (B - 1) / B``.
+- **Movement.** If every pairwise distance changes by at most h, each of the B (B - 1) ordered pairs changes by at
+  most the kernel's modulus of continuity at h: ``(B - 1) (1 - exp(-h/rho))`` for `ExpKernel` (for u <= v <= u + h,
+  ``exp(-u/rho) - exp(-v/rho) <= exp(-u/rho) (1 - exp(-h/rho))``), ``(B - 1) min(1, 2h/rho)`` for `RampKernel`.
+- **Unaligned bound.** If no ball of radius rho holds two thirds of the rows, fewer than 2B/3 rows lie within rho of
+  any q_i and each of the others scores at most phi(rho): the score is at most ``B (2/3 + phi(rho)/3)``, where
+  phi(rho) is 1/e or 0.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput
+from userdp.estimators.robust import Rows, coordinate_median
+
+_TILE = 2048
+"""Rows and columns of a tile of distances: 32 MiB of float64."""
+
+Distances = NDArray[np.float64]
+
+
+class Kernel(Protocol):
+    """A kernel phi of the score, with the bounds that the module's proofs give."""
+
+    @property
+    def radius(self) -> float:
+        """Rho, in units of the rows."""
+        ...
+
+    def values(self, distance: Distances) -> Distances:
+        """Phi of each distance; may write into ``distance``."""
+        ...
+
+    def unaligned_bound(self, batch: int) -> float:
+        """U: the largest score of a batch that is not aligned at rho."""
+        ...
+
+    def movement_bound(self, batch: int, movement: float) -> float:
+        """How much the score can change when every pairwise distance changes by at most ``movement``."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExpKernel:
+    """``phi(u) = exp(-u / radius)`` (Ghazi et al. 2025, Algorithm 3).
+
+    Attributes:
+        radius: rho > 0. A batch scores 0.95 B when its mean distance is 0.05 rho.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        _check_radius(self.radius)
+
+    def values(self, distance: Distances) -> Distances:
+        """Phi of each distance, written into ``distance``."""
+        np.divide(distance, -self.radius, out=distance)
+        return np.exp(distance, out=distance)
+
+    def unaligned_bound(self, batch: int) -> float:
+        """U: the largest score of a batch that is not aligned at rho."""
+        return batch * (2 + math.exp(-1)) / 3
+
+    def movement_bound(self, batch: int, movement: float) -> float:
+        """How much the score can change when every pairwise distance changes by at most ``movement``."""
+        return (batch - 1) * -math.expm1(-_checked_movement(movement) / self.radius)
+
+
+@dataclass(frozen=True)
+class RampKernel:
+    """``phi(u) = 1`` up to ``radius / 2``, falling linearly to 0 at ``radius``.
+
+    Users that agree within rho / 2 score the full B, so rho need be only twice the largest pairwise distance.
+
+    Attributes:
+        radius: rho > 0.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        _check_radius(self.radius)
+
+    def values(self, distance: Distances) -> Distances:
+        """Phi of each distance, written into ``distance``."""
+        np.multiply(distance, -2 / self.radius, out=distance)
+        distance += 2
+        return np.clip(distance, 0.0, 1.0, out=distance)
+
+    def unaligned_bound(self, batch: int) -> float:
+        """U: the largest score of a batch that is not aligned at rho."""
+        return 2 * batch / 3
+
+    def movement_bound(self, batch: int, movement: float) -> float:
+        """How much the score can change when every pairwise distance changes by at most ``movement``."""
+        return (batch - 1) * min(1.0, 2 * _checked_movement(movement) / self.radius)
+
+
+def replacement_bound(batch: int) -> float:
+    """How much the score can change when one of ``batch`` rows is replaced: ``2 (B - 1) / B``."""
+    return 2 * (batch - 1) / batch
+
+
+def concentration_score(rows: Rows, kernel: Kernel) -> float:
+    """The score of (B, d) rows, exact to rounding, in [1, B].
+
+    Raises:
+        BadInput: rows are not a non-empty matrix of finite numbers.
+    """
+    # The overflow that a difference of huge rows may cause is an infinite distance, whose phi is 0.
+    center = coordinate_median(rows)
+    batch = len(rows)
+    with np.errstate(over="ignore"):
+        pairs = _ramp_pairs(rows, center, kernel) if isinstance(kernel, RampKernel) else _all_pairs(rows, kernel)
+    return 1.0 + 2.0 * pairs / batch
+
+
+def _all_pairs(rows: Rows, kernel: Kernel) -> float:
+    """Sum of phi over all pairs i < j, tile by tile, each pair once."""
+    points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
+    total = 0.0
+    for first in range(0, len(points), _TILE):
+        tile = points[first : first + _TILE]
+        total += float(kernel.values(torch.pdist(tile, p=torch.inf).numpy()).sum())
+        for other in range(first + _TILE, len(points), _TILE):
+            total += float(kernel.values(_distances(tile, points[other : other + _TILE])).sum())
+    return total
+
+
+def _ramp_pairs(rows: Rows, center: NDArray[np.float64], kernel: RampKernel) -> float:
+    """Sum of the ramp's phi over all pairs i < j; only undecided pairs are computed.
+
+    With ``r_i = ||q_i - center||_inf`` the triangle inequality gives phi = 1 when ``r_i + r_j <= rho / 2`` and
+    phi = 0 when ``|r_i - r_j| >= rho``. In rising order of r, the undecided partners j > i of each i are
+    consecutive, and both their ends are found by bisection.
+    """
+    deviations = _deviations(rows, center)
+    order = np.argsort(deviations, kind="stable")
+    deviations = deviations[order]
+    later = np.arange(1, len(rows) + 1)
+    first = np.maximum(np.searchsorted(deviations, kernel.radius / 2 - deviations, side="right"), later)
+    last = np.maximum(np.searchsorted(deviations, deviations + kernel.radius, side="left"), first)
+    certain = float((first - later).sum())
+    undecided = int((last - first).sum())
+    if undecided == 0:
+        return certain
+    if 4 * undecided > len(rows) * (len(rows) - 1):
+        return _all_pairs(rows, kernel)  # compiled for half of the square, faster than most of a square in tiles
+    points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64)[order])
+    return certain + _undecided_pairs(points, first, last, kernel)
+
+
+def _undecided_pairs(points: torch.Tensor, first: NDArray[np.intp], last: NDArray[np.intp], kernel: Kernel) -> float:
+    """Sum of phi over pairs (i, j) with ``first[i] <= j < last[i]``, in tiles that hold some such pair."""
+    total = 0.0
+    for start in range(0, len(points), _TILE):
+        stop = min(start + _TILE, len(points))
+        starts, ends = first[start:stop, None], last[start:stop, None]
+        undecided = ends > starts
+        if not undecided.any():
+            continue
+        left, right = int(starts[undecided].min()), int(ends[undecided].max())
+        for column in range(left, right, _TILE):
+            columns = np.arange(column, min(column + _TILE, right))
+            wanted = (columns >= starts) & (columns < ends)
+            used = wanted.any(axis=1)
+            if used.any():
+                tile = points[start:stop][torch.from_numpy(used)]
+                phi = kernel.values(_distances(tile, points[column : column + len(columns)]))
+                total += float(phi.sum(where=wanted[used]))
+    return total
+
+
+def _distances(left: torch.Tensor, right: torch.Tensor) -> Distances:
+    """(L, R) sup-norm distances."""
+    return np.asarray(torch.cdist(left, right, p=torch.inf).numpy())
+
+
+def _deviations(rows: Rows, center: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B,) sup-norm distance of each row from the centre, by blocks of rows."""
+    step = max(1, _TILE * _TILE // rows.shape[1])
+    blocks = range(0, len(rows), step)
+    return np.concatenate([np.abs(rows[first : first + step] - center).max(axis=1) for first in blocks])
+
+
+def _check_radius(radius: float) -> None:
+    if not 0 < radius < np.inf:
+        raise BadInput(f"radius = {radius}: must be a positive number, in units of the gradients")
+
+
+def _checked_movement(movement: float) -> float:
+    if not movement >= 0:
+        raise BadInput(f"movement = {movement}: must be zero or a positive bound on how far distances move")
+    return movement

@@ -1,0 +1,291 @@
+"""Robust means of user vectors, with the sup-norm sensitivity that their proofs give.
+
+Source of the debiased estimate: Ghazi, Kumar, Liu, Manurangsi, "Linear-Time User-Level DP-SCO via Robust
+Statistics" (2025), Algorithm 2. The winsorised estimate is ours.
+
+A batch of B rows is ALIGNED (radius rho) if some sup-norm ball of radius rho holds at least ``a = ceil(2B/3)``
+of them. Batches are neighbours if one row is replaced. All proofs work coordinate by coordinate, where the ball
+is an interval I of length ``2 rho``.
+
+**Lemma (trimmed mean).** Drop the k smallest and k largest of B numbers and average the ``K = B - 2k`` left. If
+ONE of two neighbours is aligned and ``k >= floor(B/3) + 1``, the two trimmed means lie in I and differ by at
+most ``2 rho / K``.
+*Proof.* Let ``c_1 <= ... <= c_{B-1}`` be the common numbers. Whatever the other number is, the r-th smallest of
+all B lies in ``[c_{r-1}, c_r]``. Sum over the kept ranks ``r = k+1 .. B-k``: both kept sums lie in an interval of
+length ``c_{B-k} - c_k``. I holds at least ``a - 1`` of the common numbers, at consecutive ranks; any ``B - k``
+consecutive ranks of ``1 .. B-1`` include k and B - k, and ``a - 1 >= B - k`` since ``B - a = floor(B/3)``. So
+``c_k`` and ``c_{B-k}`` lie in I, ``c_{B-k} - c_k <= 2 rho``, and every kept number lies in I.
+
+The median is the trimmed mean with ``k = floor((B-1)/2)``: K = 1 for odd B, K = 2 for even B (the midpoint of
+the middle two). The trim that the lemma needs leaves something to average for every B >= 7 (and for B = 5, but
+not for B = 6), hence `MINIMUM_BATCH`.
+
+**Lemma (clipping).** ``|clip(c, a-r, a+r) - clip(d, b-r, b+r)| <= max(|a-b|, |c-d|)``, for a clip is the median of
+three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3). So every estimator here is 1-Lipschitz in
+the sup norm: rows that all move by at most h move it by at most h, aligned or not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput, PopulationTooSmall
+
+Rows = NDArray[np.floating]
+Vector = NDArray[np.float64]
+Statistic = Literal["median", "trimmed_mean"]
+
+MINIMUM_BATCH = 7
+"""From this many rows on, the trim that the proofs need leaves at least one row to average."""
+
+_CHUNK_ENTRIES = 1 << 21
+"""Entries of the sorted copy held at a time (16 MiB)."""
+
+
+def aligned_count(batch: int) -> int:
+    """How many of ``batch`` rows one ball must hold for the batch to be aligned: two thirds, rounded up."""
+    return -(-2 * batch // 3)
+
+
+def smallest_trim(batch: int) -> int:
+    """The least trim for which the lemma holds, ``floor(batch / 3) + 1``."""
+    return batch // 3 + 1
+
+
+def coordinate_median(rows: Rows) -> Vector:
+    """(d,) median of each coordinate of (B, d) rows, the midpoint of the middle two for even B.
+
+    Raises:
+        BadInput: rows are not a non-empty matrix of finite numbers.
+    """
+    checked = _checked(rows)
+    return _trimmed_mean(checked, (len(checked) - 1) // 2)
+
+
+def trimmed_mean(rows: Rows, trim: int) -> Vector:
+    """(d,) mean of each coordinate of (B, d) rows without its ``trim`` smallest and ``trim`` largest values.
+
+    Raises:
+        BadInput: rows are not a non-empty matrix of finite numbers, or the trim leaves nothing.
+    """
+    checked = _checked(rows)
+    if not 0 <= 2 * trim < len(checked):
+        raise BadInput(f"trim = {trim}: must be at least 0 and leave some of the {len(checked)} rows")
+    return _trimmed_mean(checked, trim)
+
+
+@dataclass(frozen=True)
+class Debiased:
+    """The mean, clipped to within ``width`` of a robust statistic (Ghazi et al. 2025, Algorithm 2).
+
+    *Formal guarantees.* Unit: one row (a user), replaced. Assumption: at least one of the two neighbouring
+    batches is aligned at ``radius``, and B >= 7. Then ``||g - g'||_inf <= 2 radius / K + 2 width``: the robust
+    statistics differ by at most ``2 radius / K`` (lemma of this module; K = 1 or 2 for the median, B - 2 trim for
+    the trimmed mean), and each result lies within ``width`` of its statistic. The paper's bound is
+    ``4 radius + 2 width``. It is 1-Lipschitz in the sup norm without any assumption.
+
+    Attributes:
+        statistic: "median" or "trimmed_mean".
+        radius: rho > 0, radius of the balls that aligned batches share; in units of the rows.
+        width: s > 0, how far the mean may lie from the statistic; None means ``radius``.
+        trim: k of the trimmed mean; None means the smallest allowed, ``floor(B/3) + 1``.
+    """
+
+    statistic: Statistic
+    radius: float
+    width: float | None = None
+    trim: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_settings(self.radius, self.width, self.trim)
+        if self.statistic not in ("median", "trimmed_mean"):
+            raise BadInput(f"statistic = {self.statistic!r}: must be 'median' or 'trimmed_mean'")
+        if self.statistic == "median" and self.trim is not None:
+            raise BadInput(f"trim = {self.trim}: the median takes none; leave it out or choose 'trimmed_mean'")
+
+    @property
+    def minimum_batch(self) -> int:
+        """Smallest B for which the proof holds."""
+        return _minimum_batch(self.trim)
+
+    @property
+    def clip_width(self) -> float:
+        """The width in use."""
+        return self.radius if self.width is None else self.width
+
+    def check(self, batch: int) -> None:
+        """Refuse a batch for which the proof does not hold.
+
+        Raises:
+            PopulationTooSmall: fewer rows than `minimum_batch`.
+            BadInput: the trim is below a third of the batch.
+        """
+        _check_batch(batch, self.minimum_batch, self.trim)
+
+    def sup_sensitivity(self, batch: int) -> float:
+        """Bound on ``||g - g'||_inf`` between neighbours of ``batch`` rows, one of them aligned.
+
+        Raises:
+            BadInput: see `check`.
+        """
+        self.check(batch)
+        return 2 * self.radius / (batch - 2 * self._trim(batch)) + 2 * self.clip_width
+
+    def __call__(self, rows: Rows) -> Vector:
+        """(d,) estimate from (B, d) rows.
+
+        Raises:
+            BadInput: rows are not a matrix of finite numbers, or see `check`.
+        """
+        checked = _checked(rows)
+        self.check(len(checked))
+        trim = self._trim(len(checked))
+        result = np.empty(checked.shape[1])
+        for columns, ordered in _sorted_columns(checked):
+            center = _kept_mean(ordered, trim)
+            result[columns] = np.clip(ordered.mean(axis=1), center - self.clip_width, center + self.clip_width)
+        return result
+
+    def _trim(self, batch: int) -> int:
+        if self.statistic == "median":
+            return (batch - 1) // 2
+        return smallest_trim(batch) if self.trim is None else self.trim
+
+
+@dataclass(frozen=True)
+class Winsorized:
+    """The mean of rows each clipped, coordinate by coordinate, to within ``width`` of their trimmed mean.
+
+    *Formal guarantees.* Unit: one row (a user), replaced. Assumption: at least one of the two neighbouring
+    batches is aligned at rho = ``radius``, and B >= 7. With s = ``width``, k = ``trim`` and K = B - 2k,
+    ``||g - g'||_inf <= 2 rho / K + 2 s / B``: the trimmed means differ by at most ``D = 2 rho / K`` (lemma of this
+    module), so each unchanged row's clip moves by at most D and the changed row's by at most D + 2 s.
+    For ``s >= 2 rho`` it is at most ``(2 s + floor(B/3) D) / B``: both trimmed means lie in the interval I of
+    length 2 rho, so no row in I is clipped, and only rows outside I, at most floor(B/3) of the aligned batch, can
+    move with the trimmed mean. If the changed row was one of them, the others contribute at most
+    ``(floor(B/3) - 1) D`` and it adds D + 2 s; if it was in I, it moves by at most ``2 rho + s <= 2 s``.
+    It is 1-Lipschitz in the sup norm without any assumption. A batch inside one ball is not clipped at all when
+    ``s >= 2 rho``: the estimate is then its mean, without bias.
+
+    Attributes:
+        radius: rho > 0, radius of the balls that aligned batches share; in units of the rows.
+        width: s > 0, how far from the trimmed mean a row counts in full; None means ``2 * radius``, which gives a
+            smaller sensitivity (about 6 rho / B) than ``radius`` does (about 8 rho / B), and less bias.
+        trim: k; None means the smallest allowed, ``floor(B/3) + 1``, which gives the smallest sensitivity.
+    """
+
+    radius: float
+    width: float | None = None
+    trim: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_settings(self.radius, self.width, self.trim)
+
+    @property
+    def minimum_batch(self) -> int:
+        """Smallest B for which the proof holds."""
+        return _minimum_batch(self.trim)
+
+    @property
+    def clip_width(self) -> float:
+        """The width in use."""
+        return 2 * self.radius if self.width is None else self.width
+
+    def check(self, batch: int) -> None:
+        """Refuse a batch for which the proof does not hold.
+
+        Raises:
+            PopulationTooSmall: fewer rows than `minimum_batch`.
+            BadInput: the trim is below a third of the batch.
+        """
+        _check_batch(batch, self.minimum_batch, self.trim)
+
+    def sup_sensitivity(self, batch: int) -> float:
+        """Bound on ``||g - g'||_inf`` between neighbours of ``batch`` rows, one of them aligned.
+
+        Raises:
+            BadInput: see `check`.
+        """
+        self.check(batch)
+        center_moves = 2 * self.radius / (batch - 2 * self._trim(batch))
+        movers = batch // 3 if self.clip_width >= 2 * self.radius else batch
+        return (movers * center_moves + 2 * self.clip_width) / batch
+
+    def __call__(self, rows: Rows) -> Vector:
+        """(d,) estimate from (B, d) rows.
+
+        Raises:
+            BadInput: rows are not a matrix of finite numbers, or see `check`.
+        """
+        checked = _checked(rows)
+        self.check(len(checked))
+        trim = self._trim(len(checked))
+        result = np.empty(checked.shape[1])
+        for columns, ordered in _sorted_columns(checked):
+            center = _kept_mean(ordered, trim)[:, None]
+            np.clip(ordered, center - self.clip_width, center + self.clip_width, out=ordered)
+            result[columns] = ordered.mean(axis=1)
+        return result
+
+    def _trim(self, batch: int) -> int:
+        return smallest_trim(batch) if self.trim is None else self.trim
+
+
+Estimator = Debiased | Winsorized
+
+
+def _checked(rows: Rows) -> Rows:
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise BadInput(f"rows have shape {rows.shape}: must be a non-empty (users, dimension) matrix")
+    if not np.isfinite(rows).all():
+        raise BadInput(
+            "rows hold a value that is not finite: replace such rows first (userdp.computations.finite_rows)"
+        )
+    return rows
+
+
+def _sorted_columns(rows: Rows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Chunks of coordinates, each a (c, B) float64 copy with every coordinate's values in rising order.
+
+    Sums over sorted values do not depend on the order of the users, bit for bit.
+    """
+    step = max(1, _CHUNK_ENTRIES // len(rows))
+    for first in range(0, rows.shape[1], step):
+        columns = slice(first, min(first + step, rows.shape[1]))
+        ordered = np.array(rows[:, columns].T, dtype=np.float64, order="C")
+        ordered.sort(axis=1)
+        yield columns, ordered
+
+
+def _kept_mean(ordered: NDArray[np.float64], trim: int) -> Vector:
+    return np.asarray(ordered[:, trim : ordered.shape[1] - trim].mean(axis=1))
+
+
+def _trimmed_mean(rows: Rows, trim: int) -> Vector:
+    return np.concatenate([_kept_mean(ordered, trim) for _, ordered in _sorted_columns(rows)])
+
+
+def _minimum_batch(trim: int | None) -> int:
+    return MINIMUM_BATCH if trim is None else max(MINIMUM_BATCH, 2 * trim + 1)
+
+
+def _check_settings(radius: float, width: float | None, trim: int | None) -> None:
+    for name, value in (("radius", radius), ("width", width)):
+        if value is not None and not 0 < value < np.inf:
+            raise BadInput(f"{name} = {value}: must be a positive number, in units of the gradients")
+    if trim is not None and trim < 1:
+        raise BadInput(f"trim = {trim}: must be at least a third of the batch, rounded down, plus 1")
+
+
+def _check_batch(batch: int, minimum: int, trim: int | None) -> None:
+    if batch < minimum:
+        raise PopulationTooSmall(
+            f"a batch of {batch} users is too small: the estimator's proof needs at least {minimum}"
+        )
+    if trim is not None and trim < smallest_trim(batch):
+        raise BadInput(
+            f"trim = {trim} is below a third of {batch} users: the proof needs at least {smallest_trim(batch)}"
+        )

@@ -1,0 +1,322 @@
+"""Private tests that users agree at every step, without which a robust estimate is not released.
+
+Sources: AboveThreshold, Dwork, Roth 2014, Section 3.6, as used by Ghazi, Kumar, Liu, Manurangsi, "Linear-Time
+User-Level DP-SCO via Robust Statistics" (2025), Algorithm 4, here with the score's full sensitivity and an exact
+threshold. The minimum-score test is ours.
+
+*Formal guarantees.* Unit: a user; relation: one user replaced; each user takes part in one step. Claim: a phase of
+T steps whose scores are tested, and which releases its result by an (epsilon_r, delta_r)-DP mechanism if the test
+passes and a constant otherwise, is (epsilon + epsilon_r, delta + delta_r)-DP towards whoever sees that output (and
+when the test halted). The released mechanism's sensitivity may be proven for batches of which one is aligned.
+
+*Proof.* Two neighbours differ in one user of step t*. Up to the model of step t* everything is equal.
+
+1. *Neither or only one batch of step t* is aligned.* An unaligned batch scores at most U (the kernel's unaligned
+   bound) and its neighbour at most ``U + 2 (B-1)/B``. For either, the test passes step t* with probability at most
+   delta by the choice of the threshold. Halting before t* has equal probability p for both; passing t* has
+   probability at most delta; so the transcripts are within total variation delta of each other, which is
+   (0, delta)-DP. No union over steps is needed, only t* matters.
+2. *Both are aligned.* Scores before t* are equal, that of t* differs by at most ``2 (B-1)/B`` (replacement), later
+   ones by at most the kernel's movement bound, for distances change by at most ``movement`` when the model moves
+   by what the estimator's sensitivity and the contractive steps allow. Let Delta be the larger bound.
+   *AboveThreshold*: lower the noisy threshold by Delta (likelihood ratio at most e^{e1} with noise Lap(Delta/e1)):
+   every step that passed passes still; the one failing step's noise moves by at most 2 Delta (ratio at most e^{e2}
+   with noise Lap(2 Delta/e2)). *Minimum*: a minimum moves by at most Delta when every score does. So the test is
+   (e1 + e2, 0)- or (epsilon, 0)-DP, and composes with the release.
+
+Both cases are dominated by randomised response at epsilon, the release, and an event of probability delta, which is
+how `userdp.accounting.costs` composes participations. Without case 1's threshold, or with the noise on the
+threshold left out, the claim fails.
+
+In a federation the clients of a phase see the models inside it, which are NOT private; see the strategies.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+
+from userdp.accounting.costs import Cost
+from userdp.errors import BadInput
+from userdp.estimators.concentration import Kernel, replacement_bound
+from userdp.estimators.robust import MINIMUM_BATCH
+
+_THRESHOLD_SHARE = 1 / (1 + 2 ** (2 / 3))
+"""Of epsilon, for the threshold's noise: the split that minimises the variance of the two noises' sum."""
+
+_REACH = 50
+"""Quadrature covers this many scales of the threshold's noise; the tails beyond weigh 2e-22."""
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+class Session(ABC):
+    """One run of a test. Give each step's score to `observe` in turn, then ask `passed`."""
+
+    def __init__(self) -> None:
+        self._observed = 0
+        self._halted = False
+
+    def observe(self, score: float) -> bool:
+        """Take a step's score; False means that the test has failed and no further score is needed.
+
+        A score that is NaN counts as not concentrated.
+        """
+        self._observed += 1
+        self._halted = self._halted or math.isnan(score) or not self._accepts(score)
+        return not self._halted
+
+    def passed(self) -> bool:
+        """Whether there were scores and the test passed; asking again draws no new noise."""
+        return self._observed > 0 and not self._halted and self._accepts_all()
+
+    @abstractmethod
+    def _accepts(self, score: float) -> bool: ...
+
+    @abstractmethod
+    def _accepts_all(self) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConcentrationTest(ABC):
+    """What both tests share; the guarantee and its proof are the module's.
+
+    Attributes:
+        batch: B, users of one step.
+        kernel: of the score; its radius must not exceed that of the estimator that the test protects.
+        epsilon: of the test, > 0.
+        delta: probability with which an unaligned batch may pass, in (0, 1/2).
+        movement: how far the distance of two users' rows may move in the steps after the replaced user's: twice
+            the smoothness times the bound on the models' sup-norm distance; 0 when every step is tested alone.
+    """
+
+    batch: int
+    kernel: Kernel
+    epsilon: float
+    delta: float
+    movement: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.batch < 2:
+            raise BadInput(f"batch = {self.batch}: a concentration test needs at least 2 users")
+        if not 0 < self.epsilon < math.inf:
+            raise BadInput(f"test epsilon = {self.epsilon}: must be a positive number")
+        if not 0 < self.delta < 0.5:
+            raise BadInput(f"test delta = {self.delta}: must lie strictly between 0 and 1/2, such as 1e-7")
+        if not 0 <= self.movement < math.inf:
+            raise BadInput(f"movement = {self.movement}: must be zero or a positive number")
+
+    @property
+    def sensitivity(self) -> float:
+        """Delta: how much one user may change any score of an aligned phase."""
+        return max(replacement_bound(self.batch), self.kernel.movement_bound(self.batch, self.movement))
+
+    @property
+    @abstractmethod
+    def margin(self) -> float:
+        """M: the test's noise exceeds it with probability at most delta."""
+
+    @property
+    def threshold(self) -> float:
+        """Public score to reach: the unaligned bound, one replacement, and the margin."""
+        return self.kernel.unaligned_bound(self.batch) + replacement_bound(self.batch) + self.margin
+
+    @property
+    def cost(self) -> Cost:
+        """What one run of the test costs."""
+        return Cost(test_epsilon=self.epsilon, test_delta=self.delta)
+
+    @abstractmethod
+    def session(self, rng: np.random.Generator) -> Session:
+        """Start one run of the test, with its own noise."""
+
+    def pass_probability(self, scores: ArrayLike, steps: int = 1) -> float:
+        """Exact probability that all steps pass.
+
+        Args:
+            scores: one score, or (T,) of them, fixed in advance.
+            steps: how often the score, or the list of them, occurs.
+
+        Raises:
+            BadInput: no scores, a NaN among them, or no steps.
+        """
+        values = np.atleast_1d(np.asarray(scores, dtype=np.float64))
+        if values.size == 0 or np.isnan(values).any() or steps < 1:
+            raise BadInput("a pass probability needs at least one score that is a number, and at least one step")
+        distinct, counts = np.unique(values - self.threshold, return_counts=True)
+        return self._pass_probability(distinct, counts * steps)
+
+    @abstractmethod
+    def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float: ...
+
+
+class AboveThreshold(ConcentrationTest):
+    """Each step's noisy score against one noisy threshold; stops at the first below (Dwork, Roth 2014).
+
+    *Formal guarantees.* See the module. Noises: Lap(Delta/e1) on the threshold and Lap(2 Delta/e2) on each score,
+    ``e1 : e2 = 1 : 2^(2/3)``, ``e1 + e2 = epsilon``.
+    """
+
+    @property
+    def threshold_scale(self) -> float:
+        """Scale of the threshold's Laplace noise."""
+        return self.sensitivity / (_THRESHOLD_SHARE * self.epsilon)
+
+    @property
+    def query_scale(self) -> float:
+        """Scale of each score's Laplace noise."""
+        return 2 * self.sensitivity / ((1 - _THRESHOLD_SHARE) * self.epsilon)
+
+    @property
+    def margin(self) -> float:
+        """The delta-quantile of the sum of the two noises, rounded up."""
+        narrow, wide = self.threshold_scale, self.query_scale
+        share = wide**2 / (2 * (wide**2 - narrow**2))
+
+        def tail(x: float) -> float:
+            """P[Lap(narrow) + Lap(wide) >= x] for x >= 0."""
+            return share * math.exp(-x / wide) - (share - 0.5) * math.exp(-x / narrow)
+
+        # Leaving out the second term only raises the tail, so the other end of the bracket is safe.
+        high = wide * math.log(share / self.delta)
+        root = float(brentq(lambda x: math.log(tail(x) / self.delta), 0.0, high, xtol=1e-12 * wide))
+        while tail(root) > self.delta:
+            root += 1e-12 * wide
+        return root
+
+    def session(self, rng: np.random.Generator) -> Session:
+        """Start one run of the test; the threshold's noise is drawn now."""
+        return _AboveThresholdSession(self, rng)
+
+    def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
+        """Average over the threshold's noise of the product of the steps' Laplace tails, by Gauss-Legendre.
+
+        The integrand is smooth between the kinks at 0 and at the gaps.
+        """
+        scale = self.threshold_scale
+        reach = _REACH * scale
+        even = np.linspace(-reach, reach, 2 * _REACH + 1)
+        edges = np.union1d(even, gaps[np.abs(gaps) < reach])
+        half = np.diff(edges)[:, None] / 2
+        noise = edges[:-1, None] + half * (1 + _NODES)
+        log_pass = np.zeros_like(noise)
+        for gap, count in zip(gaps, counts, strict=True):
+            log_pass += count * _log_laplace_tail(noise - gap, self.query_scale)
+        density = np.exp(-np.abs(noise) / scale) / (2 * scale)
+        return min(1.0, float((half * _WEIGHTS * density * np.exp(log_pass)).sum()))
+
+
+class MinimumScore(ConcentrationTest):
+    """The least score of all steps against the threshold, with one Laplace noise. It cannot stop early.
+
+    *Formal guarantees.* See the module. Noise: Lap(Delta/epsilon) on the least score; the margin is its
+    delta-quantile ``(Delta/epsilon) ln(1/(2 delta))``. It needs about a quarter of the users of `AboveThreshold`.
+    """
+
+    @property
+    def scale(self) -> float:
+        """Scale of the Laplace noise."""
+        return self.sensitivity / self.epsilon
+
+    @property
+    def margin(self) -> float:
+        """The delta-quantile of the noise."""
+        return self.scale * math.log(1 / (2 * self.delta))
+
+    def session(self, rng: np.random.Generator) -> Session:
+        """Start one run of the test; its noise is drawn now."""
+        return _MinimumScoreSession(self, rng)
+
+    def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
+        return float(np.exp(_log_laplace_tail(-gaps[:1], self.scale))[0])
+
+
+class _AboveThresholdSession(Session):
+    def __init__(self, test: AboveThreshold, rng: np.random.Generator) -> None:
+        super().__init__()
+        self._rng = rng
+        self._scale = test.query_scale
+        self._threshold = test.threshold + rng.laplace(scale=test.threshold_scale)
+
+    def _accepts(self, score: float) -> bool:
+        return bool(score + self._rng.laplace(scale=self._scale) >= self._threshold)
+
+    def _accepts_all(self) -> bool:
+        return True
+
+
+class _MinimumScoreSession(Session):
+    def __init__(self, test: MinimumScore, rng: np.random.Generator) -> None:
+        super().__init__()
+        self._least = math.inf
+        self._threshold = test.threshold + rng.laplace(scale=test.scale)
+
+    def _accepts(self, score: float) -> bool:
+        self._least = min(self._least, score)
+        return True
+
+    def _accepts_all(self) -> bool:
+        return self._least >= self._threshold
+
+
+def minimum_batch(
+    test_type: type[AboveThreshold] | type[MinimumScore],
+    kernel: Kernel,
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    failure: float,
+    movement: Callable[[int], float] | float = 0.0,
+    at_least: int = MINIMUM_BATCH,
+    at_most: int = 10**9,
+) -> int:
+    """Smallest B at which a phase of fully concentrated users (each score B) passes often enough.
+
+    By bisection: the result always passes, and is the smallest where passing grows with B. It does for a constant
+    movement; a movement that falls with B in jumps may leave a B a few users smaller that passes too.
+
+    Args:
+        test_type: `AboveThreshold` or `MinimumScore`.
+        kernel: of the score.
+        epsilon: of the test.
+        delta: of the test.
+        steps: T, steps of a phase.
+        failure: largest probability of failing, in (0, 1).
+        movement: see `ConcentrationTest`; a function of B where the estimator's sensitivity depends on B.
+        at_least: smallest B to consider.
+        at_most: largest B to consider.
+
+    Raises:
+        BadInput: a setting out of range, or no B up to ``at_most`` passes.
+    """
+    if not 0 < failure < 1:
+        raise BadInput(f"failure = {failure}: must lie strictly between 0 and 1, such as 0.01")
+
+    def passes(batch: int) -> bool:
+        moved = movement(batch) if callable(movement) else movement
+        test = test_type(batch=batch, kernel=kernel, epsilon=epsilon, delta=delta, movement=moved)
+        return test.pass_probability(batch, steps) >= 1 - failure
+
+    low, high = at_least - 1, at_least
+    while not passes(high):
+        low, high = high, 2 * high
+        if high > at_most:
+            raise BadInput(
+                f"no batch of up to {at_most} users passes the concentration test: raise its epsilon or delta, or "
+                "lower the step size so that scores move less"
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
+def _log_laplace_tail(x: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """Logarithm of P[Lap(scale) >= x]."""
+    decay = -np.abs(x) / scale
+    return np.where(x >= 0, decay - math.log(2), np.log1p(-0.5 * np.exp(decay)))
