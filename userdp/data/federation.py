@@ -53,6 +53,14 @@ class Federation(ABC):
     def block(self, users: NDArray[np.int64]) -> Block:
         """The samples of ``users`` (indices, in this order) as one block."""
 
+    def select(self, users: NDArray[np.int64]) -> "Federation":
+        """``users``, renumbered 0, 1, ... in this order, as a federation of the same population.
+
+        Raises:
+            BadInput: no users, or indices that do not exist.
+        """
+        return _Selection(self, checked_users(users, self.users))
+
     def blocks(self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[slice, Block]]:
         """The samples of ``users`` in blocks of at most ``max_bytes`` (one user at least).
 
@@ -66,6 +74,20 @@ class Federation(ABC):
             last = max(first + 1, int(np.searchsorted(ends, start + max_bytes, side="right")))
             yield slice(first, last), self.block(users[first:last])
             first = last
+
+
+class _Selection(Federation):
+    """Some users of another federation; makes or reads their samples only when asked."""
+
+    def __init__(self, whole: Federation, users: NDArray[np.int64]) -> None:
+        self._whole, self._chosen = whole, users
+        self.sizes = whole.sizes[users]
+        self.columns, self.sample_bytes = whole.columns, whole.sample_bytes
+        self.population_mean, self.population_parameter = whole.population_mean, whole.population_parameter
+
+    def block(self, users: NDArray[np.int64]) -> Block:
+        """The whole federation's block of these users."""
+        return self._whole.block(self._chosen[checked_users(users, self.users)])
 
 
 class ColumnarFederation(Federation):
@@ -86,9 +108,7 @@ class ColumnarFederation(Federation):
 
     def block(self, users: NDArray[np.int64]) -> Block:
         """Views where ``users`` are consecutive, one gather otherwise."""
-        users = np.asarray(users, dtype=np.int64)
-        if len(users) == 0 or users.min() < 0 or users.max() >= self.users:
-            raise BadInput(f"users must be indices in 0..{self.users - 1}, at least one")
+        users = checked_users(users, self.users)
         if np.all(np.diff(users) == 1):
             return self._block.part(int(users[0]), int(users[-1]) + 1)
         sizes = self.sizes[users]
@@ -96,3 +116,19 @@ class ColumnarFederation(Federation):
         rows = np.arange(offsets[-1]) + np.repeat(self._block.offsets[users] - offsets[:-1], sizes)
         targets = None if self._block.targets is None else self._block.targets[rows]
         return Block(self._block.features[rows], offsets, targets)
+
+    def select(self, users: NDArray[np.int64]) -> "ColumnarFederation":
+        """``users`` gathered once (views where they are consecutive)."""
+        return ColumnarFederation(self.block(users), self.population_mean, self.population_parameter)
+
+
+def checked_users(users: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """User indices as a flat int64 array.
+
+    Raises:
+        BadInput: none, or one outside 0..count-1.
+    """
+    users = np.asarray(users, dtype=np.int64)
+    if users.ndim != 1 or len(users) == 0 or users.min() < 0 or users.max() >= count:
+        raise BadInput(f"users must be a flat array of indices in 0..{count - 1}, at least one")
+    return users

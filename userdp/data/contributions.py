@@ -1,0 +1,102 @@
+"""Who takes part, and with how many samples: contribution bounding, and splits by user."""
+
+import numpy as np
+from numpy.typing import NDArray
+from pandas.util import hash_array
+
+from userdp.data.federation import Federation
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.randomness import stream
+
+
+def bounded_rows(
+    owner: NDArray[np.int64], max_samples: int | None, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """At most ``max_samples`` rows of each owner, a uniform choice without replacement, in owner order.
+
+    Every row gets a pseudo-random key from (seed, owner, how many rows of this owner come before it) and an owner keeps
+    the rows with its smallest keys. *Formal guarantee*: the rows kept of one user depend on the seed, the user's number
+    and the user's own rows only, so replacing one user's rows changes nothing of any other user, for every seed.
+
+    Args:
+        owner: (N,) user of each row, 0..U-1, or -1 for rows that are left out; every user has at least one row.
+        max_samples: the bound, or None.
+        seed: of the choice (stream "split").
+
+    Returns:
+        (row numbers sorted by owner then row, (U + 1,) offsets).
+    """
+    rows = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
+    owners = owner[rows]
+    sizes = np.bincount(owners)
+    rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    if max_samples is not None:
+        word = stream(seed, "split", 1).integers(2**64, dtype=np.uint64)
+        own_words = hash_array(np.arange(len(sizes), dtype=np.uint64) + word)
+        keys = hash_array(own_words[owners] + rank.astype(np.uint64))
+        # lexsort keeps owners together, so ``rank`` is now the rank of a row's key among its owner's.
+        rows = rows[np.sort(np.lexsort((keys, owners))[rank < max_samples])]
+        sizes = np.minimum(sizes, max_samples)
+    return rows, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def public_order(
+    labels: NDArray[np.object_], sizes: NDArray[np.int64], min_samples: int, users: int | None, seed: int
+) -> NDArray[np.int64]:
+    """Which users take part, in which order: a seeded permutation of the sorted labels, without small users.
+
+    The rule reads who exists and who holds at least ``min_samples``, and nothing else; the guarantee assumes that both
+    are public.
+
+    Args:
+        labels: (L,) distinct labels, sorted as text.
+        sizes: (L,) samples of each.
+        min_samples: users with fewer are left out.
+        users: the public size of the population: the first ``users`` are kept; None keeps all.
+        seed: of the permutation.
+
+    Returns:
+        (n,) positions in ``labels``; user i of the federation is ``labels[result[i]]``.
+
+    Raises:
+        PopulationTooSmall: fewer eligible users than ``users``, or none.
+    """
+    order = stream(seed, "split", 0).permutation(len(labels))
+    eligible = order[sizes[order] >= min_samples]
+    wanted = 1 if users is None else users
+    if len(eligible) < wanted:
+        raise PopulationTooSmall(
+            f"{len(eligible)} users hold at least min_samples = {min_samples} samples, but users = {wanted} are "
+            "needed; lower users or min_samples"
+        )
+    return eligible[:users]
+
+
+def split(
+    federation: Federation, *, test_fraction: float | None = None, test_users: int | None = None, seed: int = 0
+) -> tuple[Federation, Federation]:
+    """Train and test federations with disjoint users: a user is wholly in one of them.
+
+    Args:
+        federation: all users.
+        test_fraction: share of users for the test, in (0, 1), rounded to at least one user; or
+        test_users: their number.
+        seed: of the permutation that chooses them.
+
+    Returns:
+        (train, test), each in the order of the federation.
+
+    Raises:
+        BadInput: both or none of the two given, or a share that leaves one side empty.
+    """
+    if (test_fraction is None) == (test_users is None):
+        raise BadInput("give exactly one of test_fraction and test_users")
+    count = test_users
+    if test_fraction is not None:
+        if not 0 < test_fraction < 1:
+            raise BadInput(f"test_fraction must lie in (0, 1), got {test_fraction}")
+        count = max(1, round(test_fraction * federation.users))
+    if count is None or not 0 < count < federation.users:
+        raise BadInput(f"the test part would hold {count} of {federation.users} users; both parts need at least one")
+    order = stream(seed, "split", 2).permutation(federation.users)
+    return federation.select(np.sort(order[count:])), federation.select(np.sort(order[:count]))
