@@ -7,7 +7,7 @@ from strategies.base import PrivateResult, RoundRecord, StrategyOptions, UserLev
 from strategies.client import client_app
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
-from strategies.plan import Plan, Population
+from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector
 from strategies.registry import STRATEGIES
 from strategies.robust_rounds import RobustRounds
@@ -19,8 +19,8 @@ __all__ = [
     "LocalizedRobustSGD",
     "NonPrivate",
     "Plan",
-    "Population",
     "PrivateResult",
+    "PublicFacts",
     "RobustRounds",
     "RoundRecord",
     "SampleClippedSGD",

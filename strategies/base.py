@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from strategies.plan import Plan, Population
+from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector, read_answer, train_content
 from strategies.roster import Roster
 from userdp.accounting import Guarantee, Ledger, Privacy
@@ -41,7 +41,10 @@ class StrategyOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_missing: float = Field(
-        0.2, ge=0, lt=1, description="Largest share of a cohort that may fail to answer; beyond it the run fails closed."
+        0.2,
+        ge=0,
+        lt=1,
+        description="Largest share of a cohort that may fail to answer; beyond it the run fails closed.",
     )
 
 
@@ -123,7 +126,7 @@ class UserLevelStrategy(Strategy):
 
     Args:
         problem: the loss to minimise.
-        population: public facts about the users.
+        public: public facts about the users.
         privacy: the budget.
         seed: of sampling and of SIMULATED noise; streams are split by role.
         options: the fields of the strategy's `Options`.
@@ -141,15 +144,15 @@ class UserLevelStrategy(Strategy):
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
 
     def __init__(
-        self, problem: Problem, population: Population, privacy: Privacy, *, seed: int = 0, **options: Any
+        self, problem: Problem, public: PublicFacts, privacy: Privacy, *, seed: int = 0, **options: Any
     ) -> None:
-        privacy.check_population(population.users)
+        privacy.check_population(public.users)
         if privacy.unit not in self.units:
             raise BadInput(
                 f"privacy.unit = {privacy.unit!r}: {self.name} protects {' or '.join(self.units)} level; "
                 f"set privacy.unit = {self.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
             )
-        self.problem, self.population, self.privacy, self.seed = problem, population, privacy, seed
+        self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.options = parse_options(self.Options, options)
         self.result = PrivateResult()
         self.facts: dict[str, float] = {}
@@ -158,7 +161,7 @@ class UserLevelStrategy(Strategy):
         self._x: Vector = problem.initial()
         self._released: Vector = self._x
         self._request: Request | None = None
-        self._roster = Roster(population.users)
+        self._roster = Roster(public.users)
 
     # What a strategy defines ---------------------------------------------------------------------------------------
 
@@ -194,7 +197,9 @@ class UserLevelStrategy(Strategy):
             return []
         request = self._request
         return [
-            Message(train_content(arrays, users, request.computation), node, MessageType.TRAIN, group_id=str(server_round))
+            Message(
+                train_content(arrays, users, request.computation), node, MessageType.TRAIN, group_id=str(server_round)
+            )
             for node, users in self._roster.assign(request.users)
         ]
 

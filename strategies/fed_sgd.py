@@ -20,7 +20,9 @@ class DPFedSGDOptions(StrategyOptions):
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
     rounds: int = Field(20, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
+    )
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
 
@@ -43,7 +45,7 @@ class DPFedSGD(UserLevelStrategy):
     options: DPFedSGDOptions
 
     def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.population.users, self.problem.dimension
+        options, n, p = self.options, self.public.users, self.problem.dimension
         cohort = options.cohort or n
         per_epoch = DisjointBatches(n, cohort).rounds_per_epoch
         self._participations = math.ceil(options.rounds / per_epoch)
@@ -72,7 +74,10 @@ class DPFedSGD(UserLevelStrategy):
                 delta=self.privacy.delta,
                 accountant="analytic Gaussian mechanism, composed over participations",
                 adversary="against other nodes and whoever sees every iterate; the server is trusted",
-                assumptions=("n and who takes part are public", "nodes clip each user as told, and the server is trusted"),
+                assumptions=(
+                    "n and who takes part are public",
+                    "nodes clip each user as told, and the server is trusted",
+                ),
                 holds=True,
             ),
             noise=noise,
@@ -90,7 +95,7 @@ class DPFedSGD(UserLevelStrategy):
         )
 
     def _make_ledger(self) -> Ledger:
-        return Ledger(self.population.users, self._cost, self._participations, self.privacy)
+        return Ledger(self.public.users, self._cost, self._participations, self.privacy)
 
     def _ask(self, index: int) -> Request:
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
@@ -126,7 +131,7 @@ class NonPrivate(UserLevelStrategy):
     options: NonPrivateOptions
 
     def _make_plan(self) -> Plan:
-        n, certificate = self.population.users, self.problem.certificate
+        n, certificate = self.public.users, self.problem.certificate
         self._rate = self.options.learning_rate or 1 / (certificate.smoothness or 2.0)
         if certificate.smoothness == 0:
             # A linear loss is minimised at a corner: one step that crosses the box from any gradient worth following.
@@ -151,11 +156,11 @@ class NonPrivate(UserLevelStrategy):
         return self._moved <= self.options.tolerance
 
     def _ask(self, index: int) -> Request:
-        return Request(np.arange(self.population.users), Computation("user_gradient", reduce="sum"))
+        return Request(np.arange(self.public.users), Computation("user_gradient", reduce="sum"))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         """One accelerated step; ``x`` is the extrapolated point at which nodes took their gradients."""
-        gradient = gathered.values / (self.population.users - gathered.missing)
+        gradient = gathered.values / (self.public.users - gathered.missing)
         new = self.problem.domain.project(x - self._rate * gradient)
         previous = x if self._previous is None else self._previous
         self._moved = float(np.abs(new - x).max())

@@ -7,6 +7,7 @@ every batch passed the concentration test. The next phase starts there with a sm
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -14,13 +15,13 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import Gathered, Request, StrategyOptions, UserLevelStrategy
-from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
+from strategies.localized_plan import KERNELS, SHARES, TESTS, LocalizedPlan, Phase, Setting, build, search
 from strategies.plan import Plan
-from userdp.accounting import Guarantee, Ledger, epsilon_of
+from userdp.accounting import ACCOUNTANT, Guarantee, Ledger, epsilon_of
 from userdp.computations import Computation
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import concentration_score
-from userdp.mechanisms import GaussianMechanism, TestSession
+from userdp.estimators import MINIMUM_BATCH, concentration_score
+from userdp.mechanisms import GaussianMechanism, Session, minimum_batch
 from userdp.problems.base import Vector
 from userdp.sampling import DisjointBatches
 
@@ -36,7 +37,8 @@ class LocalizedOptions(StrategyOptions):
 
     statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
     estimate: Literal["debiased", "winsorized"] = Field(
-        "winsorized", description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise."
+        "winsorized",
+        description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
     )
     kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
     test: Literal["above_threshold", "min_score"] = Field(
@@ -54,7 +56,7 @@ class LocalizedOptions(StrategyOptions):
     heterogeneity: float = Field(
         0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
     )
-    batch: int | None = Field(None, ge=13, description="Users a step; searched if not given.")
+    batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
     phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
@@ -80,7 +82,9 @@ class LocalizedRobustSGD(UserLevelStrategy):
     name: ClassVar[str] = "localized_robust_sgd"
     summary_line: ClassVar[str] = "robust steps on fresh users, tested for agreement, noise once a phase"
     family: ClassVar[str] = "robust"
-    paper: ClassVar[str] = "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
+    paper: ClassVar[str] = (
+        "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
+    )
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
     Options: ClassVar[type[StrategyOptions]] = LocalizedOptions
     options: LocalizedOptions
@@ -114,7 +118,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
             strategy=self.name,
             rounds=steps,
             cohort=chosen.batch,
-            users=self.population.users,
+            users=self.public.users,
             users_needed=self._users_needed(),
             guarantee=self._promise(),
             noise=last.deviation * math.sqrt(p),
@@ -132,13 +136,13 @@ class LocalizedRobustSGD(UserLevelStrategy):
     @property
     def _user_deviation(self) -> float:
         per_sample = self.options.deviation or self.problem.certificate.lipschitz or 1.0
-        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.population.min_samples))
+        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
 
     def _setting(self) -> Setting:
         options = self.options
         radius = self.problem.domain.radius
         return Setting(
-            users=self.population.users,
+            users=self.public.users,
             dimension=self.problem.dimension,
             user_deviation=self._user_deviation,
             certificate=self.problem.certificate,
@@ -159,7 +163,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
     @property
     def _phase_base(self) -> float:
         # The paper divides by log m, whose geometric series converges only for m > e.
-        return self.options.phase_base or max(math.log(self.population.min_samples), 4.0)
+        return self.options.phase_base or max(math.log(self.public.min_samples), 4.0)
 
     def _calibrated_plan(self) -> LocalizedPlan:
         plan = search(self._setting(), self._phase_base)
@@ -169,7 +173,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
 
     def _paper_plan(self) -> LocalizedPlan:
         """The paper's batch, radius, step and phases (Theorem 3.1), with thresholds that are private."""
-        n, d, m = self.population.users, self.problem.dimension, self.population.min_samples
+        n, d, m = self.public.users, self.problem.dimension, self.public.min_samples
         epsilon, delta = self.privacy.epsilon, self.privacy.delta
         bound = self.problem.certificate.lipschitz or self._user_deviation
         log_size = math.log(n * m * d)
@@ -187,7 +191,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
         if setting.smoothness:
             rate = min(rate, 2 / setting.smoothness)
         sizes = [n >> (phase + 1) for phase in range(phases)]
-        setting = Setting(**{**setting.__dict__, "radius": radius})
+        setting = replace(setting, radius=radius)
         plan = build(setting, batch, phases, self._phase_base, rate, 0.5, sizes=sizes)
         if plan is None:
             raise PopulationTooSmall(
@@ -203,24 +207,21 @@ class LocalizedRobustSGD(UserLevelStrategy):
         return self._fewest_users()
 
     def _fewest_users(self) -> int:
-        setting = self._setting()
-        low, high = 12, 1 << 24
-        while high - low > max(1, low // 100):
-            middle = (low + high) // 2
-            changes = {"users": middle, "batch": None, "phases": 1, "learning_rate": setting.learning_rate or 1e-9}
-            probe = Setting(**{**setting.__dict__, **changes})
-            passes = any(
-                build(probe, middle, 1, 2.0, probe.learning_rate or 1e-9, share, calibrated=False)
-                for share in (0.05, 0.2, 0.5)
-            )
-            low, high = (low, middle) if passes else (middle, high)
-        return high
+        options = self.options
+        return minimum_batch(
+            TESTS[options.test],
+            KERNELS[options.kernel](1.0),
+            epsilon=SHARES[-1] * self.privacy.epsilon,
+            delta=self.privacy.delta / 2,
+            steps=1,
+            failure=options.failure / 2,
+        )
 
     def _refusal(self) -> str:
         needed = self._fewest_users()
         given = f"strategy.batch = {self.options.batch}, " if self.options.batch else ""
         return (
-            f"{given}data.users = {self.population.users}: too few for {self.options.kernel} + {self.options.test} at epsilon = "
+            f"{given}data.users = {self.public.users}: too few for {self.options.kernel} + {self.options.test} at epsilon = "
             f"{self.privacy.epsilon:g}, delta = {self.privacy.delta:g}: a batch that passes its test takes about {needed} users. "
             "Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
         )
@@ -233,7 +234,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
             relation="replace_one",
             epsilon=epsilon_of(self._chosen.cost, 1, self.privacy.delta),
             delta=self.privacy.delta,
-            accountant="PLD of test and Gaussian release (dp-accounting), parallel over disjoint users",
+            accountant=f"{ACCOUNTANT}, parallel over disjoint users",
             adversary="against whoever sees the released models; nodes of a phase and the server see its iterates and are trusted",
             assumptions=PHASE_ASSUMPTIONS,
             holds=True,
@@ -262,11 +263,11 @@ class LocalizedRobustSGD(UserLevelStrategy):
         }
 
     def _make_ledger(self) -> Ledger | None:
-        self._sampler = DisjointBatches(self.population.users, self._chosen.batch, 1, self.seed)
+        self._sampler = DisjointBatches(self.public.users, self._chosen.batch, 1, self.seed)
         self._begin_phase(0)
         if not self.plan.guarantee.holds:
             return None
-        return Ledger(self.population.users, self._chosen.cost, 1, self.privacy)
+        return Ledger(self.public.users, self._chosen.cost, 1, self.privacy)
 
     @cached_property
     def _starts(self) -> Sequence[int]:
@@ -280,7 +281,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
 
     def _begin_phase(self, number: int) -> None:
         """A phase begins at the last released model, with a fresh test."""
-        self._session: TestSession = self._chosen.phases[number].test.session(self._noise(number, 1))
+        self._session: Session = self._chosen.phases[number].test.session(self._noise(number, 1))
         self._halted = False
         self._sum = np.zeros(self.problem.dimension)
 

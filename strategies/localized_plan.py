@@ -19,17 +19,21 @@ import numpy as np
 from scipy.special import erfc
 
 from userdp.accounting import Cost, calibrate_noise
-from userdp.estimators import Debiased, ExpKernel, Kernel, RampKernel, Winsorized
+from userdp.estimators import MINIMUM_BATCH, Debiased, Estimator, ExpKernel, Kernel, RampKernel, Winsorized
 from userdp.mechanisms import AboveThreshold, ConcentrationTest, MinimumScore
 from userdp.problems.base import Certificate
 
-TESTS: dict[str, type[ConcentrationTest]] = {"above_threshold": AboveThreshold, "min_score": MinimumScore}
-KERNELS: dict[str, type[Kernel]] = {"exp": ExpKernel, "ramp": RampKernel}
-Estimator = Debiased | Winsorized
+TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
+    "above_threshold": AboveThreshold,
+    "min_score": MinimumScore,
+}
+KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ramp": RampKernel}
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
+"""Shares of epsilon that the search tries for the test."""
 
 
 def make_estimator(estimate: str, statistic: str, radius: float) -> Estimator:
-    """The estimate by name, at width = radius."""
+    """The estimate by name, at its default width."""
     if estimate == "winsorized":
         return Winsorized(radius=radius)
     return Debiased(statistic="median" if statistic == "median" else "trimmed_mean", radius=radius)
@@ -228,8 +232,8 @@ def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
     for phases in [setting.phases] if setting.phases else [1, 2, 3]:
         smallest = min(phase_users(setting.users, phases))
         batches = [setting.batch] if setting.batch else [smallest >> k for k in range(12)]
-        for batch in (batch for batch in batches if 12 < batch <= smallest):
-            for share in (0.05, 0.1, 0.2, 0.35, 0.5):
+        for batch in (batch for batch in batches if MINIMUM_BATCH <= batch <= smallest):
+            for share in SHARES:
                 for learning_rate in _learning_rates(setting):
                     plan = build(setting, batch, phases, phase_base, learning_rate, share, calibrated=False)
                     if plan is not None and (best is None or plan.predicted_risk < best.predicted_risk):
@@ -268,7 +272,7 @@ def build(
         learning_rate: of the first phase.
         share: of epsilon (and half of delta) that goes to the test.
         sizes: users of each phase; `phase_users` by default.
-        calibrated: compose test and release by PLD; otherwise by addition, which is faster and never smaller.
+        calibrated: compose test and release exactly; otherwise by addition, which never needs less noise.
     """
     epsilon, delta = share * setting.epsilon, setting.delta / 2
     steps = [size // batch for size in sizes or phase_users(setting.users, phases)]

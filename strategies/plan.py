@@ -8,7 +8,7 @@ from userdp.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Population:
+class PublicFacts:
     """Public facts about the users: the plan and the privacy proof use these numbers and nothing else.
 
     Attributes:

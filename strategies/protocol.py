@@ -50,7 +50,9 @@ def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
         BadInput: not made by `model_record`.
     """
     if list(arrays) != ["x"]:
-        raise BadInput(f"the model must be one array named 'x', got {sorted(arrays)}; make it with model_record(vector)")
+        raise BadInput(
+            f"the model must be one array named 'x', got {sorted(arrays)}; make it with model_record(vector)"
+        )
     return np.asarray(arrays["x"].numpy(), dtype=np.float64)
 
 
@@ -69,8 +71,13 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     )
 
 
-def read_train(message: Message) -> tuple[NDArray[np.float64], NDArray[np.int64], Computation]:
-    """Model, users and computation of a train message."""
+def read_model(message: Message) -> NDArray[np.float64]:
+    """The model of a train message."""
+    return model_vector(cast(ArrayRecord, message.content["model"]))
+
+
+def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
+    """Users and computation of a train message."""
     config = message.content["computation"]
     computation = Computation(
         name=str(config["name"]),
@@ -82,9 +89,8 @@ def read_train(message: Message) -> tuple[NDArray[np.float64], NDArray[np.int64]
             if key.startswith(_PARAMETER)
         },
     )
-    model = model_vector(cast(ArrayRecord, message.content["model"]))
     users = cast(ArrayRecord, message.content["cohort"])["users"].numpy()
-    return model, np.asarray(users, dtype=np.int64), computation
+    return np.asarray(users, dtype=np.int64), computation
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:
@@ -113,12 +119,12 @@ def read_answer(message: Message) -> Answer:
     return Answer(np.asarray(users, dtype=np.int64), np.asarray(values, dtype=np.float64), non_finite)
 
 
-def roster_content(node: Node) -> RecordDict:
-    """Which users a node holds."""
+def roster_content(users: NDArray[np.int64], clipped_samples: int) -> RecordDict:
+    """Which users a node holds, and how many of their samples were clipped into the declared bounds."""
     return RecordDict(
         {
-            "roster": ArrayRecord({"users": Array(node.users)}),
-            "facts": MetricRecord({"clipped_samples": node.clipped_samples}),
+            "roster": ArrayRecord({"users": Array(users)}),
+            "facts": MetricRecord({"clipped_samples": clipped_samples}),
         }
     )
 
@@ -130,6 +136,7 @@ def answer_message(node: Node, message: Message, *, share: bool = False) -> Mess
         BadInput: the message asks for something the node cannot give.
     """
     if message.metadata.message_type == MessageType.QUERY:
-        return Message(roster_content(node), reply_to=message)
-    x, users, computation = read_train(message)
-    return Message(answer_content(node.compute(x, users, computation), share=share), reply_to=message)
+        return Message(roster_content(node.users, node.clipped_samples), reply_to=message)
+    users, computation = read_request(message)
+    answer = node.compute(read_model(message), users, computation)
+    return Message(answer_content(answer, share=share), reply_to=message)

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies.base import Gathered, Request, StrategyOptions, UserLevelStrategy
-from strategies.localized_plan import KERNELS, TESTS, Estimator, make_estimator, needed_ratio, needed_score
+from strategies.localized_plan import KERNELS, make_estimator, needed_ratio, needed_score
 from strategies.plan import Plan
-from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of
+from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, calibrate_noise, epsilon_of
 from userdp.computations import Computation
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import concentration_score
-from userdp.mechanisms import ConcentrationTest, GaussianMechanism
+from userdp.estimators import MINIMUM_BATCH, Estimator, concentration_score
+from userdp.mechanisms import GaussianMechanism, MinimumScore, minimum_batch
 from userdp.problems.base import Vector
 from userdp.sampling import DisjointBatches
 
@@ -32,7 +32,9 @@ class RobustRoundsOptions(StrategyOptions):
     deviation: float | None = Field(
         None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
     )
-    heterogeneity: float = Field(0.0, ge=0, description="Deviation between users of their mean gradient (utility only).")
+    heterogeneity: float = Field(
+        0.0, ge=0, description="Deviation between users of their mean gradient (utility only)."
+    )
     rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
     epochs: int = Field(1, ge=1, description="How often each user takes part.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
@@ -58,7 +60,7 @@ class RobustRounds(UserLevelStrategy):
     options: RobustRoundsOptions
 
     def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.population.users, self.problem.dimension
+        options, n, p = self.options, self.public.users, self.problem.dimension
         if options.estimate == "winsorized" and options.statistic == "median":
             raise BadInput(
                 "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
@@ -111,9 +113,9 @@ class RobustRounds(UserLevelStrategy):
             warnings=tuple(warnings),
         )
 
-    def _test_for(self, batch: int, share: float, radius: float) -> ConcentrationTest:
+    def _test_for(self, batch: int, share: float, radius: float) -> MinimumScore:
         epochs = self.options.epochs
-        return TESTS["min_score"](
+        return MinimumScore(
             batch=batch,
             kernel=KERNELS[self.options.kernel](radius),
             movement=0.0,
@@ -121,14 +123,14 @@ class RobustRounds(UserLevelStrategy):
             delta=self.privacy.delta / 2 / epochs,
         )
 
-    def _choose(self, batch: int) -> tuple[ConcentrationTest, float]:
+    def _choose(self, batch: int) -> tuple[MinimumScore, float]:
         """The split of the budget and the radius with the least noise.
 
         With the user's own radius: the smallest share of epsilon whose test is passed by users who all agree but a tenth.
         """
         options = self.options
         best: tuple[float, float, float] | None = None
-        for share in _SHARES if batch > 12 else ():
+        for share in _SHARES if batch >= MINIMUM_BATCH else ():
             test = self._test_for(batch, share, 1.0)
             failure = options.failure / 2 / options.rounds
             score = needed_score("min_score", options.kernel, batch, 0.0, test.epsilon, test.delta, 1, failure)
@@ -143,26 +145,25 @@ class RobustRounds(UserLevelStrategy):
                 radius = ratio * self._user_deviation
             elif score > 0.9 * batch:
                 continue
-            spread = radius * calibrate_noise((1 - share) * self.privacy.epsilon, self.privacy.delta / 2, options.epochs)
+            spread = radius * calibrate_noise(
+                (1 - share) * self.privacy.epsilon, self.privacy.delta / 2, options.epochs
+            )
             if best is None or spread < best[0]:
                 best = (spread, share, radius)
         if best is None:
             raise PopulationTooSmall(
-                f"data.users = {self.population.users} in {options.rounds} rounds give cohorts of {batch} users; a cohort that "
+                f"data.users = {self.public.users} in {options.rounds} rounds give cohorts of {batch} users; a cohort that "
                 f"passes its test takes about {self._fewest()}: use fewer strategy.rounds, more users, or a larger epsilon"
             )
         return self._test_for(batch, best[1], best[2]), best[2]
 
     def _fewest(self) -> int:
-        """Smallest cohort whose test is passed by users who all agree but a tenth, at the largest share."""
-        low, high = 12, 1 << 24
-        while high - low > max(1, low // 100):
-            batch = (low + high) // 2
-            test = self._test_for(batch, _SHARES[-1], 1.0)
-            failure = self.options.failure / 2 / self.options.rounds
-            passes = test.pass_probability(0.9 * batch, 1) >= 1 - failure
-            low, high = (low, batch) if passes else (batch, high)
-        return high
+        """Smallest cohort whose test users pass who all agree, at the largest share of the budget."""
+        test = self._test_for(MINIMUM_BATCH, _SHARES[-1], 1.0)
+        failure = self.options.failure / 2 / self.options.rounds
+        return minimum_batch(
+            MinimumScore, test.kernel, epsilon=test.epsilon, delta=test.delta, steps=1, failure=failure
+        )
 
     @property
     def _user_deviation(self) -> float:
@@ -172,7 +173,7 @@ class RobustRounds(UserLevelStrategy):
                 "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
                 "give strategy.radius (how far apart users' average gradients are, sup norm) or strategy.deviation"
             )
-        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.population.min_samples))
+        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
 
     def _promise(self) -> Guarantee:
         return Guarantee(
@@ -180,14 +181,14 @@ class RobustRounds(UserLevelStrategy):
             relation="replace_one",
             epsilon=epsilon_of(self._cost, self.options.epochs, self.privacy.delta),
             delta=self.privacy.delta,
-            accountant="PLD of tests and Gaussian releases (dp-accounting), parallel within an epoch, composed over epochs",
+            accountant=f"{ACCOUNTANT}, parallel within an epoch",
             adversary="against other nodes and whoever sees every iterate; the server is trusted with the users' gradients",
             assumptions=ROUND_ASSUMPTIONS,
             holds=True,
         )
 
     def _make_ledger(self) -> Ledger:
-        return Ledger(self.population.users, self._cost, self.options.epochs, self.privacy)
+        return Ledger(self.public.users, self._cost, self.options.epochs, self.privacy)
 
     def _ask(self, index: int) -> Request:
         return Request(self._sampler.cohort(index), Computation("user_gradient"))

@@ -71,7 +71,9 @@ class Roster:
                 f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan was made for {len(self._owner)} users"
             )
         if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
-            raise RunFailed(f"node {node} claims a user that is claimed already: one user in two places has no guarantee")
+            raise RunFailed(
+                f"node {node} claims a user that is claimed already: one user in two places has no guarantee"
+            )
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)
         self.clipped_samples += int(facts["clipped_samples"])  # type: ignore[arg-type]

@@ -20,12 +20,15 @@ class SampleClippedOptions(StrategyOptions):
 
     moment_order: float = Field(2.0, ge=2, description="p: the order of the bounded gradient moment.")
     moment: float = Field(1.0, gt=0, description="M: E |<u, gradient>|^p <= M^p for every direction u.")
-    clip_norm: float | None = Field(None, gt=0, description="R, l2 clip of each sample; the paper's choice if not given.")
+    clip_norm: float | None = Field(
+        None, gt=0, description="R, l2 clip of each sample; the paper's choice if not given."
+    )
     rounds: int | None = Field(None, ge=1, description="T; the paper's choice (at most max_rounds) if not given.")
     max_rounds: int = Field(200, ge=1, description="Cap on the paper's number of rounds.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
     accounting: Literal["paper", "calibrated"] = Field(
-        "calibrated", description="paper: zCDP by the paper's formula (epsilon <= 1); calibrated: exact Gaussian composition."
+        "calibrated",
+        description="paper: zCDP by the paper's formula (epsilon <= 1); calibrated: exact Gaussian composition.",
     )
 
 
@@ -50,10 +53,10 @@ class SampleClippedSGD(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         options, privacy, d = self.options, self.privacy, self.problem.dimension
-        n, samples = self.population.users, self._public("samples")
+        n, samples = self.public.users, self._public("samples")
         group = self._public("max_samples") if privacy.unit == "user" else 1
         # What the budget is worth for one sample: zCDP of a group grows with its square.
-        rho = rho_for(privacy.epsilon, privacy.delta, exact=options.accounting == "calibrated") / group**2
+        rho = rho_for(privacy.epsilon, privacy.delta, "paper" if options.accounting == "paper" else "tight") / group**2
         clip = options.clip_norm or options.moment * math.sqrt(d) * min(
             (samples * math.sqrt(rho / d)) ** (1 / options.moment_order), (samples / d) ** (1 / options.moment_order)
         )
@@ -97,15 +100,13 @@ class SampleClippedSGD(UserLevelStrategy):
                 "samples": samples,
                 "noise_multiplier": multiplier,
                 "noise_deviation": self._mechanism.standard_deviation,
-                "sample_level_epsilon": epsilon_of(
-                    Cost(noise_multiplier=multiplier * group), rounds, privacy.delta
-                ),
+                "sample_level_epsilon": epsilon_of(Cost(noise_multiplier=multiplier * group), rounds, privacy.delta),
             },
             warnings=tuple(warnings),
         )
 
     def _public(self, fact: str) -> int:
-        value = getattr(self.population, fact)
+        value = getattr(self.public, fact)
         if value is None:
             raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its sensitivity")
         return int(value)
@@ -133,16 +134,16 @@ class SampleClippedSGD(UserLevelStrategy):
         )
 
     def _make_ledger(self) -> Ledger:
-        return Ledger(self.population.users, self._cost, self._rounds, self.privacy)
+        return Ledger(self.public.users, self._cost, self._rounds, self.privacy)
 
     def _ask(self, index: int) -> Request:
         computation = Computation(
             "clipped_sample_sum",
             reduce="sum",
-            clip_norm=self._clip * (self.population.max_samples or math.inf),
+            clip_norm=self._clip * (self.public.max_samples or math.inf),
             parameters={"sample_clip_norm": self._clip},
         )
-        return Request(np.arange(self.population.users), computation)
+        return Request(np.arange(self.public.users), computation)
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         self._sum += x

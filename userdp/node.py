@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from userdp.computations import Computation, Rows
 from userdp.data.block import Block
-from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation
+from userdp.data.federation import ColumnarFederation, Federation
 from userdp.errors import BadInput
 from userdp.problems.base import Problem, Vector
 

@@ -36,7 +36,9 @@ class DisjointBatches:
 
     def __post_init__(self) -> None:
         if min(self.users, self.batch, self.epochs) < 1:
-            raise BadInput(f"users = {self.users}, batch = {self.batch}, epochs = {self.epochs}: each must be at least 1")
+            raise BadInput(
+                f"users = {self.users}, batch = {self.batch}, epochs = {self.epochs}: each must be at least 1"
+            )
         if self.batch > self.users:
             raise PopulationTooSmall(
                 f"a batch takes {self.batch} users and there are {self.users}: lower the batch or bring more users"
