@@ -181,7 +181,7 @@ def _as_text(column: pd.Series) -> pd.Series:
     missing = column.isna()
     if pd.api.types.is_float_dtype(column):
         numbers = column.to_numpy(dtype=np.float64)
-        if np.all(missing.to_numpy() | (numbers == np.round(numbers))):
+        if np.all(missing.to_numpy() | ((numbers == np.round(numbers)) & (np.abs(numbers) < 2**53))):
             column = pd.Series(np.where(missing, 0.0, numbers).astype(np.int64), index=column.index)
     return column.astype(str).mask(missing, "").astype(object)
 
