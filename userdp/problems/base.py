@@ -137,7 +137,7 @@ class Problem(ABC):
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> NDArray[np.float64]:
         """(U, p): for each user the SUM of its samples' gradients, each first clipped to l2 norm ``clip_norm``.
 
-        A gradient whose l2 norm is not finite counts as zero. Works in pieces: never holds (N, p).
+        A gradient whose squared l2 norm is not a finite number counts as zero. Works in pieces: never holds (N, p).
 
         Raises:
             BadInput: ``clip_norm`` is not a positive finite number.

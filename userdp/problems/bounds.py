@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems.segments import parts
+from userdp.problems.segments import float64_parts, parts
 
 Floats = NDArray[np.float32]
 _INWARDS = 1.0 - 2.0**-22
@@ -63,7 +63,7 @@ def interval(field: str, low: float, high: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def check_columns(block: Block, columns: int, kind: type[np.generic] = np.floating) -> None:
+def check_columns(block: Block, columns: int, kind: type[np.floating] | type[np.integer] = np.floating) -> None:
     """Refuse a block whose features have another shape or kind than the problem declares.
 
     Raises:
@@ -124,7 +124,7 @@ def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArra
     lowest, highest = _inside(low, high, features.dtype)
     if smallest >= lowest and largest <= highest:
         return features, np.zeros(block.samples, dtype=bool)
-    changed = ((features < lowest) | (features > highest)).any(axis=1)
+    changed = np.any((features < lowest) | (features > highest), axis=1)
     return np.clip(features, lowest, highest), changed
 
 
@@ -139,8 +139,9 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
     """
     finite_range(block)
     features = cast(Floats, block.features)
-    norms = np.concatenate([np.abs(part.features.astype(np.float64)).sum(axis=1) for _, part in parts(block)])
-    changed = norms > norm
+    ones = np.ones(features.shape[1])
+    norms = np.concatenate([np.abs(values, out=values) @ ones for _, _, values in float64_parts(block)])
+    changed = np.asarray(norms > norm)
     if not changed.any():
         return features, changed
     scaled = features.copy()
@@ -161,7 +162,7 @@ def clip_targets(block: Block, low: float, high: float) -> tuple[Floats, NDArray
     if bad := int(np.count_nonzero(~np.isfinite(targets))):
         raise BadInput(f"the target is NaN or infinite in {bad} samples; fill or remove them before training")
     lowest, highest = _inside(low, high, targets.dtype)
-    changed = (targets < lowest) | (targets > highest)
+    changed = np.asarray((targets < lowest) | (targets > highest))
     return (np.clip(targets, lowest, highest) if changed.any() else targets), changed
 
 

@@ -19,7 +19,7 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.segments import Array, clip_factors, parts, user_averages, weighted_sums
+from userdp.problems.segments import Array, clip_factors, float64_parts, user_averages, weighted_sums
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -112,10 +112,9 @@ class GeneralisedLinear(Problem):
         return rebuilt(block, features, targets), int((scaled | clipped).sum())
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
-        """(users, piece, its features in float64, its scores)."""
+        """(users, piece, its features in float64 until the next piece, its scores)."""
         weights, offset = x[: self.columns], x[self.columns] if self.intercept else 0.0
-        for users, part in parts(block):
-            features = part.features.astype(np.float64)
+        for users, part, features in float64_parts(block):
             yield users, part, features, features @ weights + offset
 
     def _add(self, sums: Array, part: Block, features: Array, weights: Array) -> None:

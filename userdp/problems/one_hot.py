@@ -76,7 +76,7 @@ class OneHot(Problem):
     def _sums(self, block: Block, weights: Array) -> Array:
         """(U, p): for each user and level the sum of its samples' weights."""
         cells = np.repeat(np.arange(block.users) * self.dimension, block.sizes) + _codes(block)
-        sums = np.bincount(cells, weights, minlength=block.users * self.dimension)
+        sums = np.asarray(np.bincount(cells, weights, minlength=block.users * self.dimension), dtype=np.float64)
         return sums.reshape(block.users, self.dimension)
 
     def _slopes(self, x: Vector, block: Block) -> Array:

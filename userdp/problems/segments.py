@@ -29,9 +29,7 @@ def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, B
         (users, piece): whole users as long as they fit. A user too large for one piece comes in several, so add what
         is computed to what is there (``sums[users] += ...``).
     """
-    if row_bytes is None:
-        row_bytes = block.features.itemsize * block.features.shape[1]
-    rows = max(1, CHUNK_BYTES // max(1, row_bytes))
+    rows = _rows(block, row_bytes)
     offsets, first = block.offsets, 0
     while first < block.users:
         last = int(np.searchsorted(offsets, offsets[first] + rows, side="right")) - 1
@@ -46,6 +44,25 @@ def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, B
             ends = np.array([0, stop - start], dtype=np.int64)
             yield slice(first, first + 1), Block(user.features[start:stop], ends, targets)
         first += 1
+
+
+def float64_parts(block: Block) -> Iterator[tuple[slice, Block, Array]]:
+    """Pieces of a block with their features in float64.
+
+    Yields:
+        (users, piece, its features): as `parts`. The features lie in one array that the next piece overwrites: fresh
+        arrays of this size cost more in page faults than the cast itself.
+    """
+    scratch = np.empty((min(block.samples, _rows(block, None)), block.features.shape[1]))
+    for users, part in parts(block):
+        features = scratch[: part.samples]
+        np.copyto(features, part.features)
+        yield users, part, features
+
+
+def _rows(block: Block, row_bytes: int | None) -> int:
+    """Samples of a piece, at ``row_bytes`` each."""
+    return max(1, CHUNK_BYTES // (row_bytes or block.features.itemsize * block.features.shape[1]))
 
 
 def weighted_sums(values: Array, offsets: NDArray[np.int64], weights: Array) -> Array:
@@ -63,16 +80,17 @@ def weighted_sums(values: Array, offsets: NDArray[np.int64], weights: Array) -> 
     users, samples = len(offsets) - 1, len(values)
     size = samples // users
     if size * users == samples and np.array_equal(offsets, np.arange(users + 1) * size):
-        return np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))[:, 0]
+        sums = np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))
+        return np.asarray(sums[:, 0], dtype=np.float64)
     by_user = csr_array((weights, np.arange(samples), offsets), shape=(users, samples))
-    return np.asarray(by_user @ values)
+    return np.asarray(by_user @ values, dtype=np.float64)
 
 
 def user_means(block: Block) -> Array:
     """(U, k): each user's mean sample, in float64."""
     sums = np.zeros((block.users, block.features.shape[1]))
-    for users, part in parts(block):
-        sums[users] += weighted_sums(part.features.astype(np.float64), part.offsets, np.ones(part.samples))
+    for users, part, features in float64_parts(block):
+        sums[users] += weighted_sums(features, part.offsets, np.ones(part.samples))
     sums /= block.sizes[:, None]
     return sums
 

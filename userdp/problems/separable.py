@@ -14,7 +14,7 @@ from userdp.data.federation import Federation
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.bounds import check_columns, clip_features, count, positive, rebuilt
-from userdp.problems.segments import Array, parts, user_means, weighted_sums
+from userdp.problems.segments import Array, float64_parts, user_means, weighted_sums
 
 
 class Separable(Problem):
@@ -79,8 +79,8 @@ class Separable(Problem):
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """(U, d), piece by piece."""
         sums = np.zeros((block.users, self.dimension))
-        for users, part in parts(block):
-            slopes = self.slopes(x, part.features.astype(np.float64))
+        for users, part, features in float64_parts(block):
+            slopes = self.slopes(x, features)
             sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
         sums /= block.sizes[:, None]
         return sums
@@ -91,7 +91,7 @@ class Separable(Problem):
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
         """(N,), piece by piece."""
-        return np.concatenate([self.values(x, part.features.astype(np.float64)) for _, part in parts(block)])
+        return np.concatenate([self.values(x, features) for _, _, features in float64_parts(block)])
 
 
 class MeanSufficient(Separable):
@@ -259,4 +259,4 @@ class Huber(Separable):
         """(N,): with c the clipped distance u, ``huber(u) = c (u - c / 2)``."""
         distances = x - z
         clipped = np.clip(distances, -self.threshold, self.threshold)
-        return np.einsum("ij,ij->i", clipped, distances - 0.5 * clipped)
+        return np.asarray(np.einsum("ij,ij->i", clipped, distances - 0.5 * clipped))

@@ -99,7 +99,7 @@ class TorchProblem(Problem):
             raise BadInput("problem.module has no trainable parameter; check what the factory returns")
         self._module.requires_grad_(False)
         self._shapes = {name: tensor.shape for name, tensor in trainable.items()}
-        self._initial = _flat([tensor.reshape(1, -1) for tensor in trainable.values()])[0]
+        self._initial: Vector = _flat([tensor.reshape(1, -1) for tensor in trainable.values()])[0]
         self.dimension = len(self._initial)
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
@@ -125,7 +125,7 @@ class TorchProblem(Problem):
             raise BadInput(
                 f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
             )
-        return outputs.numel() // 2
+        return int(outputs.numel()) // 2
 
     def initial(self) -> Vector:
         """(p,): the factory's parameters under ``seed``."""
@@ -154,7 +154,7 @@ class TorchProblem(Problem):
 
     def _parameters(self, x: Vector) -> Parameters:
         flat = torch.tensor(x, dtype=self._type)
-        pieces = flat.split([shape.numel() for shape in self._shapes.values()])
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         return {name: piece.reshape(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
 
     def _weighted_loss(self, parameters: Parameters, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
