@@ -1,0 +1,100 @@
+"""One of each problem, with raw data for it: what the tests of problems share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from userdp.data.block import Block
+from userdp.problems import (
+    Bernoulli,
+    Huber,
+    Linear,
+    Logistic,
+    OneHotLogistic,
+    OneHotPoisson,
+    OneHotSquared,
+    Poisson,
+    Problem,
+    Quadratic,
+    Squared,
+    TorchProblem,
+)
+
+Targets = Callable[[np.random.Generator, int], NDArray[np.float32]]
+
+
+def binary(rng: np.random.Generator, samples: int) -> NDArray[np.float32]:
+    return rng.integers(0, 2, samples).astype(np.float32)
+
+
+def real(rng: np.random.Generator, samples: int) -> NDArray[np.float32]:
+    return rng.normal(0.0, 1.0, samples).astype(np.float32)
+
+
+def counts(rng: np.random.Generator, samples: int) -> NDArray[np.float32]:
+    return rng.poisson(1.5, samples).astype(np.float32)
+
+
+def classes(rng: np.random.Generator, samples: int) -> NDArray[np.float32]:
+    return rng.integers(0, 3, samples).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Case:
+    problem: Problem
+    targets: Targets | None = None
+
+    def block(self, sizes: list[int], seed: int = 0) -> Block:
+        """Samples within the bounds, some of them clipped, in users of these sizes."""
+        rng, samples = np.random.default_rng(seed), sum(sizes)
+        if self.problem.name.startswith("one_hot"):
+            features = rng.integers(0, self.problem.dimension, (samples, 1)).astype(np.int32)
+        else:
+            features = rng.normal(0.0, 1.0, (samples, self.problem.columns)).astype(np.float32)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        raw = Block(features, offsets, None if self.targets is None else self.targets(rng, samples))
+        return self.problem.bound(raw)[0]
+
+    def model(self, seed: int = 0) -> NDArray[np.float64]:
+        """A model inside the domain."""
+        reach = min(1.0, self.problem.domain.radius)
+        return np.random.default_rng(seed + 1000).uniform(-reach, reach, self.problem.dimension)
+
+
+def network(columns: int, outputs: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(columns, 4), nn.Tanh(), nn.Linear(4, outputs))
+
+
+def quartic(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return ((outputs - targets) ** 4).sum(-1)
+
+
+def cases(dimension: int) -> dict[str, Case]:
+    d = dimension
+    return {
+        "linear": Case(Linear(d, 0.8)),
+        "quadratic": Case(Quadratic(d, 1.5, 2.0)),
+        "huber": Case(Huber(d, 1.5, 2.0, 0.7)),
+        "bernoulli": Case(Bernoulli(d, 3.0)),
+        "logistic": Case(Logistic(d, 1.5, 2.0), binary),
+        "logistic_ridge_intercept": Case(Logistic(d, 2.5, 2.0, ridge=0.3, intercept=True), binary),
+        "squared_ridge": Case(Squared(d, 1.5, 2.0, low=-1.0, high=1.0, ridge=0.5), real),
+        "squared_intercept": Case(Squared(d, 1.1, 2.0, low=-1.0, high=1.0, intercept=True), real),
+        "poisson_ridge": Case(Poisson(d, 1.5, 1.0, count_bound=4.0, ridge=2.0), counts),
+        "one_hot_logistic": Case(OneHotLogistic(d + 2, 3.0), binary),
+        "one_hot_logistic_ridge": Case(OneHotLogistic(d + 2, 3.0, ridge=0.2), binary),
+        "one_hot_squared": Case(OneHotSquared(d + 2, 3.0, low=0.5, high=1.5), real),
+        "one_hot_poisson": Case(OneHotPoisson(d + 2, 1.0, count_bound=3.0, ridge=0.1), counts),
+        "torch_mse": Case(TorchProblem(network(d, 1), "mse", d, precision="double"), real),
+        "torch_cross_entropy": Case(TorchProblem(network(d, 3), "cross_entropy", d, precision="double"), classes),
+        "torch_bce": Case(TorchProblem(network(d, 1), "bce_with_logits", d, precision="double"), binary),
+        "torch_reconstruction": Case(TorchProblem(network(d, d), quartic, d, has_targets=False, precision="double")),
+    }
+
+
+CASES = {f"{name}-d{d}": case for d in (1, 4) for name, case in cases(d).items()}
+CERTIFIED = {name: case for name, case in CASES.items() if not case.problem.certificate.missing()}
