@@ -60,6 +60,22 @@ def test_blocks_cover_all_users_once_within_max_bytes(case, max_bytes):
     np.testing.assert_array_equal(np.concatenate(seen), users)
 
 
+@pytest.mark.parametrize(
+    ("features", "offsets", "targets", "message"),
+    [
+        (np.zeros(3), [0, 3], None, r"features must be \(samples, columns\), got shape \(3,\)"),
+        (np.zeros((3, 1)), [0, 2, 2, 3], None, "no user may be empty"),
+        (np.zeros((3, 1)), [1, 3], None, "offsets must rise"),
+        (np.zeros((3, 1)), [0, 2], None, "offsets must rise"),
+        (np.zeros((3, 1)), [], None, "offsets must rise"),
+        (np.zeros((3, 1)), [0, 3], np.zeros(2, dtype=np.float32), r"targets must be \(3,\), got \(2,\)"),
+    ],
+)
+def test_blocks_that_contradict_themselves_are_refused(features, offsets, targets, message):
+    with pytest.raises(BadInput, match=message):
+        Block(features, np.array(offsets, dtype=np.int64), targets)
+
+
 def test_a_federation_knows_its_size():
     federation = ragged([2, 3], columns=4)
     assert (federation.users, federation.samples, federation.sample_bytes) == (2, 5, 20)

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -345,3 +347,14 @@ def test_every_population_says_what_it_is():
     for name, kind in POPULATIONS.items():
         assert kind.name == name
         assert kind.summary
+
+
+def test_memory_is_bounded_by_a_block_whatever_the_population():
+    federation = SyntheticFederation(Gaussian(dimension=20), 60_000, samples_per_user=10)
+    tracemalloc.start()
+    total = sum(block.samples for _, block in federation.blocks(np.arange(federation.users), max_bytes=1 << 21))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total == federation.samples
+    assert federation.nbytes > 45e6
+    assert peak < 12e6

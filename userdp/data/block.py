@@ -28,7 +28,12 @@ class Block:
     def __post_init__(self) -> None:
         if self.features.ndim != 2:
             raise BadInput(f"features must be (samples, columns), got shape {self.features.shape}")
-        if self.offsets[0] != 0 or self.offsets[-1] != len(self.features) or np.any(np.diff(self.offsets) <= 0):
+        if (
+            len(self.offsets) == 0
+            or self.offsets[0] != 0
+            or self.offsets[-1] != len(self.features)
+            or np.any(np.diff(self.offsets) <= 0)
+        ):
             raise BadInput("offsets must rise strictly from 0 to the number of samples: no user may be empty")
         if self.targets is not None and self.targets.shape != (len(self.features),):
             raise BadInput(f"targets must be ({len(self.features)},), got {self.targets.shape}")

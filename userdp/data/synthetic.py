@@ -142,12 +142,11 @@ class SyntheticFederation(Federation):
 
 def _draw(generator: np.random.Generator, source: Source) -> Any:
     """The generator's method that fills ``out=`` by the source's law, in float32."""
-    match source.law:
-        case "normal":
-            return partial(generator.standard_normal, dtype=np.float32)
-        case "uniform":
-            return partial(generator.random, dtype=np.float32)
-        case "exponential":
-            return partial(generator.standard_exponential, dtype=np.float32)
-        case "gamma":
-            return partial(generator.standard_gamma, source.shape, dtype=np.float32)
+    if source.law == "gamma":
+        return partial(generator.standard_gamma, source.shape, dtype=np.float32)
+    methods: dict[str, Any] = {
+        "normal": generator.standard_normal,
+        "uniform": generator.random,
+        "exponential": generator.standard_exponential,
+    }
+    return partial(methods[source.law], dtype=np.float32)

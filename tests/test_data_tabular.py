@@ -1,0 +1,307 @@
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.data import LoadReport, read_table
+from userdp.errors import BadInput, PopulationTooSmall
+
+
+def people() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    users = np.repeat(["ann", "bob", "007", "cy", "7"], [3, 1, 5, 8, 2])
+    return pd.DataFrame(
+        {
+            "who": users,
+            "age": rng.integers(0, 120, len(users)),
+            "height": rng.uniform(1.0, 2.2, len(users)),
+            "dept": rng.choice(["chem", "law", "art"], len(users)),
+            "year": rng.choice([1, 2, 3], len(users)),
+            "score": rng.uniform(0, 10, len(users)),
+            "passed": rng.choice(["yes", "no"], len(users)),
+        }
+    )
+
+
+FORM = {
+    "user": "who",
+    "features": ["age", "height"],
+    "ranges": {"age": [0, 100], "height": [1.0, 2.0]},
+    "categorical": {"dept": ["law", "chem"], "year": [1, 2, 3]},
+    "target": "score",
+    "target_range": [0, 8],
+}
+
+
+def write(folder, table, suffix="parquet"):
+    path = folder / f"table.{suffix}"
+    if suffix == "csv":
+        table.to_csv(path, index=False)
+    else:
+        table.to_parquet(path, index=False)
+    return path
+
+
+def read(folder, table=None, suffix="parquet", **changes):
+    options = {**FORM, **changes}
+    return read_table(write(folder, people() if table is None else table, suffix), **options)
+
+
+def whole(loaded):
+    return loaded.federation.block(np.arange(loaded.federation.users))
+
+
+def test_each_cell_lands_scaled_with_its_user(tmp_path):
+    table = people()
+    loaded = read(tmp_path, table)
+    assert loaded.feature_names == ["age", "height", "dept=law", "dept=chem", "year=1", "year=2", "year=3"]
+    assert sorted(loaded.labels) == sorted(set(table.who))
+    for user, label in enumerate(loaded.labels):
+        own = table[table.who == label]
+        block = loaded.federation.block(np.array([user]))
+        columns = [np.clip(own.age, 0, 100) / 50 - 1, 2 * (np.clip(own.height, 1, 2) - 1) - 1]
+        columns += [own.dept == "law", own.dept == "chem", *(own.year == level for level in (1, 2, 3))]
+        np.testing.assert_allclose(block.features, np.stack(columns, axis=1), atol=1e-6)
+        np.testing.assert_allclose(block.targets, np.clip(own.score, 0, 8) / 4 - 1, atol=1e-6)
+    assert whole(loaded).features.dtype == np.float32
+
+
+def test_the_report_counts_what_was_done(tmp_path):
+    table = people()
+    loaded = read(tmp_path, table)
+    assert loaded.report == LoadReport(
+        rows=19,
+        users=5,
+        samples=19,
+        clipped={
+            "age": int((table.age > 100).sum()),
+            "height": int((table.height > 2).sum()),
+            "score": int((table.score > 8).sum()),
+        },
+        unknown_levels={"dept": int((table.dept == "art").sum()), "year": 0},
+    )
+    assert loaded.report.clipped["height"] > 0
+    assert loaded.report.unknown_levels["dept"] > 0
+    assert loaded.report.as_dict()["rows"] == 19
+    bounded = read(tmp_path, table, min_samples=2, max_samples=4, users=3).report
+    assert (bounded.users, bounded.small_users, bounded.surplus_users) == (3, 1, 1)
+    assert bounded.samples + bounded.surplus_samples == sum(
+        (table.who == label).sum() for label in read(tmp_path, table, min_samples=2, users=3).labels
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"scale": "unit", "max_samples": 2},
+        {"target": "passed", "target_range": None, "positive": "yes"},
+        {"target": None, "target_range": None},
+        {"features": (), "ranges": {}, "categorical": {}, "codes": "year", "levels": 4},
+        {"features": (), "ranges": {}, "categorical": {}, "codes": "dept", "levels": ["art", "chem", "law"]},
+    ],
+)
+def test_csv_equals_parquet_bit_for_bit(tmp_path, changes):
+    one, two = (read(tmp_path, suffix=suffix, **changes) for suffix in ("csv", "parquet"))
+    assert one.report == two.report
+    np.testing.assert_array_equal(one.labels, two.labels)
+    assert whole(one).features.tobytes() == whole(two).features.tobytes()
+    if changes.get("target", "score") is None:
+        assert whole(one).targets is None
+        assert whole(two).targets is None
+    else:
+        assert whole(one).targets.tobytes() == whole(two).targets.tobytes()
+
+
+def test_missing_levels_and_whole_floats_are_the_same_text_in_csv_and_parquet(tmp_path):
+    table = people()
+    table["dept"] = table["dept"].where(table["dept"] != "law", None)
+    table["year"] = table["year"].where(table["year"] != 3).astype("Int64")
+    form = {"categorical": {"dept": ["", "chem"], "year": [1, 2]}}
+    one, two = (read(tmp_path, table, suffix, **form) for suffix in ("csv", "parquet"))
+    np.testing.assert_array_equal(whole(one).features, whole(two).features)
+    assert whole(one).features[:, 2].sum() == table["dept"].isna().sum()
+    assert one.report.unknown_levels == two.report.unknown_levels
+    floats = read(tmp_path, table.assign(year=table["year"].astype(float)), **form)
+    np.testing.assert_array_equal(whole(floats).features, whole(one).features)
+    halves = read(tmp_path, table.assign(year=1.5), categorical={"year": [1.5]})
+    assert whole(halves).features[:, 2].all()
+
+
+def test_unit_scale_maps_ranges_to_zero_and_one(tmp_path):
+    features = whole(read(tmp_path, scale="unit")).features
+    assert features[:, :2].min() >= 0
+    assert features[:, :2].max() == 1
+    symmetric = whole(read(tmp_path)).features
+    np.testing.assert_allclose(2 * features[:, :2] - 1, symmetric[:, :2], atol=1e-6)
+
+
+def test_targets_are_kept_scaled_or_made_binary(tmp_path):
+    table = people()
+    kept = read(tmp_path, table, target_range=None)
+    assert sorted(whole(kept).targets) == sorted(table.score.astype(np.float32))
+    assert (
+        whole(read(tmp_path, table, target="passed", target_range=None, positive="yes")).targets.sum()
+        == (table.passed == "yes").sum()
+    )
+    numeric = read(tmp_path, table.assign(passed=table.passed == "yes"), target="passed", target_range=None)
+    assert whole(numeric).targets.sum() == (table.passed == "yes").sum()
+
+
+def test_codes_are_levels_in_their_declared_order(tmp_path):
+    table = people()
+    form = {"features": (), "ranges": {}, "categorical": {}}
+    numbered = read(tmp_path, table, **form, codes="year", levels=5)
+    listed = read(tmp_path, table, **form, codes="dept", levels=["law", "art", "chem"])
+    assert whole(numbered).features.dtype == np.int32
+    assert whole(numbered).features.shape == (19, 1)
+    assert numbered.feature_names == ["year"]
+    assert sorted(whole(numbered).features[:, 0]) == sorted(table.year)
+    counts = np.bincount(whole(listed).features[:, 0])
+    np.testing.assert_array_equal(counts, [(table.dept == level).sum() for level in ("law", "art", "chem")])
+
+
+def test_users_are_numbered_by_a_seeded_order_of_their_labels_whatever_the_rows(tmp_path):
+    table = people()
+    first = read(tmp_path, table, seed=1)
+    shuffled = read(tmp_path, table.sample(frac=1, random_state=0), seed=1)
+    np.testing.assert_array_equal(first.labels, shuffled.labels)
+    assert len({tuple(read(tmp_path, table, seed=seed).labels) for seed in range(6)}) > 1
+    np.testing.assert_array_equal(read(tmp_path, table, seed=1, users=2).labels, first.labels[:2])
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 9), st.integers(0, 3), st.integers(1, 4))
+def test_contributions_are_bounded_and_seeded(tmp_path_factory, max_samples, seed, min_samples):
+    table = people()
+    folder = tmp_path_factory.mktemp("table")
+    bounds = {"max_samples": max(max_samples, min_samples), "min_samples": min_samples, "seed": seed}
+    loaded, again = read(folder, table, **bounds), read(folder, table, **bounds)
+    assert loaded.federation.sizes.max() <= bounds["max_samples"]
+    np.testing.assert_array_equal(whole(loaded).features, whole(again).features)
+    for user, label in enumerate(loaded.labels):
+        held = (table.who == label).sum()
+        assert held >= min_samples
+        assert loaded.federation.sizes[user] == min(held, bounds["max_samples"])
+
+
+def no_cells(column):
+    return lambda table: table.assign(**{column: np.where(table.index == 4, np.nan, table[column])})
+
+
+def put(column, value, row=4):
+    def change(table):
+        table[column] = table[column].astype(object)
+        table.loc[row, column] = value
+        return table
+
+    return change
+
+
+BROKEN_CELLS = [
+    (no_cells("age"), {}, r"column 'age' has 1 cell \(the first in row 5\) that are not finite numbers"),
+    (no_cells("score"), {}, r"column 'score' has 1 cell \(the first in row 5\)"),
+    (put("height", "Zebra"), {}, r"column 'height' has 1 cell \(the first in row 5\)"),
+    (put("height", "inf"), {}, r"column 'height' has 1 cell \(the first in row 5\)"),
+    (put("height", "1e300"), {}, r"column 'height' has 1 cell \(the first in row 5\)"),
+    (lambda table: table.assign(age="Zebra"), {}, r"column 'age' has 19 cells \(the first in row 1\)"),
+    (put("who", None), {}, r"user column 'who' has 1 cell \(the first in row 5\) without a user"),
+    (
+        put("passed", None),
+        {"target": "passed", "target_range": None, "positive": "yes"},
+        "target 'passed' is missing in",
+    ),
+    (None, {"target": "passed", "target_range": None, "positive": "Yes"}, "positive = 'Yes' is in no cell"),
+    (None, {"features": (), "ranges": {}, "categorical": {}, "codes": "year", "levels": 3}, r"whole number in 0\.\.2"),
+    (None, {"features": (), "ranges": {}, "categorical": {}, "codes": "height", "levels": 3}, "whole number"),
+    (
+        None,
+        {"features": (), "ranges": {}, "categorical": {}, "codes": "dept", "levels": ["law", "chem"]},
+        "not a declared level",
+    ),
+]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(("change", "form", "message"), BROKEN_CELLS)
+def test_broken_cells_are_counted_and_never_shown(tmp_path, suffix, change, form, message):
+    table = people() if change is None else change(people())
+    if suffix == "parquet":
+        mixed = [column for column in table if table[column].dtype == object]
+        table[mixed] = table[mixed].map(lambda cell: None if cell is None else str(cell))
+    with pytest.raises(BadInput, match=message) as caught:
+        read(tmp_path, table, suffix, **form)
+    assert "Zebra" not in str(caught.value)
+    assert str(caught.value).count(". ") == 0
+
+
+def test_dates_are_no_numbers(tmp_path):
+    table = people().assign(age=pd.Timestamp("2024-01-01"))
+    with pytest.raises(BadInput, match="column 'age' holds datetime64"):
+        read(tmp_path, table)
+
+
+BAD_FORMS = [
+    (
+        {"features": ["agee", "height"], "ranges": {"agee": [0, 1], "height": [0, 1]}},
+        "no column 'agee'; did you mean 'age'",
+    ),
+    ({"user": "qqq"}, "no column 'qqq'; it has who, age"),
+    ({"ranges": {"age": [0, 100]}}, "no .low, high. for the numeric feature 'height'"),
+    ({"ranges": {**FORM["ranges"], "heigth": [0, 1]}}, "'heigth', which is not in features; did you mean 'height'"),
+    ({"ranges": {**FORM["ranges"], "age": [5, 5]}}, r"ranges\.age must be \[low, high\] with low < high, got \[5, 5\]"),
+    ({"ranges": {**FORM["ranges"], "age": [0, float("inf")]}}, r"ranges\.age"),
+    ({"ranges": {**FORM["ranges"], "age": [0]}}, r"ranges\.age"),
+    ({"target_range": [3, 1]}, "target_range"),
+    ({"target": "age"}, "column 'age' is declared twice"),
+    ({"target": None}, "target names no column"),
+    ({"positive": "yes"}, "exclude each other"),
+    ({"scale": "log"}, "scale must be symmetric or unit, got 'log'"),
+    ({"categorical": {"dept": []}}, r"categorical\.dept must be a list of levels"),
+    ({"categorical": {"dept": "law"}}, r"categorical\.dept must be a list of levels"),
+    ({"categorical": {"dept": ["law", "law"]}}, "lists 'law' twice"),
+    (
+        {"features": (), "ranges": {}, "categorical": {}},
+        "either features and categorical columns, or one column of codes",
+    ),
+    ({"codes": "year", "levels": 3}, "either features and categorical columns, or one column of codes"),
+    ({"levels": 3}, "codes names no column"),
+    ({"features": (), "ranges": {}, "categorical": {}, "codes": "year"}, "levels is missing"),
+    ({"features": (), "ranges": {}, "categorical": {}, "codes": "year", "levels": 0}, "levels must lie in"),
+    ({"min_samples": 0}, "min_samples"),
+    ({"max_samples": 2, "min_samples": 3}, "max_samples must be at least min_samples = 3, got 2"),
+    ({"users": 0}, "users"),
+    ({"seed": -1}, "seed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_FORMS)
+def test_declarations_that_cannot_be_used_are_refused(tmp_path, changes, message):
+    with pytest.raises(BadInput, match=message):
+        read(tmp_path, **changes)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"nowhere\.csv does not exist"):
+        read_table(tmp_path / "nowhere.csv", **FORM)
+    (tmp_path / "table.xlsx").write_bytes(b"x")
+    with pytest.raises(BadInput, match=r"ends with '\.xlsx'; use a \.csv or \.parquet file"):
+        read_table(tmp_path / "table.xlsx", **FORM)
+    (tmp_path / "broken.parquet").write_bytes(b"no parquet")
+    with pytest.raises(BadInput, match="cannot be read as parquet"):
+        read_table(tmp_path / "broken.parquet", **FORM)
+    (tmp_path / "empty.csv").write_bytes(b"")
+    with pytest.raises(BadInput, match="cannot be read as csv"):
+        read_table(tmp_path / "empty.csv", **FORM)
+    (tmp_path / "latin.csv").write_bytes("who,age\nJosé,1\n".encode("latin-1"))
+    with pytest.raises(BadInput, match="cannot be read as csv"):
+        read_table(tmp_path / "latin.csv", user="who", features=["age"], ranges={"age": [0, 9]})
+    for suffix in ("csv", "parquet"):
+        with pytest.raises(BadInput, match="has no rows"):
+            read(tmp_path, people().iloc[:0], suffix)
+
+
+def test_too_small_a_population_is_refused_with_both_numbers(tmp_path):
+    with pytest.raises(PopulationTooSmall, match=r"3 users hold .* min_samples = 3 .* users = 4"):
+        read(tmp_path, min_samples=3, users=4)
