@@ -1,4 +1,5 @@
 import hashlib
+import http.client
 import io
 import urllib.error
 from dataclasses import replace
@@ -83,7 +84,9 @@ def test_the_cache_is_below_the_home_folder_by_default(monkeypatch, males, tmp_p
     assert public_file("males") == tmp_path / ".cache" / "userdp" / "Males.parquet"
 
 
-@pytest.mark.parametrize("problem", [urllib.error.URLError("no route"), TimeoutError(), ConnectionResetError()])
+@pytest.mark.parametrize(
+    "problem", [urllib.error.URLError("no route"), TimeoutError(), http.client.IncompleteRead(b"")]
+)
 def test_offline_says_which_file_from_where_and_where_to(monkeypatch, tmp_path, problem):
     def refuse(address, timeout):
         raise problem

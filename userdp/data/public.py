@@ -1,6 +1,7 @@
 """Four public data sets with real users, fetched once into a cache and checked against their checksums."""
 
 import hashlib
+import http.client
 import os
 import tempfile
 import urllib.request
@@ -200,7 +201,7 @@ def _download(entry: PublicDataset, path: Path) -> None:
     try:
         with urllib.request.urlopen(entry.address, timeout=_TIMEOUT_SECONDS) as reply:
             content = reply.read()
-    except OSError as problem:
+    except (OSError, http.client.HTTPException) as problem:
         raise BadInput(
             f"the public data set {entry.name} is not in the cache and could not be fetched "
             f"({type(problem).__name__}): download {entry.address} by hand and save it as {path}"
