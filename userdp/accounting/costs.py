@@ -139,7 +139,8 @@ def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Hockey-stick divergence of order e^x between N(mu, 1) and N(0, 1), for any real x."""
     if mu == 0:
         return np.maximum(0.0, -np.expm1(np.minimum(x, 0.0)))
-    return np.maximum(0.0, np.exp(log_ndtr(mu / 2 - x / mu)) - np.exp(x + log_ndtr(-mu / 2 - x / mu)))
+    upper: NDArray[np.float64] = np.exp(log_ndtr(mu / 2 - x / mu))
+    return np.maximum(0.0, upper - np.exp(x + log_ndtr(-mu / 2 - x / mu)))
 
 
 @lru_cache(maxsize=256)
@@ -147,9 +148,10 @@ def _test_losses(test_epsilon: float, participations: int) -> tuple[NDArray[np.f
     """The privacy losses of composed randomised responses, and their probabilities."""
     if test_epsilon == 0:
         return np.zeros(1), np.ones(1)
-    heads = np.arange(participations + 1)
+    heads = np.arange(participations + 1, dtype=np.float64)
     probability = 1 / (1 + math.exp(-test_epsilon))
-    return (2 * heads - participations) * test_epsilon, binom.pmf(heads, participations, probability)
+    losses: NDArray[np.float64] = (2.0 * heads - participations) * test_epsilon
+    return losses, binom.pmf(heads, participations, probability)
 
 
 def _nudged_up(value: float, is_safe: Callable[[float], bool]) -> float:

@@ -179,10 +179,9 @@ def _undecided_pairs(points: torch.Tensor, first: NDArray[np.intp], last: NDArra
             columns = np.arange(column, min(column + _TILE, right))
             wanted = (columns >= starts) & (columns < ends)
             used = wanted.any(axis=1)
-            if used.any():
-                tile = points[start:stop][torch.from_numpy(used)]
-                phi = kernel.values(_distances(tile, points[column : column + len(columns)]))
-                total += float(phi.sum(where=wanted[used]))
+            tile = points[start:stop][torch.from_numpy(used)]
+            phi = kernel.values(_distances(tile, points[column : column + len(columns)]))
+            total += float(phi.sum(where=wanted[used]))
     return total
 
 

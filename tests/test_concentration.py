@@ -1,0 +1,196 @@
+"""P4 and P5 for the concentration scores: exact on every path, and bounds that hold and are attained."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.errors import BadInput
+from userdp.estimators import (
+    ExpKernel,
+    RampKernel,
+    aligned_count,
+    concentration,
+    concentration_score,
+    replacement_bound,
+)
+
+KERNELS = [ExpKernel(1.0), RampKernel(1.0)]
+each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=["exp", "ramp"])
+
+
+def reference(rows, kernel):
+    """The definition, in O(B^2 d) memory."""
+    distance = np.abs(rows[:, None, :].astype(np.float64) - rows[None, :, :]).max(axis=2)
+    if isinstance(kernel, ExpKernel):
+        phi = np.exp(-distance / kernel.radius)
+    else:
+        phi = np.clip(2 - 2 * distance / kernel.radius, 0, 1)
+    return phi.sum() / len(rows)
+
+
+def clouds(batch, dimension, seed):
+    """Batches of every kind: agreeing, spread, with outliers, in clusters, in rings about the centre, equal."""
+    rng = np.random.default_rng(seed)
+    noise = rng.uniform(-1, 1, size=(batch, dimension))
+    outliers = 0.1 * noise
+    outliers[: batch // 5] += rng.normal(size=(batch // 5, 1))
+    return {
+        "agreeing": 0.2 * noise,
+        "spread": 0.6 * noise,
+        "far apart": 100 * noise,
+        "outliers": outliers,
+        "clusters": 0.1 * noise + rng.integers(0, 3, size=(batch, 1)) * 0.7,
+        "rings": 0.3 * noise + rng.choice([0, 0.4, 1.6], size=(batch, 1)) * np.sign(noise[:, :1]),
+        "equal": np.ones((batch, dimension)),
+        "single precision": (0.4 * noise).astype(np.float32),
+    }
+
+
+@each_kernel
+@pytest.mark.parametrize("tile", [2048, 7, 16])
+@pytest.mark.parametrize(("batch", "dimension"), [(1, 1), (2, 3), (50, 1), (65, 4)])
+def test_every_path_gives_the_score_of_the_definition(kernel, tile, batch, dimension, monkeypatch):
+    monkeypatch.setattr(concentration, "_TILE", tile)
+    for name, rows in clouds(batch, dimension, seed=batch).items():
+        score = concentration_score(rows, kernel)
+        assert score == pytest.approx(reference(rows, kernel), rel=1e-12), name
+        assert 1 <= score <= batch * (1 + 1e-14)
+
+
+def test_ramp_certificates_agree_with_computing_all_pairs():
+    for name, rows in clouds(300, 3, seed=3).items():
+        for kernel in (RampKernel(0.3), RampKernel(1.0), RampKernel(4.0)):
+            expected = 1 + 2 * concentration._all_pairs(rows, kernel) / 300
+            assert concentration_score(rows, kernel) == pytest.approx(expected, rel=1e-12), name
+
+
+def test_agreeing_users_need_no_distance_at_all(monkeypatch):
+    def refuse(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(concentration, "_distances", refuse)
+    monkeypatch.setattr(concentration, "_all_pairs", refuse)
+    rows = np.random.default_rng(0).uniform(-1, 1, size=(5000, 3))
+    assert concentration_score(rows, RampKernel(4.4)) == 5000
+    rows[0] = 1e6
+    assert concentration_score(rows, RampKernel(4.4)) == pytest.approx((4999**2 + 1) / 5000, rel=1e-12)
+
+
+@each_kernel
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 30), spread=st.floats(0.01, 3))
+def test_score_lies_between_one_and_the_batch_and_ignores_order_and_translation(kernel, seed, batch, spread):
+    rng = np.random.default_rng(seed)
+    rows = spread * rng.normal(size=(batch, 2))
+    score = concentration_score(rows, kernel)
+    assert 1 <= score <= batch * (1 + 1e-14)
+    assert concentration_score(rng.permutation(rows), kernel) == pytest.approx(score, rel=1e-12)
+    assert concentration_score(-rows + 3.0, kernel) == pytest.approx(score, rel=1e-9)
+
+
+@each_kernel
+def test_huge_rows_are_infinitely_far_and_raise_no_warning(kernel):
+    rows = np.zeros((10, 2))
+    rows[0], rows[1] = 1.7e308, -1.7e308
+    assert concentration_score(rows, kernel) == pytest.approx((64 + 2) / 10)
+
+
+@each_kernel
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(2, 20))
+def test_replacing_one_user_moves_the_score_by_no_more_than_the_bound(kernel, seed, batch):
+    rng = np.random.default_rng(seed)
+    rows = rng.choice([0.0, 0.4, 0.5, 1.0, 3.0], size=(batch, 2))
+    replaced = rows.copy()
+    replaced[0] = rng.choice([0.0, 0.5, 1e6], size=2)
+    change = abs(concentration_score(rows, kernel) - concentration_score(replaced, kernel))
+    assert change <= replacement_bound(batch) + 1e-12
+
+
+@each_kernel
+@pytest.mark.parametrize("batch", [2, 3, 10])
+def test_the_replacement_bound_is_attained(kernel, batch):
+    rows = np.zeros((batch, 2))
+    replaced = rows.copy()
+    replaced[0] = 1e6
+    change = concentration_score(rows, kernel) - concentration_score(replaced, kernel)
+    assert change == pytest.approx(replacement_bound(batch), rel=1e-12)
+    assert replacement_bound(batch) == 2 * (batch - 1) / batch
+
+
+@each_kernel
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(2, 20), move=st.floats(0, 1.5))
+def test_moving_every_user_moves_the_score_by_no_more_than_the_bound(kernel, seed, batch, move):
+    rng = np.random.default_rng(seed)
+    rows = rng.choice([0.0, 0.2, 0.5, 0.9], size=(batch, 2))
+    moved = rows + rng.choice([-move, move], size=rows.shape)
+    change = abs(concentration_score(rows, kernel) - concentration_score(moved, kernel))
+    assert change <= kernel.movement_bound(batch, 2 * move) + 1e-12
+
+
+@each_kernel
+@pytest.mark.parametrize("movement", [0.01, 0.3, 0.5])
+def test_the_movement_bound_is_attained(kernel, movement):
+    """Pairwise distances all equal, where the kernel is steepest, then all larger by the movement."""
+    batch = 12
+    steepest = 0.0 if isinstance(kernel, ExpKernel) else kernel.radius / 2
+    before = concentration_score(steepest * np.eye(batch), kernel)
+    after = concentration_score((steepest + movement) * np.eye(batch), kernel)
+    assert before - after == pytest.approx(kernel.movement_bound(batch, movement), rel=1e-9)
+
+
+def test_movement_bounds_by_hand():
+    assert ExpKernel(2.0).movement_bound(11, 2.0) == pytest.approx(10 * (1 - math.exp(-1)))
+    assert RampKernel(2.0).movement_bound(11, 0.5) == pytest.approx(5.0)
+    assert RampKernel(2.0).movement_bound(11, 7.0) == 10.0
+    assert ExpKernel(2.0).movement_bound(11, 0.0) == RampKernel(2.0).movement_bound(11, 0.0) == 0.0
+
+
+def is_aligned(numbers, radius):
+    """Whether an interval of the radius holds enough of some numbers."""
+    ordered = np.sort(numbers)
+    count = aligned_count(len(ordered))
+    return bool((ordered[count - 1 :] - ordered[: len(ordered) - count + 1] <= 2 * radius).any())
+
+
+@each_kernel
+def test_unaligned_batches_score_no_more_than_the_bound(kernel):
+    rng = np.random.default_rng(8)
+    unaligned, best = 0, 0.0
+    for _ in range(1500):
+        batch = int(rng.integers(3, 25))
+        places = rng.choice([0.0, 1.0001, 1.9, 2.0001, 3.1, 50.0], size=int(rng.integers(2, 5)))
+        numbers = rng.choice(places, size=batch) + rng.choice([0.0, 1e-3]) * rng.normal(size=batch)
+        if is_aligned(numbers, kernel.radius):
+            continue
+        unaligned += 1
+        share = concentration_score(numbers[:, None], kernel) / kernel.unaligned_bound(batch)
+        best = max(best, share)
+    assert unaligned > 300
+    assert 0.5 < best <= 1
+
+
+def test_unaligned_bounds_are_two_thirds_and_a_little_more_for_exp():
+    assert RampKernel(5.0).unaligned_bound(300) == 200
+    assert ExpKernel(5.0).unaligned_bound(1000) == pytest.approx(789.3, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ExpKernel(0.0), "radius = 0.0"),
+        (lambda: RampKernel(float("nan")), "radius = nan"),
+        (lambda: RampKernel(float("inf")), "radius = inf"),
+        (lambda: RampKernel(1.0).movement_bound(5, -1.0), "movement = -1.0"),
+        (lambda: ExpKernel(1.0).movement_bound(5, float("nan")), "movement = nan"),
+        (lambda: concentration_score(np.array([[1.0], [np.nan]]), ExpKernel(1.0)), "not finite"),
+        (lambda: concentration_score(np.zeros((0, 2)), RampKernel(1.0)), "shape"),
+    ],
+)
+def test_bad_kernels_and_rows_are_refused(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()
