@@ -47,8 +47,9 @@ class Privacy:
         """
         if self.delta * users >= 1 and not self.allow_large_delta:
             raise BadInput(
-                f"privacy.delta = {self.delta:g} is at least 1/n = {1 / users:g} for n = {users} users, which permits "
-                f"publishing one user's data; use a delta below {0.1 / users:.0e}, or set privacy.allow_large_delta = true"
+                f"privacy.delta = {self.delta:g} is at least 1/n = {1 / users:g} for n = {users} users, which "
+                f"permits publishing one user's data; use a delta below {0.1 / users:.0e}, or set "
+                "privacy.allow_large_delta = true"
             )
 
 
@@ -84,7 +85,9 @@ class Guarantee:
     def sentence(self) -> str:
         """The guarantee in one line for people."""
         if not self.holds:
-            return self.adversary if self.adversary.startswith("no privacy") else f"no privacy guarantee: {self.adversary}"
+            return (
+                self.adversary if self.adversary.startswith("no privacy") else f"no privacy guarantee: {self.adversary}"
+            )
         relation = "replacing" if self.relation == "replace_one" else "adding or removing"
         whom = "one whole user" if self.unit == "user" else "one single sample (NOT a whole user)"
         return (

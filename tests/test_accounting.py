@@ -1,0 +1,373 @@
+"""Accounting: closed forms by hand, agreement with other accountants, and a ledger that fails closed."""
+
+import functools
+import json
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from userdp.accounting import (
+    Cost,
+    Guarantee,
+    Ledger,
+    Privacy,
+    add_or_remove_to_replace_one,
+    calibrate_noise,
+    delta_of,
+    epsilon_of,
+    group_privacy,
+    rho_for,
+    zcdp_to_epsilon,
+)
+from userdp.errors import BadInput, RunFailed
+
+quick = settings(deadline=None, max_examples=60)
+DELTAS = st.floats(-25, -1.5).map(math.exp)
+
+# --- Costs ------------------------------------------------------------------------------------------------------
+
+
+def test_delta_of_one_gaussian_by_hand():
+    # Phi(-1/2) - e Phi(-3/2) = 0.3085375 - 2.7182818 * 0.0668072
+    assert delta_of(Cost(noise_multiplier=1.0), 1, 1.0) == pytest.approx(0.1269367, abs=1e-6)
+    assert delta_of(Cost(noise_multiplier=1.0), 1, 0.0) == pytest.approx(2 * norm.cdf(0.5) - 1)
+    assert delta_of(Cost(noise_multiplier=2.0), 4, 1.0) == delta_of(Cost(noise_multiplier=1.0), 1, 1.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.2, 0.49])
+def test_delta_of_one_pure_test_is_that_of_randomised_response(epsilon):
+    truth = 1 / (1 + math.exp(-0.5))
+    expected = truth - math.exp(epsilon) * (1 - truth)
+    assert delta_of(Cost(test_epsilon=0.5), 1, epsilon) == pytest.approx(expected, rel=1e-12)
+    assert delta_of(Cost(test_epsilon=0.5), 1, 0.5) == 0
+    assert delta_of(Cost(test_epsilon=0.5), 3, 1.5) == pytest.approx(0, abs=1e-15)
+
+
+def test_pure_tests_alone_cost_no_more_than_their_sum_and_many_cost_less():
+    assert epsilon_of(Cost(test_epsilon=0.5), 1, 1e-9) == pytest.approx(0.5, rel=1e-6)
+    assert epsilon_of(Cost(test_epsilon=0.5), 2, 1e-9) == pytest.approx(1.0, rel=1e-6)
+    assert epsilon_of(Cost(test_epsilon=0.1), 400, 1e-6) < 0.4 * 40
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "participations", "delta"), [(1, 1, 1e-5), (5, 1, 1e-6), (20, 50, 1e-9), (0.3, 1, 1e-5)]
+)
+def test_gaussians_agree_with_the_analytic_mechanism(multiplier, participations, delta):
+    expected = dp_accounting.get_epsilon_gaussian(multiplier / math.sqrt(participations), delta)
+    assert epsilon_of(Cost(noise_multiplier=multiplier), participations, delta) == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("cost", "participations"),
+    [
+        (Cost(5.0, 0.3, 0.0), 1),
+        (Cost(8.0, 0.3, 1e-8), 1),
+        (Cost(10.0, 0.1, 1e-8), 5),
+        (Cost(30.0, 0.05, 0.0), 40),
+        (Cost(math.inf, 0.1, 0.0), 30),
+        (Cost(6.0, 0.0, 2e-7), 3),
+    ],
+)
+def test_compositions_agree_with_privacy_loss_distributions_on_a_grid(cost, participations):
+    """The Gaussian and (test_epsilon, test_delta) composed by another implementation, which rounds up to its grid."""
+    grid = {"value_discretization_interval": 1e-4}
+    parts = []
+    if math.isfinite(cost.noise_multiplier):
+        deviation = cost.noise_multiplier / math.sqrt(participations)
+        parts.append(pld.from_gaussian_mechanism(deviation, sensitivity=1, **grid))
+    if cost.test_epsilon or cost.test_delta:
+        parameters = dp_accounting.pld.common.DifferentialPrivacyParameters(cost.test_epsilon, cost.test_delta)
+        parts.append(pld.from_privacy_parameters(parameters, **grid).self_compose(participations))
+    rounded_up = functools.reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(1e-6)
+    assert rounded_up - 1e-4 * (participations + 1) <= epsilon_of(cost, participations, 1e-6) <= rounded_up + 1e-6
+
+
+@pytest.mark.parametrize(("multiplier", "participations"), [(2.0, 1), (10.0, 30), (50.0, 90)])
+def test_epsilon_is_at_most_that_of_renyi_accounting_and_basic_composition(multiplier, participations):
+    accountant = RdpAccountant().compose(dp_accounting.GaussianDpEvent(multiplier), participations)
+    exact = epsilon_of(Cost(noise_multiplier=multiplier), participations, 1e-6)
+    assert 0.8 * accountant.get_epsilon(1e-6) < exact <= accountant.get_epsilon(1e-6)
+    both = epsilon_of(Cost(multiplier, 0.2, 1e-8), participations, 1e-6)
+    alone = epsilon_of(Cost(noise_multiplier=multiplier), participations, 1e-6 - participations * 1e-8)
+    assert exact < both <= alone + 0.2 * participations
+
+
+@quick
+@given(
+    multiplier=st.floats(0.5, 200),
+    test_epsilon=st.sampled_from([0.0, 0.01, 0.5]),
+    participations=st.integers(1, 60),
+    delta=DELTAS,
+    more=st.floats(1.05, 3),
+)
+def test_epsilon_falls_with_noise_and_delta_and_grows_with_participations_and_tests(
+    multiplier, test_epsilon, participations, delta, more
+):
+    cost = Cost(multiplier, test_epsilon)
+    epsilon = epsilon_of(cost, participations, delta)
+    assume(epsilon > 1e-9)
+    assert epsilon_of(Cost(multiplier * more, test_epsilon), participations, delta) <= epsilon
+    assert epsilon_of(cost, participations, min(0.9, delta * more)) <= epsilon
+    assert epsilon_of(cost, participations + 1, delta) >= epsilon
+    assert epsilon_of(Cost(multiplier, test_epsilon + 0.1), participations, delta) >= epsilon
+    assert epsilon_of(Cost(multiplier, test_epsilon, delta / participations / 3), participations, delta) >= epsilon
+    assert delta_of(cost, participations, epsilon) <= delta
+
+
+@quick
+@given(
+    epsilon=st.floats(0.02, 30),
+    delta=DELTAS,
+    participations=st.integers(1, 100),
+    share=st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_accounting_what_was_calibrated_returns_the_budget_from_below(epsilon, delta, participations, share):
+    test_epsilon, test_delta = share * epsilon / participations, share * delta / participations
+    multiplier = calibrate_noise(epsilon, delta, participations, test_epsilon, test_delta)
+    spent = epsilon_of(Cost(multiplier, test_epsilon, test_delta), participations, delta)
+    assert epsilon * (1 - 1e-6) <= spent <= epsilon
+    assert epsilon_of(Cost(multiplier * 0.999, test_epsilon, test_delta), participations, delta) > epsilon
+
+
+def test_calibration_by_hand_and_scaling_with_the_root_of_participations():
+    assert calibrate_noise(1.0, 1e-6, 1) == pytest.approx(4.2246789, rel=1e-6)
+    assert calibrate_noise(1.0, 1e-6, 100) == pytest.approx(42.246789, rel=1e-6)
+    assert calibrate_noise(1e9, 0.5, 1) == 1e-4
+
+
+def test_joint_accounting_of_test_and_release_needs_less_noise_than_adding_epsilons():
+    joint = calibrate_noise(1.0, 1e-6, 1, test_epsilon=0.5, test_delta=5e-7)
+    added = calibrate_noise(0.5, 5e-7, 1)
+    assert calibrate_noise(1.0, 1e-6, 1) < joint < added
+
+
+def test_the_extremes_cost_everything_or_nothing():
+    assert epsilon_of(Cost(), 5, 1e-6) == 0
+    assert epsilon_of(Cost(noise_multiplier=1.0), 0, 1e-6) == 0
+    assert delta_of(Cost(noise_multiplier=1.0), 0, 0.0) == 0
+    assert epsilon_of(Cost(test_delta=1e-7), 5, 1e-6) == 0
+    assert epsilon_of(Cost(noise_multiplier=1.0, test_delta=1e-7), 10, 1e-6) == math.inf
+    assert epsilon_of(Cost(noise_multiplier=1e-9), 1, 1e-6) == math.inf
+    assert delta_of(Cost(test_delta=0.6), 2, 1.0) == 1
+    assert epsilon_of(Cost(noise_multiplier=1e6), 1, 1e-6) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cost(noise_multiplier=0.0), "noise multiplier = 0.0"),
+        (lambda: Cost(noise_multiplier=math.nan), "noise multiplier = nan"),
+        (lambda: Cost(test_epsilon=-1.0), "test epsilon = -1.0"),
+        (lambda: Cost(test_epsilon=math.inf), "test epsilon = inf"),
+        (lambda: Cost(test_delta=1.0), "test delta = 1.0"),
+        (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
+        (lambda: epsilon_of(Cost(1.0), 1, 0.0), "delta = 0.0"),
+        (lambda: epsilon_of(Cost(1.0), 1, 1.0), "delta = 1.0"),
+        (lambda: delta_of(Cost(1.0), 1, -1.0), "epsilon = -1.0"),
+        (lambda: delta_of(Cost(1.0), 1, math.nan), "epsilon = nan"),
+        (lambda: calibrate_noise(0.0, 1e-6, 1), "epsilon = 0.0"),
+        (lambda: calibrate_noise(1.0, math.nan, 1), "delta = nan"),
+        (lambda: calibrate_noise(1.0, 1e-6, 0), "participations = 0"),
+        (lambda: calibrate_noise(1.0, 1e-6, 4, test_epsilon=0.5), "leaves nothing for noise after 4 tests"),
+        (lambda: calibrate_noise(1.0, 1e-6, 4, test_delta=3e-7), "leaves nothing for noise"),
+    ],
+)
+def test_bad_costs_and_budgets_are_refused(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()
+
+
+# --- Conversions ------------------------------------------------------------------------------------------------
+
+
+def test_group_privacy_by_hand():
+    assert group_privacy(0.5, 1e-6, 1) == pytest.approx((0.5, 1e-6))
+    epsilon, delta = group_privacy(0.5, 1e-6, 3)
+    assert epsilon == 1.5
+    assert delta == pytest.approx(1e-6 * (1 + math.exp(0.5) + math.exp(1.0)))
+    assert group_privacy(0.0, 1e-6, 5) == pytest.approx((0.0, 5e-6))
+    assert group_privacy(1.0, 0.0, 10_000) == (10_000.0, 0.0)
+    assert group_privacy(1.0, 1e-6, 10_000) == (10_000.0, 1.0)
+    assert add_or_remove_to_replace_one(0.5, 1e-6) == pytest.approx((1.0, 1e-6 * (1 + math.exp(0.5))))
+
+
+@pytest.mark.parametrize("group", [2, 3, 8])
+def test_group_privacy_bounds_the_exact_group_privacy_of_a_gaussian(group):
+    epsilon = epsilon_of(Cost(noise_multiplier=6.0), 1, 1e-6)
+    converted, delta = group_privacy(epsilon, 1e-6, group)
+    assert delta_of(Cost(noise_multiplier=6.0 / group), 1, converted) <= delta
+
+
+@quick
+@given(multiplier=st.floats(0.2, 1e4), delta=DELTAS)
+def test_zcdp_conversion_is_between_the_exact_gaussian_and_the_simple_bound(multiplier, delta):
+    rho = 1 / (2 * multiplier**2)
+    converted = zcdp_to_epsilon(rho, delta)
+    assert epsilon_of(Cost(noise_multiplier=multiplier), 1, delta) <= converted
+    assert converted <= rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+def test_zcdp_conversion_by_a_fine_search():
+    orders = 1 + np.exp(np.linspace(-5, 8, 200_001))
+    for rho, delta in ((0.02, 1e-5), (1e-4, 1e-6), (2.0, 1e-9)):
+        epsilons = rho * orders - np.log(orders * delta) / (orders - 1) + np.log1p(-1 / orders)
+        assert zcdp_to_epsilon(rho, delta) == pytest.approx(epsilons.min(), rel=1e-6)
+    assert zcdp_to_epsilon(0.0, 1e-6) == 0
+
+
+@quick
+@given(epsilon=st.floats(1e-6, 50), delta=DELTAS)
+def test_rho_for_inverts_the_simple_bound_and_the_papers_form_is_below_it(epsilon, delta):
+    rho = rho_for(epsilon, delta)
+    assert rho + 2 * math.sqrt(rho * math.log(1 / delta)) == pytest.approx(epsilon, rel=1e-9)
+    assert zcdp_to_epsilon(rho, delta) <= epsilon * (1 + 1e-12)
+    if epsilon <= 1:
+        assert rho_for(epsilon, delta, "paper") <= rho
+
+
+def test_rho_for_by_hand():
+    assert rho_for(1.0, 1e-5, "paper") == pytest.approx(0.016495, abs=1e-6)
+    assert rho_for(1.0, 1e-5) == pytest.approx(0.020820, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: group_privacy(-1.0, 0.1, 2), "epsilon = -1.0"),
+        (lambda: group_privacy(1.0, 1.0, 2), "delta = 1.0"),
+        (lambda: group_privacy(1.0, 0.1, 0), "group = 0"),
+        (lambda: zcdp_to_epsilon(-0.1, 1e-6), "rho = -0.1"),
+        (lambda: zcdp_to_epsilon(math.nan, 1e-6), "rho = nan"),
+        (lambda: zcdp_to_epsilon(0.1, 0.0), "delta = 0.0"),
+        (lambda: rho_for(0.0, 1e-6), "epsilon = 0.0"),
+        (lambda: rho_for(1.0, 2.0), "delta = 2.0"),
+        (lambda: rho_for(1.5, 1e-6, "paper"), "use the form 'tight'"),
+        (lambda: rho_for(0.5, 1e-6, "loose"), "form = 'loose'"),
+    ],
+)
+def test_bad_conversions_are_refused(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()
+
+
+# --- Ledger -----------------------------------------------------------------------------------------------------
+
+
+def make_ledger(users=10, participations=2):
+    privacy = Privacy(epsilon=1.0, delta=1e-6)
+    return Ledger(users, Cost(calibrate_noise(1.0, 1e-6, participations)), participations, privacy)
+
+
+def test_disjoint_users_spend_in_parallel_and_one_user_sequentially():
+    ledger = make_ledger()
+    assert ledger.epsilon() == 0
+    ledger.charge(np.arange(5))
+    once = ledger.epsilon()
+    ledger.charge(np.arange(5, 10))
+    assert ledger.epsilon() == once == epsilon_of(ledger.cost, 1, 1e-6)
+    ledger.charge(np.array([3]))
+    assert once < ledger.epsilon() <= 1.0
+    assert ledger.most_participations == 2
+
+
+def test_the_run_stops_before_the_plan_is_exceeded_and_nothing_is_recorded():
+    ledger = make_ledger()
+    ledger.charge(np.array([0, 1]))
+    ledger.charge(np.array([0]))
+    before = ledger.state()["participated"]
+    with pytest.raises(RunFailed, match="3 times where 2 are planned"):
+        ledger.charge(np.array([1, 2, 0]))
+    assert np.array_equal(ledger.state()["participated"], before)
+    with pytest.raises(RunFailed):
+        ledger.charge(np.array([4, 4, 4]))  # three times in one call
+    ledger.charge(np.array([4, 4]))
+    assert ledger.state()["participated"][4] == 2
+    ledger.charge(np.array([], dtype=np.int64))
+
+
+@pytest.mark.parametrize("indices", [[-1], [10], [0.5], [True]])
+def test_users_outside_the_federation_cannot_be_charged(indices):
+    with pytest.raises(BadInput, match="from 0 to 9"):
+        make_ledger().charge(np.array(indices))
+
+
+def test_a_checkpoint_restores_what_was_spent():
+    ledger = make_ledger()
+    ledger.charge(np.array([2, 7]))
+    state = ledger.state()
+    ledger.charge(np.array([2]))
+    resumed = make_ledger()
+    resumed.restore(state)
+    assert resumed.epsilon() == epsilon_of(ledger.cost, 1, 1e-6)
+    resumed.charge(np.array([2]))
+    assert state["participated"][2] == 1  # a copy
+    with pytest.raises(RunFailed):
+        resumed.charge(np.array([2]))
+
+
+def test_a_foreign_or_damaged_checkpoint_is_refused():
+    state = make_ledger().state()
+    with pytest.raises(BadInput, match="10 users and 2 participations"):
+        make_ledger(users=11).restore(state)
+    with pytest.raises(BadInput, match="resume with the settings"):
+        make_ledger(participations=3).restore(state)
+    for count in (-1, 3):
+        damaged = make_ledger().state()
+        damaged["participated"][0] = count
+        with pytest.raises(BadInput, match="damaged"):
+            make_ledger().restore(damaged)
+
+
+def test_a_plan_beyond_the_budget_is_refused_before_anything_is_spent():
+    multiplier = calibrate_noise(1.0, 1e-6, 2)
+    with pytest.raises(BadInput, match=r"more than privacy\.epsilon = 1"):
+        Ledger(10, Cost(multiplier), 3, Privacy(1.0, 1e-6))
+    with pytest.raises(BadInput, match=r"more than privacy\.epsilon"):
+        Ledger(10, Cost(multiplier * 0.999), 2, Privacy(1.0, 1e-6))
+    with pytest.raises(BadInput, match="users = 0"):
+        Ledger(0, Cost(multiplier), 2, Privacy(1.0, 1e-6))
+
+
+# --- Privacy and Guarantee --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epsilon": 0.0}, "privacy.epsilon = 0.0"),
+        ({"epsilon": math.nan}, "privacy.epsilon = nan"),
+        ({"delta": 0.0}, "privacy.delta = 0.0"),
+        ({"delta": 1.0}, "privacy.delta = 1.0"),
+        ({"unit": "device"}, "privacy.unit = 'device'"),
+    ],
+)
+def test_bad_budgets_are_refused(wrong, message):
+    with pytest.raises(BadInput, match=message):
+        Privacy(**{"epsilon": 1.0, "delta": 1e-6, **wrong})
+
+
+def test_a_delta_that_permits_publishing_a_user_is_refused_without_the_flag():
+    Privacy(1.0, 0.9e-3).check_population(1000)
+    with pytest.raises(BadInput, match="permits publishing one user's data"):
+        Privacy(1.0, 1e-3).check_population(1000)
+    Privacy(1.0, 1e-3, allow_large_delta=True).check_population(1000)
+
+
+def test_guarantees_say_whom_they_protect_and_no_guarantee_prints_no_epsilon():
+    given_ = Guarantee("sample", "add_or_remove", 1.0, 1e-6, "exact", "whoever sees the model", ("bounds",), True)
+    assert "adding or removing one single sample (NOT a whole user)" in given_.sentence()
+    assert json.loads(json.dumps(given_.as_dict()))["assumptions"] == ["bounds"]
+    user = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "whoever sees the model", (), True)
+    assert "replacing one whole user" in user.sentence()
+    nothing = Guarantee.none("noise is off")
+    assert nothing.sentence() == "no privacy guarantee: noise is off"
+    assert nothing.as_dict()["epsilon"] is None
+    failed = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "an assumption fails", (), False)
+    assert failed.sentence() == "no privacy guarantee: an assumption fails"
