@@ -47,7 +47,7 @@ def count(field: str, value: int) -> int:
     Raises:
         BadInput: it is not.
     """
-    if value != int(value) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise BadInput(f"{field} = {value}: must be a whole number, one or more")
     return int(value)
 
