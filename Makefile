@@ -1,0 +1,50 @@
+# make demo: install into .venv, run the quickstart, say where the report is.   make test: the fast tests.
+# Needs python3 (3.11 or 3.12), make, and a network with a package index. Every target may be run again.
+#   make demo PYTHON=python3.12
+#   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"   (no CUDA libraries)
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo install test test-all lint format bench clean
+
+demo: $(STAMP)
+	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
+	@echo
+	@echo "The report: $$(ls -td "$(CURDIR)"/runs/quickstart-*/report.html | head -n 1)"
+	@echo "Next: make test, or $(BIN)/userdp --help"
+
+install: $(STAMP)
+
+# torch first: whatever else is installed must not choose another torch.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in {(3, 11), (3, 12)} else "userdp needs Python 3.11 or 3.12, %s is %d.%d: name another, such as make PYTHON=python3.12" % (sys.executable, *v))'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow and not containers"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/round.py --check
+	$(BIN)/python benchmarks/population.py --check
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
