@@ -1,0 +1,164 @@
+"""From a configuration to the things it names. Only `load_datasets` reads data."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulations.config import RunConfig
+from simulations.config_data import PublicData, SyntheticData, TableColumns
+from strategies.base import UserLevelStrategy
+from strategies.plan import Plan, PublicFacts
+from strategies.registry import STRATEGIES
+from userdp.accounting import Guarantee, Privacy
+from userdp.data import Federation, LoadReport, SyntheticFederation, public_file, read_table, split
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.problems import Problem
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """What a run reads.
+
+    Attributes:
+        train: the users who take part, 0..n-1.
+        test: held-out users for metrics; None when the configuration holds out nobody.
+        report: what loading a table clipped and left out; None for synthetic data.
+    """
+
+    train: Federation
+    test: Federation | None
+    report: LoadReport | None
+
+
+def build_problem(config: RunConfig) -> Problem:
+    """The loss, its dimension from the declared data; reads no data.
+
+    Raises:
+        BadInput: the declarations contradict each other.
+    """
+    problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
+    return problem
+
+
+def build_privacy(config: RunConfig) -> Privacy:
+    """The budget."""
+    section = config.privacy
+    return Privacy(section.epsilon, section.delta, section.unit, section.allow_large_delta)
+
+
+def load_datasets(config: RunConfig) -> Datasets:
+    """Read or describe the users; the same configuration gives the same users in the same order everywhere.
+
+    Raises:
+        BadInput: a file or a cell that cannot be used.
+        PopulationTooSmall: fewer training users than data.users declares.
+    """
+    data = config.data
+    if isinstance(data, SyntheticData):
+        try:
+            train = SyntheticFederation(
+                data.recipe,
+                data.users,
+                config.seed,
+                samples_per_user=data.samples_per_user,
+                samples_tail=data.samples_tail,
+                samples_max=data.samples_max,
+            )
+        except BadInput as error:
+            raise BadInput(f"[data] {error}") from None
+        return Datasets(train, train.held_out(data.test_users) if data.test_users else None, None)
+    return _read(data, config.seed)
+
+
+def _read(data: TableColumns, seed: int) -> Datasets:
+    declarations = dict(data.declarations)
+    path = public_file(data.name, data.cache) if isinstance(data, PublicData) else data.path  # type: ignore[attr-defined]
+    table = read_table(path, **declarations, min_samples=data.min_samples, max_samples=data.max_samples, seed=seed)
+    train: Federation = table.federation
+    test: Federation | None = None
+    if data.test_fraction:
+        train, test = split(table.federation, test_fraction=data.test_fraction, seed=seed)
+    if data.users is not None:
+        if train.users < data.users:
+            held_out = 0 if test is None else test.users
+            raise PopulationTooSmall(
+                f"data.users = {data.users}, but the data leave {train.users} training users (at least "
+                f"{data.min_samples} samples each, {held_out} users held out): declare at "
+                f"most {train.users}, or lower data.min_samples or data.test_fraction"
+            )
+        if train.users > data.users:
+            train = train.select(np.arange(data.users))
+    return Datasets(train, test, table.report)
+
+
+def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
+    """What the plan may use: declarations, and the federation's own number of users where none is declared.
+
+    Args:
+        config: with the declarations.
+        train: the training users, once they are read; `plan` has none and refuses what is not declared.
+
+    Raises:
+        BadInput: data.users is not declared and there is no federation to count, or declarations and data disagree.
+    """
+    data = config.data
+    users, samples = data.declared_users, data.declared_samples
+    if users is None and train is None:
+        raise BadInput(
+            "data.users is missing: a plan reads no data, so declare the public number of training users "
+            "(after those held out by data.test_fraction and data.min_samples)"
+        )
+    if train is not None:
+        if users not in (None, train.users):
+            raise BadInput(f"the data give {train.users} training users where {users} are declared: mend data.users")
+        if samples not in (None, train.samples):
+            raise BadInput(
+                f"data.samples = {samples}, but the training users hold {train.samples} samples: mend data.samples"
+            )
+        users = train.users
+    fewest, most = data.sample_limits
+    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples)
+
+
+def assumptions(config: RunConfig) -> tuple[str, ...]:
+    """What a guarantee rests on beyond the strategy's own assumptions, because of how the data were declared."""
+    data, found = config.data, []
+    if data.declared_users is None:
+        found.append("the number of users was read from the data and is taken as public")
+    if isinstance(data, TableColumns):
+        found.append("which users there are is public, and so are the declared ranges and levels")
+        if data.min_samples > 1:
+            found.append(f"who holds at least {data.min_samples} samples is public")
+    if config.privacy.noise == "seeded":
+        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
+    return tuple(found)
+
+
+def make_strategy(
+    config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
+) -> UserLevelStrategy:
+    """The configured strategy, planned; or another by ``name`` with its default options.
+
+    Raises:
+        BadInput: the plan cannot be made; the sentence says what to change.
+    """
+    chosen = STRATEGIES[name or config.strategy.kind]
+    options = {} if name else config.strategy_options
+    return chosen(problem, facts, build_privacy(config), seed=config.seed, **options)
+
+
+def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
+    """The guarantee with what it rests on because of the data; unchanged when nothing is promised."""
+    if not guarantee.holds:
+        return guarantee
+    return replace(guarantee, assumptions=(*guarantee.assumptions, *assumptions(config)))
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """All numbers of a run, from the configuration alone.
+
+    Raises:
+        BadInput: something is not declared, or the population is too small for the strategy.
+    """
+    plan = make_strategy(config, build_problem(config), public_facts(config)).plan
+    return replace(plan, guarantee=with_assumptions(plan.guarantee, config))

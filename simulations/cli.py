@@ -1,0 +1,274 @@
+"""The `userdp` command: one verb a purpose.
+
+Exit codes: 0 done; 1 the run failed (what it had written stays); 2 bad input; 130 interrupted. Errors are sentences on
+standard error; with `--json` standard output holds the JSON and nothing else.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from simulations.explain import METRICS, NUMBERS, shown
+from userdp.errors import BadInput
+
+if TYPE_CHECKING:
+    from simulations.config import RunConfig
+    from simulations.run import Progress, RunOutcome
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Federated learning with user-level differential privacy: run it, plan it, trust every epsilon.",
+    epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
+    "Ready-made files lie in simulations/configs.",
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file (TOML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, such as privacy.epsilon=2; repeatable. "
+        "A whole section: 'strategy={kind=\"non_private\"}'.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output and nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+def main() -> None:
+    """Entry point of the `userdp` command."""
+    app()
+
+
+@app.command()
+def run(
+    file: File,
+    engine: Annotated[str | None, typer.Option(help="local or ray; overrides engine.kind.", show_default=False)] = None,
+    overrides: Overrides = None,
+    seed: Annotated[int | None, typer.Option(help="Overrides seed.", show_default=False)] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Overrides output.directory.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model, and write a run directory with result, guarantee and report.
+
+    [dim]Examples:[/dim]
+
+      userdp run simulations/configs/quickstart.toml
+
+      userdp run simulations/configs/quickstart.toml --engine ray --set engine.workers=2
+
+      userdp run my.toml --set privacy.epsilon=2 --seed 1 --json | jq .metrics
+    """
+    with _exit_codes(debug), redirect_stdout(sys.stderr):
+        _log_warnings()
+        given = {"engine.kind": engine, "seed": seed, "output.directory": output}
+        config = _load(file, [*(overrides or []), *_assignments(given)])
+        outcome = _run(config)
+    if as_json:
+        _print_json(outcome.result)
+    else:
+        _show_outcome(outcome)
+
+
+@app.command()
+def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: Debug = False) -> None:
+    """Show every number of a run before it touches any data: users needed, noise against signal, the guarantee.
+
+    [dim]Examples:[/dim]
+
+      userdp plan simulations/configs/insteval.toml
+
+      userdp plan my.toml --set data.users=100000 --json
+    """
+    with _exit_codes(debug), redirect_stdout(sys.stderr):
+        from simulations.build import make_plan  # noqa: PLC0415
+        from simulations.run_directory import plain  # noqa: PLC0415
+
+        planned = make_plan(_load(file, overrides or []))
+        values = plain(planned.as_dict())
+    if as_json:
+        _print_json(values)
+        return
+    console = Console()
+    rows = {name: values[name] for name in ("rounds", "cohort", "users", "users_needed", "noise", "signal")}
+    rows |= {"pass_probability": values["pass_probability"]} if values["pass_probability"] is not None else {}
+    rows |= values["numbers"]
+    table = Table("number", "value", "meaning", title=f"{planned.strategy}: the plan")
+    for name, value in rows.items():
+        table.add_row(name, "no limit" if value is None else shown(value), NUMBERS.get(name, ""))
+    console.print(table)
+    console.print(f"[bold]Guarantee.[/bold] {planned.guarantee.sentence()}", highlight=False)
+    for assumption in planned.guarantee.assumptions:
+        console.print(f"  assuming: {assumption}", highlight=False)
+    for warning in planned.warnings:
+        console.print(f"[yellow]Warning.[/yellow] {warning}", highlight=False)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.", show_default=False)],
+    debug: Debug = False,
+) -> None:
+    """Write report.html of a run directory anew, for finished runs and for failed ones.
+
+    [dim]Example:[/dim]
+
+      userdp report runs/quickstart-localized_robust_sgd-seed0
+    """
+    with _exit_codes(debug):
+        from simulations.report import render  # noqa: PLC0415
+
+        typer.echo(render(directory))
+
+
+@app.command()
+def strategies(as_json: Json = False) -> None:
+    """List the strategies, with their papers and guarantees."""
+    _list("strategies", ("name", "family", "unit", "needs", "summary", "paper"), as_json)
+
+
+@app.command()
+def problems(as_json: Json = False) -> None:
+    """List the problems (losses), with what is certified about each."""
+    _list("problems", ("name", "family", "summary", "certificate"), as_json)
+
+
+@app.command()
+def data(as_json: Json = False) -> None:
+    """List the data: synthetic populations, tables, public data sets."""
+    _list("data", ("name", "family", "users", "samples", "summary"), as_json)
+
+
+@contextmanager
+def _exit_codes(debug: bool) -> Iterator[None]:
+    """Turn errors into a sentence on standard error and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _complain("interrupted; what the run had written stays in its directory")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if debug:
+            Console(stderr=True).print_exception()
+        _complain(_sentence(error))
+        raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
+
+
+def _sentence(error: Exception) -> str:
+    from userdp.errors import UserdpError  # noqa: PLC0415
+
+    if isinstance(error, UserdpError):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
+
+
+def _complain(sentence: str) -> None:
+    typer.secho(f"userdp: {sentence}", err=True, fg=typer.colors.RED)
+
+
+def _log_warnings() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("userdp: %(levelname)s: %(message)s"))
+    log = logging.getLogger("userdp")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.WARNING)
+
+
+def _assignments(given: dict[str, Any]) -> list[str]:
+    """Overrides of the options that have a name of their own."""
+    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+
+
+def _load(file: Path, overrides: list[str]) -> "RunConfig":
+    from simulations.config import load_config  # noqa: PLC0415
+
+    return load_config(file, overrides)
+
+
+def _run(config: "RunConfig") -> "RunOutcome":
+    from simulations.run import run  # noqa: PLC0415
+
+    with _progress() as progress:
+        return run(config, progress=progress)
+
+
+@contextmanager
+def _progress() -> Iterator["Progress | None"]:
+    """A progress bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def step(record: Any, planned: Any) -> None:
+            name = next((name for name in METRICS if name in record.metrics), None)
+            measured = f"{name} {shown(record.metrics[name])}  " if name else ""
+            spent = "no privacy" if record.spent_epsilon is None else f"epsilon spent {shown(record.spent_epsilon)}"
+            bar.update(task, completed=record.round, total=planned.rounds, description=measured + spent)
+
+        yield step
+
+
+def _show_outcome(outcome: "RunOutcome") -> None:
+    result = outcome.result
+    reference = result["reference"]
+    table = Table(
+        "metric", "this run", "initial model", "without privacy", title=f"{result['name']}: {result['strategy']}"
+    )
+    for name, value in result["metrics"].items():
+        free = (reference["non_private"] or {}).get(name)
+        table.add_row(name.replace("_", " "), *(shown(one) for one in (value, reference["initial"].get(name), free)))
+    console = Console()
+    console.print(table)
+    verdicts: dict[bool | None, Literal["green", "red", "yellow"]] = {True: "green", False: "red", None: "yellow"}
+    told = {True: "better than the initial model", False: "WORSE than the initial model", None: "not measured"}
+    better = result["better_than_initial"]
+    console.print(f"[{verdicts[better]}]{told[better]}[/{verdicts[better]}]")
+    promised = json.loads((outcome.directory / "guarantee.json").read_text(encoding="utf-8"))["sentence"]
+    console.print(f"[bold]Guarantee.[/bold] {promised}", highlight=False)
+    console.print(f"Report: {outcome.directory / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _list(what: str, columns: tuple[str, ...], as_json: bool) -> None:
+    from simulations import listings  # noqa: PLC0415
+
+    entries: list[dict[str, Any]] = getattr(listings, what)()
+    if as_json:
+        _print_json(entries)
+        return
+    table = Table(*columns, title=what)
+    for entry in entries:
+        table.add_row(*(_cell(entry[column]) for column in columns))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(value) if isinstance(value, list) else shown(value)
+
+
+def _print_json(values: Any) -> None:
+    sys.stdout.write(json.dumps(values, indent=2) + "\n")

@@ -1,0 +1,131 @@
+"""Validation errors of a configuration as sentences: the dotted field, the value, what to do."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+DISCRIMINATORS = ("kind", "population")
+"""Keys whose value chooses the model of a section."""
+_WHOLE = ("extra_forbidden", "missing", "union_tag_not_found", "union_tag_invalid")
+"""Problems of a key rather than of the type of its value."""
+
+
+def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
+    """One sentence for each problem.
+
+    Args:
+        error: what validating ``raw`` gave.
+        raw: the configuration as read.
+        model: of the whole configuration.
+    """
+    known = dict(_known(model, raw))
+    found: dict[str, str] = {}
+    for item in error.errors(include_url=False):
+        where = _dotted(item["loc"], raw)
+        if where in found and item["type"] not in _WHOLE:
+            # A value that fits none of several types: one sentence for all of them.
+            found[where] += f", or {_wanted(item)}"
+        else:
+            found[where] = _sentence(item, where, known)
+    return list(found.values())
+
+
+def _wanted(item: Any) -> str:
+    return str(item["msg"]).replace("Input should", "must").replace("String should", "must")
+
+
+def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
+    match item["type"]:
+        case "extra_forbidden":
+            return f"unknown key {where}{_nearest(where, known)}"
+        case "missing":
+            return f"{where} is missing: give {_told(where, known).rstrip('.') or 'this section'}"
+        case "union_tag_not_found":
+            name = f"{where}.{item['ctx']['discriminator'].strip(chr(39))}"
+            return f"{name} is missing: choose one of {', '.join(_choices(name, known))}"
+        case "union_tag_invalid":
+            name = f"{where}.{item['ctx']['discriminator'].strip(chr(39))}"
+            choices = _choices(name, known)
+            near = difflib.get_close_matches(str(item["ctx"]["tag"]), choices, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            return f"{name} = {item['ctx']['tag']!r} is unknown: {hint}There are {', '.join(choices)}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"{where} = {item['input']!r}: must be a section, written [{where}], or a table of keys"
+    told = _told(where, known)
+    return f"{where} = {item['input']!r}" + (f" ({told.rstrip('.')})" if told else "") + f": {_wanted(item)}"
+
+
+def _dotted(loc: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
+    """The key as written in the file: pydantic puts the chosen kinds between a section and its keys."""
+    section = raw.get(str(loc[0]))
+    chosen = [section.get(key) for key in DISCRIMINATORS] if isinstance(section, Mapping) else []
+    rest = list(loc[1:])
+    while rest and rest[0] in chosen:
+        chosen.remove(rest.pop(0))
+    # It ends a key's path with the type it tried: what the file holds says where the path really ends.
+    return ".".join(map(str, [loc[0], *rest[: 2 if isinstance(_at(section, rest[:1]), Mapping | list) else 1]]))
+
+
+def _at(section: Any, path: list[int | str]) -> Any:
+    return section.get(path[0]) if path and isinstance(section, Mapping) else None
+
+
+def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(dotted key, description) of every key that the configuration may have, given the kinds it chose.
+
+    A key that chooses a kind is described by the kinds there are, one a line.
+    """
+    for name, field in model.model_fields.items():
+        yield name, field.description or ""
+        section = raw.get(name)
+        models = list(_models(field.annotation))
+        for discriminator in DISCRIMINATORS:
+            tags = [tag for one in models for tag in _tags(one, discriminator)]
+            if tags:
+                yield f"{name}.{discriminator}", "\n".join(dict.fromkeys(tags))
+        for one in models:
+            if all(_agrees(one, section, discriminator) for discriminator in DISCRIMINATORS):
+                for key, inner in one.model_fields.items():
+                    if key not in DISCRIMINATORS:
+                        yield f"{name}.{key}", inner.description or ""
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The section models in an annotation, through unions and nested choices."""
+    if get_origin(annotation) is Annotated:
+        yield from _models(get_args(annotation)[0])
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    else:
+        for argument in get_args(annotation):
+            yield from _models(argument)
+
+
+def _tags(model: type[BaseModel], discriminator: str) -> tuple[str, ...]:
+    field = model.model_fields.get(discriminator)
+    return tuple(map(str, get_args(field.annotation))) if field is not None else ()
+
+
+def _agrees(model: type[BaseModel], section: Any, discriminator: str) -> bool:
+    tags = _tags(model, discriminator)
+    return not tags or not isinstance(section, Mapping) or section.get(discriminator, tags[0]) in tags
+
+
+def _choices(name: str, known: Mapping[str, str]) -> list[str]:
+    return known[name].split("\n")
+
+
+def _told(name: str, known: Mapping[str, str]) -> str:
+    text = known.get(name, "")
+    return text.replace("\n", ", ")
+
+
+def _nearest(where: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(where, known, n=1, cutoff=0.75)
+    if near:
+        return f"; did you mean {near[0]}?"
+    section = where.rpartition(".")[0]
+    keys = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section]
+    return f"; [{section}] knows {', '.join(keys)}" if section and keys else f"; there are {', '.join(keys)}"

@@ -1,0 +1,307 @@
+"""The [problem] section: one model a loss. Dimensions follow from the declared data columns."""
+
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, Union
+
+from pydantic import ConfigDict, Field
+
+from simulations.config_data import Section, Shape
+from simulations.modules import module_factory
+from userdp.errors import BadInput
+from userdp.problems import (
+    Bernoulli,
+    Huber,
+    Linear,
+    Logistic,
+    OneHotLogistic,
+    OneHotPoisson,
+    OneHotSquared,
+    Poisson,
+    Problem,
+    Quadratic,
+    Squared,
+)
+
+RADIUS = "The domain is |x_j| <= radius."
+RIDGE = "Strength of the ridge term (ridge / 2) ||x||^2, part of the loss."
+
+
+class ProblemSection(Section):
+    """A loss."""
+
+    # A domain may be all of space: radius = inf.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+    family: ClassVar[str]
+    certificate: ClassVar[str]
+    summary: ClassVar[str]
+
+    kind: str
+    dimension: int | None = Field(
+        None, ge=1, description="Number of model parameters; follows from the data, and must agree if given."
+    )
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        """The problem for samples of this shape.
+
+        Raises:
+            BadInput: problem and declared data do not fit.
+        """
+        problem = self._make(shape, seed)
+        if problem.has_targets and not shape.has_target:
+            raise BadInput(f"problem.kind = {self.kind!r} predicts a target, and the data have none: set data.target")
+        if self.dimension is not None and self.dimension != problem.dimension:
+            raise BadInput(
+                f"problem.dimension = {self.dimension}, but the declared data give {problem.dimension} parameters: "
+                "leave problem.dimension out or change the data's columns"
+            )
+        return problem
+
+    @abstractmethod
+    def _make(self, shape: Shape, seed: int) -> Problem: ...
+
+    def _declared(self, field: str, value: float | None, from_data: float | None, meaning: str) -> float:
+        """The value given, or what the data declare."""
+        chosen = from_data if value is None else value
+        if chosen is None:
+            raise BadInput(f"problem.{field} is missing: {meaning} does not follow from these data, so declare it")
+        return chosen
+
+
+class _Separable(ProblemSection):
+    family: ClassVar[str] = "separable"
+    certificate: ClassVar[str] = "A1 to A4 always"
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        if shape.levels is not None:
+            raise BadInput(f"problem.kind = {self.kind!r} needs numeric features, and data.codes gives categories")
+        return super().build(shape, seed)
+
+
+class _Bounded(_Separable):
+    bound: float | None = Field(
+        None, gt=0, description="Of every |z_j|; samples are clipped into it. Known for tables (1)."
+    )
+
+    def _bound(self, shape: Shape) -> float:
+        return self._declared("bound", self.bound, shape.bound, "the bound of a sample's coordinates")
+
+
+class LinearSection(_Bounded):
+    """Settings of `userdp.problems.Linear`."""
+
+    kind: Literal["linear"]
+    summary: ClassVar[str] = Linear.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Linear(shape.columns, self._bound(shape), self.radius)
+
+
+class QuadraticSection(_Bounded):
+    """Settings of `userdp.problems.Quadratic`."""
+
+    kind: Literal["quadratic"]
+    summary: ClassVar[str] = Quadratic.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Quadratic(shape.columns, self._bound(shape), self.radius)
+
+
+class HuberSection(_Bounded):
+    """Settings of `userdp.problems.Huber`."""
+
+    kind: Literal["huber"]
+    summary: ClassVar[str] = Huber.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+    threshold: float = Field(1.0, gt=0, description="Distance at which the square becomes a line.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Huber(shape.columns, self._bound(shape), self.radius, self.threshold)
+
+
+class BernoulliSection(_Separable):
+    """Settings of `userdp.problems.Bernoulli`."""
+
+    kind: Literal["bernoulli"]
+    summary: ClassVar[str] = Bernoulli.summary
+    radius: float = Field(5.0, gt=0, description=RADIUS + " Log-odds: 5 covers rates from 0.7 % to 99.3 %.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Bernoulli(shape.columns, self.radius)
+
+
+class _GeneralisedLinear(ProblemSection):
+    family: ClassVar[str] = "generalised linear"
+    certificate: ClassVar[str] = "A1 to A3; A4 from a ridge of curvature * feature_norm^2 / 8 on"
+    feature_norm: float | None = Field(
+        None, gt=0, description="Bound on a sample's ||a||_1, the intercept's 1 included. Known from declared columns."
+    )
+    radius: float = Field(5.0, gt=0, description=RADIUS)
+    ridge: float = Field(0.0, ge=0, description=RIDGE)
+    intercept: bool = Field(True, description="Append a feature of value 1 to each sample.")
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        if shape.levels is not None:
+            raise BadInput(
+                f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: "
+                f"use problem.kind = 'one_hot_{self.kind}'"
+            )
+        return super().build(shape, seed)
+
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
+        norm = None if shape.feature_norm is None else shape.feature_norm + self.intercept
+        bound = self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1")
+        return {
+            "columns": shape.columns,
+            "feature_norm": bound,
+            "radius": self.radius,
+            "ridge": self.ridge,
+            "intercept": self.intercept,
+        }
+
+
+class LogisticSection(_GeneralisedLinear):
+    """Settings of `userdp.problems.Logistic`."""
+
+    kind: Literal["logistic"]
+    summary: ClassVar[str] = Logistic.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Logistic(**self._arguments(shape))
+
+
+class _TargetRange(ProblemSection):
+    target_range: list[float] | None = Field(
+        None, min_length=2, max_length=2, description="[low, high] of the target; targets are clipped into it."
+    )
+
+    def _range(self, shape: Shape) -> dict[str, float]:
+        low, high = self.target_range or shape.target_range or (None, None)
+        meaning = "the range of the target"
+        return {
+            "low": self._declared("target_range", low, None, meaning),
+            "high": self._declared("target_range", high, None, meaning),
+        }
+
+
+class _CountBound(ProblemSection):
+    count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
+
+
+class SquaredSection(_TargetRange, _GeneralisedLinear):
+    """Settings of `userdp.problems.Squared`."""
+
+    kind: Literal["squared"]
+    summary: ClassVar[str] = Squared.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Squared(**self._arguments(shape), **self._range(shape))
+
+
+class PoissonSection(_CountBound, _GeneralisedLinear):
+    """Settings of `userdp.problems.Poisson`."""
+
+    kind: Literal["poisson"]
+    summary: ClassVar[str] = Poisson.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Poisson(**self._arguments(shape), count_bound=self.count_bound)
+
+
+class _OneHot(ProblemSection):
+    family: ClassVar[str] = "one-hot"
+    certificate: ClassVar[str] = "A1 to A4 always"
+    radius: float = Field(3.0, gt=0, description=RADIUS)
+    ridge: float = Field(0.0, ge=0, description=RIDGE)
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        if shape.levels is None:
+            raise BadInput(f"problem.kind = {self.kind!r} needs one column of categories: set data.codes, data.levels")
+        return super().build(shape, seed)
+
+
+class OneHotLogisticSection(_OneHot):
+    """Settings of `userdp.problems.OneHotLogistic`."""
+
+    kind: Literal["one_hot_logistic"]
+    summary: ClassVar[str] = OneHotLogistic.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return OneHotLogistic(shape.levels or 1, self.radius, ridge=self.ridge)
+
+
+class OneHotSquaredSection(_TargetRange, _OneHot):
+    """Settings of `userdp.problems.OneHotSquared`."""
+
+    kind: Literal["one_hot_squared"]
+    summary: ClassVar[str] = OneHotSquared.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return OneHotSquared(shape.levels or 1, self.radius, ridge=self.ridge, **self._range(shape))
+
+
+class OneHotPoissonSection(_CountBound, _OneHot):
+    """Settings of `userdp.problems.OneHotPoisson`."""
+
+    kind: Literal["one_hot_poisson"]
+    summary: ClassVar[str] = OneHotPoisson.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return OneHotPoisson(shape.levels or 1, self.radius, ridge=self.ridge, count_bound=self.count_bound)
+
+
+class TorchSection(ProblemSection):
+    """Settings of `userdp.problems.TorchProblem`."""
+
+    kind: Literal["torch"]
+    family: ClassVar[str] = "torch"
+    certificate: ClassVar[str] = "none"
+    summary: ClassVar[str] = "any torch module with a loss"
+    module: str | None = Field(
+        None, description="'package.module:function' that returns a torch module; a perceptron if not given."
+    )
+    hidden: list[int] = Field(default_factory=list, description="Widths of the perceptron's hidden layers.")
+    outputs: int = Field(1, ge=1, description="Outputs of the perceptron.")
+    loss: Literal["cross_entropy", "mse", "bce_with_logits"] = Field(description="Loss of outputs and target.")
+    has_targets: bool = Field(True, description="False: features are their own targets (reconstruction).")
+    precision: Literal["single", "double"] = Field("single", description="Arithmetic of the module.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        from userdp.problems.torch_module import TorchProblem  # noqa: PLC0415  (torch is slow to import)
+
+        return TorchProblem(
+            module_factory(self.module, shape.columns, self.hidden, self.outputs),
+            self.loss,
+            shape.columns,
+            has_targets=self.has_targets,
+            seed=seed,
+            precision=self.precision,
+        )
+
+
+_SECTIONS: tuple[type[ProblemSection], ...] = (
+    LinearSection,
+    QuadraticSection,
+    HuberSection,
+    BernoulliSection,
+    LogisticSection,
+    SquaredSection,
+    PoissonSection,
+    OneHotLogisticSection,
+    OneHotSquaredSection,
+    OneHotPoissonSection,
+    TorchSection,
+)
+
+
+def kind_of(section: type[ProblemSection]) -> str:
+    """The ``kind`` that chooses a section's model."""
+    return str(section.model_fields["kind"].annotation.__args__[0])  # type: ignore[union-attr]
+
+
+PROBLEMS: dict[str, type[ProblemSection]] = {kind_of(section): section for section in _SECTIONS}
+"""The section's model for each loss."""
+
+AnyProblem: Any = Annotated[Union[_SECTIONS], Field(discriminator="kind")]  # noqa: UP007

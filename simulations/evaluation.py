@@ -1,0 +1,80 @@
+"""Metrics of a model on held-out users: for simulations only, no guarantee covers them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from strategies.protocol import model_vector
+from userdp.data import Block, ColumnarFederation, Federation
+from userdp.node import MEMORY_BYTES
+from userdp.problems import Problem, Vector
+
+
+class Evaluation:
+    """Measures models on held-out users, each user with the same weight.
+
+    Args:
+        problem: with its metrics, and its excess risk in closed form where the population is known.
+        train: the training users; only what is known of their population is used.
+        test: held-out users, or None.
+    """
+
+    def __init__(self, problem: Problem, train: Federation, test: Federation | None) -> None:
+        self._problem, self._train, self._test = problem, train, test
+        if test is not None and test.nbytes <= MEMORY_BYTES:
+            # Clipped into the declared bounds as the training data are: the model is made for such samples.
+            self._test = ColumnarFederation(problem.bound(test.block(np.arange(test.users)))[0])
+
+    def __call__(self, x: Vector) -> dict[str, float]:
+        """Name -> mean over held-out users, with "excess_risk" where it is known."""
+        totals: dict[str, float] = {}
+        users = 0
+        for block in self._blocks():
+            users += block.users
+            for name, values in self._problem.metrics(x, block).items():
+                totals[name] = totals.get(name, 0.0) + float(values.sum())
+        metrics = {name: total / users for name, total in totals.items()}
+        risk = self._problem.excess_risk(x, self._train)
+        return metrics if risk is None else {"excess_risk": risk, **metrics}
+
+    def _blocks(self) -> Iterator[Block]:
+        if self._test is None:
+            return
+        for _, block in self._test.blocks(np.arange(self._test.users)):
+            yield block if isinstance(self._test, ColumnarFederation) else self._problem.bound(block)[0]
+
+
+def main_metric(metrics: dict[str, float]) -> str | None:
+    """The metric that "better than the initial model" is about: the excess risk where it is known, or the loss."""
+    return next((name for name in ("excess_risk", "test_loss") if name in metrics), None)
+
+
+@dataclass
+class Schedule:
+    """The ``evaluate_fn`` of a run: every so many rounds, the first and the last, and only when the model changed.
+
+    Attributes:
+        evaluation: what is called.
+        every: rounds between evaluations.
+        last: number of the last round.
+    """
+
+    evaluation: Evaluation
+    every: int
+    last: int
+    _seen: Vector | None = field(default=None, init=False)
+    _metrics: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Metrics of the model in ``arrays``; None in rounds that are not evaluated."""
+        if server_round > 1 and server_round % self.every and server_round != self.last:
+            return None
+        return MetricRecord(self.of(model_vector(arrays)))  # type: ignore[arg-type]
+
+    def of(self, x: Vector) -> dict[str, float]:
+        """Metrics of a model, computed anew only if it is another one than the last."""
+        if self._seen is None or not np.array_equal(x, self._seen):
+            self._seen, self._metrics = x.copy(), self.evaluation(x)
+        return dict(self._metrics)

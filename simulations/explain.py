@@ -1,0 +1,57 @@
+"""One line of explanation for every number that a plan or a metric table shows."""
+
+NUMBERS = {
+    "rounds": "exchanges with the nodes",
+    "cohort": "users a round",
+    "users": "n, the public number of training users",
+    "users_needed": "fewest users with which this plan would be accepted",
+    "noise": "expected l2 norm of the noise in a release",
+    "signal": "largest l2 norm of what the noise is added to",
+    "pass_probability": "chance that honest users pass every test, if the declared deviation is true",
+    "batch": "users a step, fresh ones each time",
+    "phases": "releases; each phase starts at the model released before",
+    "steps": "steps of each phase",
+    "learning_rate": "step size (of each phase)",
+    "radius": "users' gradients count as agreeing within this sup-norm radius",
+    "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
+    "threshold": "concentration score that a batch must reach (at most the batch size)",
+    "score_sensitivity": "most that one user can change the score",
+    "test_epsilon": "share of epsilon spent on the test",
+    "test_delta": "share of delta spent on the test",
+    "noise_multiplier": "noise over sensitivity",
+    "l2_sensitivity": "most that one user can move what is released (l2 norm)",
+    "sup_sensitivity_of_a_step": "most that one user can move a robust gradient (sup norm)",
+    "noise_deviation": "standard deviation of the noise per coordinate",
+    "predicted_risk_bound": "bound on the excess risk that the plan minimised",
+    "smoothness": "certified bound on the Hessian's row sums",
+    "gradient_bound": "certified bound on a gradient's coordinates",
+    "clip_norm": "l2 norm that gradients are clipped to",
+    "participations": "rounds that a user takes part in",
+    "epochs": "passes over the users",
+    "tolerance": "stop when a step moves no coordinate by more",
+    "group": "samples of one user that the noise must cover",
+    "samples": "N, the public number of samples",
+    "sample_level_epsilon": "epsilon for one single sample",
+}
+"""Number of a plan -> what it means."""
+
+METRICS = {
+    "excess_risk": "expected loss above the best possible model, exact",
+    "test_loss": "loss on held-out users",
+    "accuracy": "share predicted correctly",
+    "log_loss": "loss of predicted probabilities",
+    "squared_error": "mean squared error of predictions",
+    "deviance": "Poisson deviance",
+}
+"""Metric -> what it means."""
+
+
+def shown(value: object) -> str:
+    """A number for people: four digits, no more."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,87 @@
+"""What there is: strategies, problems, data, each as a list of plain objects."""
+
+from typing import Any
+
+from simulations.config_data import SYNTHETIC, SyntheticData, TableColumns, TableData
+from simulations.config_problem import PROBLEMS, ProblemSection
+from strategies.base import documentation
+from strategies.registry import STRATEGIES
+from userdp.data import PUBLIC_DATASETS
+
+
+def strategies() -> list[dict[str, Any]]:
+    """Every strategy with its paper and what it promises."""
+    return [
+        {
+            "name": strategy.name,
+            "family": strategy.family,
+            "paper": strategy.paper,
+            "unit": list(strategy.units),
+            "guarantee": documentation(strategy),
+            "needs": strategy.needs,
+            "summary": strategy.summary_line,
+            "settings": _settings(strategy.Options, ()),
+        }
+        for strategy in STRATEGIES.values()
+    ]
+
+
+def problems() -> list[dict[str, Any]]:
+    """Every loss with what is certified about it."""
+    return [
+        {
+            "name": name,
+            "family": section.family,
+            "summary": section.summary,
+            "certificate": section.certificate,
+            "settings": _settings(section, tuple(ProblemSection.model_fields)),
+        }
+        for name, section in PROBLEMS.items()
+    ]
+
+
+def data() -> list[dict[str, Any]]:
+    """Every source of users."""
+    common = tuple(SyntheticData.model_fields)
+    synthetic = [
+        {
+            "name": name,
+            "family": "synthetic",
+            "summary": section.population_type.summary,
+            "source": "made from the seed",
+            "users": None,
+            "samples": None,
+            "license": None,
+            "settings": _settings(section, common),
+        }
+        for name, section in SYNTHETIC.items()
+    ]
+    table = {
+        "name": "table",
+        "family": "table",
+        "summary": "any CSV or Parquet file with a user column",
+        "source": "your file",
+        "users": None,
+        "samples": None,
+        "license": None,
+        "settings": _settings(TableData, ("kind",)),
+    }
+    public = [
+        {
+            "name": entry.name,
+            "family": "public",
+            "summary": entry.summary,
+            "source": entry.address,
+            "users": entry.users,
+            "samples": entry.samples,
+            "license": entry.license,
+            "settings": _settings(TableColumns, ()),
+        }
+        for entry in PUBLIC_DATASETS.values()
+    ]
+    return [*synthetic, table, *public]
+
+
+def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:
+    """Setting -> description."""
+    return {name: field.description or "" for name, field in model.model_fields.items() if name not in left_out}

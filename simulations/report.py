@@ -1,0 +1,144 @@
+"""report.html: one page, complete in itself, made from the files of a run directory and nothing else."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from simulations.evaluation import main_metric
+from simulations.explain import METRICS, NUMBERS, shown
+from simulations.plots import course_chart, score_chart
+from userdp.errors import BadInput
+
+_NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
+INITIAL, NON_PRIVATE = "initial model", "without privacy"
+
+
+def render(directory: Path) -> Path:
+    """Write report.html into a run directory.
+
+    Returns:
+        Its path.
+
+    Raises:
+        BadInput: the directory does not hold a run's files.
+    """
+    for name in _NEEDED:
+        if not (directory / name).is_file():
+            raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
+    environment = Environment(
+        loader=PackageLoader("simulations"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = shown
+    page = environment.get_template("report.html.j2").render(**_content(directory))
+    path = directory / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _content(directory: Path) -> dict[str, Any]:
+    """What the template shows."""
+    result, plan, guarantee = (_json(directory / name) for name in ("result.json", "plan.json", "guarantee.json"))
+    config = (directory / "config.toml").read_text(encoding="utf-8")
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    data = _json(directory / "data.json") if (directory / "data.json").is_file() else {}
+    return {
+        "result": result,
+        "plan": plan,
+        "guarantee": guarantee,
+        "data": data,
+        "config": config,
+        "requested": tomllib.loads(config)["privacy"],
+        "verdict": verdict(result),
+        "promise": promise(guarantee),
+        "charts": _charts(rounds, result),
+        "numbers": _numbers(plan),
+        "metrics": _metrics(result),
+        "tests_failed": _failed_tests(rounds),
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def verdict(result: dict[str, Any]) -> tuple[str, str]:
+    """(good | bad | none, one or two sentences): is the model better than doing nothing?"""
+    if "error" in result:
+        return "bad", f"The run stopped early: {result['error']}. What follows is what it had by then."
+    metrics, initial = result["metrics"], result["reference"]["initial"]
+    main = main_metric(metrics)
+    if main is None or metrics[main] is None or initial.get(main) is None:
+        return (
+            "none",
+            "There was nothing to measure the model with: hold out users (data.test_users, data.test_fraction).",
+        )
+    name, before, after = main.replace("_", " "), shown(initial[main]), shown(metrics[main])
+    if not result["better_than_initial"]:
+        return "bad", (
+            f"Worse than doing nothing: the {name} is {after}, against {before} for the initial model, which needs no "
+            "data. Do not use this model; the plan below says what the noise and the tests cost."
+        )
+    sentence = f"The {name} fell from {before} to {after}."
+    free = (result["reference"]["non_private"] or {}).get(main)
+    if free is not None and result["strategy"] != "non_private":
+        sentence += f" Without privacy it would be {shown(free)}."
+    return "good", sentence
+
+
+def promise(guarantee: dict[str, Any]) -> str:
+    """The guarantee in plain words."""
+    if not guarantee["holds"]:
+        return "No privacy is promised: treat the model as if it were the data."
+    whom = "any one person (user), with all their samples," if guarantee["unit"] == "user" else "any one SINGLE SAMPLE"
+    change = "were replaced" if guarantee["relation"] == "replace_one" else "were added or left out"
+    epsilon = guarantee["epsilon"]
+    factor = f"{2.718281828**epsilon:.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
+    words = (
+        f"If {whom} {change}, no outcome would become more than {factor} times as likely or unlikely (epsilon = "
+        f"{shown(epsilon)}), except with probability {shown(guarantee['delta'])} (delta)."
+    )
+    if guarantee["unit"] == "sample":
+        words += " This does NOT protect a person who holds several samples."
+    return words
+
+
+def _charts(rounds: pd.DataFrame, result: dict[str, Any]) -> dict[str, str]:
+    charts = {}
+    main = main_metric(result["metrics"])
+    if main is not None and f"metric.{main}" in rounds and rounds[f"metric.{main}"].notna().any():
+        reference = result["reference"]
+        lines = {INITIAL: reference["initial"].get(main), NON_PRIVATE: (reference["non_private"] or {}).get(main)}
+        charts["course"] = course_chart(rounds, main, {name: line for name, line in lines.items() if line is not None})
+    if {"fact.score_private", "fact.threshold"} <= set(rounds.columns):
+        charts["score"] = score_chart(rounds)
+    return charts
+
+
+def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
+    """(name, value, what it means) of every number of the plan."""
+    top = ("rounds", "cohort", "users", "users_needed", "noise", "signal", "pass_probability")
+    values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
+    return [(name.replace("_", " "), value, NUMBERS.get(name, "")) for name, value in values.items()]
+
+
+def _metrics(result: dict[str, Any]) -> list[tuple[str, list[Any], str]]:
+    """(name, [this run, initial, without privacy], what it means) of every metric."""
+    columns = (result["metrics"], result["reference"]["initial"], result["reference"]["non_private"] or {})
+    return [
+        (name.replace("_", " "), [column.get(name) for column in columns], METRICS.get(name, ""))
+        for name in result["metrics"]
+    ]
+
+
+def _failed_tests(rounds: pd.DataFrame) -> int:
+    """Batches or phases that did not pass their test."""
+    return int((rounds["fact.passed"] == 0).sum()) if "fact.passed" in rounds else 0

@@ -1,0 +1,102 @@
+"""The files of a run: written as it goes, each replaced as a whole, so that a run that stops leaves what it had."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from strategies.base import RoundRecord
+from userdp.errors import BadInput
+from userdp.problems import Vector
+
+FILES = (
+    "config.toml",
+    "plan.json",
+    "data.json",
+    "rounds.parquet",
+    "model.npz",
+    "guarantee.json",
+    "result.json",
+    "report.html",
+)
+"""Everything that a run writes; a rerun removes these first and leaves other files alone."""
+
+_SECONDS_BETWEEN_WRITES = 2.0
+
+
+class RunDirectory:
+    """Writes a run's files.
+
+    Args:
+        path: the folder; made if needed.
+
+    Raises:
+        BadInput: the folder cannot be made or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = -math.inf
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                (path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"output.directory: {path} cannot be written ({type(error).__name__}); choose another folder"
+            ) from None
+
+    def text(self, name: str, content: str) -> None:
+        """Write a text file."""
+        self._replace(name, lambda partial: partial.write_text(content, encoding="utf-8"))
+
+    def json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a JSON file; numbers that are not finite become null."""
+        self.text(name, json.dumps(plain(values), indent=2) + "\n")
+
+    def progress(self, rounds: Sequence[RoundRecord], x: Vector, *, now: bool = False) -> None:
+        """Write rounds and the released model, at most every two seconds unless ``now``."""
+        if not now and time.monotonic() - self._written < _SECONDS_BETWEEN_WRITES:
+            return
+        frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_EMPTY))
+        self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
+        self._replace("model.npz", lambda partial: _save(partial, x))
+        self._written = time.monotonic()
+
+    def _replace(self, name: str, write: Any) -> None:
+        partial = self.path / f".{name}.partial"
+        write(partial)
+        os.replace(partial, self.path / name)
+
+
+_EMPTY = ("round", "seconds", "missing_users", "non_finite_users", "spent_epsilon")
+
+
+def flat(record: RoundRecord) -> dict[str, float | int | None]:
+    """One row of rounds.parquet: the strategy's facts as "fact.*", metrics as "metric.*"."""
+    row: dict[str, float | int | None] = {name: getattr(record, name) for name in _EMPTY}
+    row |= {f"fact.{name}": value for name, value in record.facts.items()}
+    row |= {f"metric.{name}": value for name, value in record.metrics.items()}
+    return row
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON has: numbers that are not finite become None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _save(path: Path, x: Vector) -> None:
+    with path.open("wb") as file:
+        np.savez(file, x=x)
