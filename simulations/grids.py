@@ -6,6 +6,7 @@ its users as missing.
 """
 
 import logging
+import os
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,15 +34,17 @@ DEFAULT_NODES = 8
 _NODE_FAILED = 1
 
 
-def shards(users: int, users_per_node: int | None = None) -> list[NDArray[np.int64]]:
+def shards(users: int, users_per_node: int | None = None, *, nodes: int = DEFAULT_NODES) -> list[NDArray[np.int64]]:
     """Users 0..n-1 cut into consecutive blocks, one a node.
 
     Args:
         users: n.
-        users_per_node: block size (the last block may be smaller); n / 8, rounded up, if not given.
+        users_per_node: block size (the last block may be smaller).
+        nodes: number of blocks, as even as possible, if no block size is given; never more than users.
     """
-    size = users_per_node or -(-users // DEFAULT_NODES)
-    return [np.arange(first, min(first + size, users)) for first in range(0, users, size)]
+    if users_per_node is None:
+        return np.array_split(np.arange(users), min(nodes, users))
+    return [np.arange(first, min(first + users_per_node, users)) for first in range(0, users, users_per_node)]
 
 
 class InMachineGrid(Grid):
@@ -202,7 +205,9 @@ class RayGrid(InMachineGrid):
         workers: int | None = None,
         address: str | None = None,
     ) -> None:
-        import ray
+        # A node's computation never uses a GPU that Ray would have to hide.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray  # noqa: PLC0415 -- a second's import that local runs do not need
 
         super().__init__(len(user_blocks))
         self._ray = ray

@@ -14,6 +14,9 @@ from userdp.problems.base import Problem, Vector
 MEMORY_BYTES = 1 << 29
 """A node whose samples fit in this many bytes keeps them; a larger one reads or makes them again at each pass."""
 
+ROW_BYTES = 1 << 26
+"""Rows worked on at once, in bytes: wide models get fewer users a block."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -45,7 +48,7 @@ class Node:
         self._federation = federation
         self._local: ColumnarFederation | None = None
         self.clipped_samples = 0
-        if int(federation.sizes[self.users].sum()) * federation.sample_bytes <= MEMORY_BYTES:
+        if len(self.users) and int(federation.sizes[self.users].sum()) * federation.sample_bytes <= MEMORY_BYTES:
             bounded, self.clipped_samples = problem.bound(federation.block(self.users))
             self._local = ColumnarFederation(bounded)
 
@@ -65,7 +68,8 @@ class Node:
         values = np.zeros((1 if summed else len(users), self.problem.dimension))
         non_finite = 0
         source, ids = (self._local, positions) if self._local is not None else (self._federation, users)
-        for where, block in source.blocks(ids):
+        max_users = max(1, ROW_BYTES // (8 * self.problem.dimension))
+        for where, block in source.blocks(ids, max_users=max_users):
             rows, bad = computation(self.problem, x, self._bounded(block))
             non_finite += bad
             if summed:

@@ -61,8 +61,10 @@ class Federation(ABC):
         """
         return _Selection(self, checked_users(users, self.users))
 
-    def blocks(self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES) -> Iterator[tuple[slice, Block]]:
-        """The samples of ``users`` in blocks of at most ``max_bytes`` (one user at least).
+    def blocks(
+        self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES, max_users: int | None = None
+    ) -> Iterator[tuple[slice, Block]]:
+        """The samples of ``users`` in blocks of at most ``max_bytes`` and ``max_users`` (one user at least).
 
         Yields:
             (positions in ``users``, block)
@@ -72,6 +74,8 @@ class Federation(ABC):
         while first < len(users):
             start = ends[first - 1] if first else 0
             last = max(first + 1, int(np.searchsorted(ends, start + max_bytes, side="right")))
+            if max_users is not None:
+                last = min(last, first + max_users)
             yield slice(first, last), self.block(users[first:last])
             first = last
 

@@ -1,0 +1,20 @@
+"""The Flower ServerApp of simulations: the same run as ``userdp run``, on whatever grid Flower gives it."""
+
+import logging
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from simulations.flower import output_directory, run_configuration
+from simulations.run import run
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the configuration and write its run directory."""
+    logging.basicConfig(level=logging.INFO)
+    config = run_configuration(context)
+    outcome = run(config, grid=grid, directory=output_directory(context, config))
+    logging.getLogger("userdp").info("results are in %s", outcome.directory)
