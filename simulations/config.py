@@ -87,8 +87,8 @@ class RunConfig(Section):
     data: AnyData
     privacy: PrivacySection
     strategy: AnyStrategy
-    engine: EngineSection = Field(default_factory=EngineSection)
-    output: OutputSection = Field(default_factory=OutputSection)
+    engine: EngineSection = EngineSection.model_validate({})
+    output: OutputSection = OutputSection.model_validate({})
 
     @property
     def strategy_options(self) -> dict[str, Any]:

@@ -209,7 +209,7 @@ class PublicData(TableColumns):
     def declared_users(self) -> int | None:
         """N, the public number of training users; the registry knows it unless small users are left out."""
         if self.users is None and self.min_samples == 1:
-            total = self._entry.users
+            total: int = self._entry.users
             return total - self.held_out(total)
         return self.users
 

@@ -176,13 +176,13 @@ class _TargetRange(ProblemSection):
         None, min_length=2, max_length=2, description="[low, high] of the target; targets are clipped into it."
     )
 
-    def _range(self, shape: Shape) -> dict[str, float]:
-        low, high = self.target_range or shape.target_range or (None, None)
-        meaning = "the range of the target"
-        return {
-            "low": self._declared("target_range", low, None, meaning),
-            "high": self._declared("target_range", high, None, meaning),
-        }
+    def _range(self, shape: Shape) -> tuple[float, float]:
+        declared = self.target_range or shape.target_range
+        if declared is None:
+            raise BadInput(
+                "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the target"
+            )
+        return declared[0], declared[1]
 
 
 class _CountBound(ProblemSection):
@@ -196,7 +196,8 @@ class SquaredSection(_TargetRange, _GeneralisedLinear):
     summary: ClassVar[str] = Squared.summary
 
     def _make(self, shape: Shape, seed: int) -> Problem:
-        return Squared(**self._arguments(shape), **self._range(shape))
+        low, high = self._range(shape)
+        return Squared(**self._arguments(shape), low=low, high=high)
 
 
 class PoissonSection(_CountBound, _GeneralisedLinear):
@@ -239,7 +240,8 @@ class OneHotSquaredSection(_TargetRange, _OneHot):
     summary: ClassVar[str] = OneHotSquared.summary
 
     def _make(self, shape: Shape, seed: int) -> Problem:
-        return OneHotSquared(shape.levels or 1, self.radius, ridge=self.ridge, **self._range(shape))
+        low, high = self._range(shape)
+        return OneHotSquared(shape.levels or 1, self.radius, ridge=self.ridge, low=low, high=high)
 
 
 class OneHotPoissonSection(_CountBound, _OneHot):

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -13,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 _INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 BLUE, ORANGE, GREEN, RED = "#3b82f6", "#e08e0b", "#16a34a", "#dc4c4c"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
     "axes.spines.right": False,
