@@ -5,7 +5,7 @@ Composition is exact for the worst such mechanisms, without discretisation:
 
 1. A dominating pair. For any history, the neighbouring transcripts of one participation are those of an
    (test_epsilon, 0)-DP step followed by a Gaussian, or within total variation test_delta of each other (see
-   `userdp.mechanisms.concentration_test`). Both are dominated by the product of randomised response at test_epsilon
+   `userdp.mechanisms.concentration_tests`). Both are dominated by the product of randomised response at test_epsilon
    (Kairouz, Oh, Viswanath 2015), a Gaussian, and an event of probability test_delta that reveals everything.
    Products of dominating pairs dominate adaptive compositions (Zhu, Dong, Wang 2022).
 2. k participations: the Gaussians are one Gaussian of noise multiplier ``z / sqrt(k)``; the privacy loss of k

@@ -1,6 +1,6 @@
 """Mechanisms that add noise or select, each with what it costs."""
 
-from userdp.mechanisms.concentration_test import (
+from userdp.mechanisms.concentration_tests import (
     AboveThreshold,
     ConcentrationTest,
     MinimumScore,
