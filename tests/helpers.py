@@ -1,0 +1,116 @@
+"""Builders shared by the tests of strategies, grids and faults. Importable by Ray actors, so no test lives here."""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import ArrayLike, NDArray
+
+from simulations.grids import LocalGrid, shards
+from strategies import PrivateResult, PublicFacts, UserLevelStrategy, model_vector
+from strategies.base import Gathered
+from userdp.accounting import Privacy
+from userdp.computations import Computation
+from userdp.data import Block, ColumnarFederation, Federation
+from userdp.node import Answer, Node
+from userdp.problems import Problem, Quadratic
+
+MARK = 77.0
+"""A first feature with this value marks the user whose node `FaultyQuadratic` makes fail."""
+
+
+def federation_of(values: ArrayLike, sizes: list[int] | None = None, targets: ArrayLike | None = None) -> Federation:
+    """(U, d) one sample a user, (U, m, d) m samples a user, or (N, d) samples with sizes."""
+    samples = np.asarray(values, dtype=np.float32)
+    if sizes is None:
+        sizes = [samples.shape[1] if samples.ndim == 3 else 1] * len(samples)
+    samples = np.ascontiguousarray(samples.reshape(-1, samples.shape[-1]))
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return ColumnarFederation(
+        Block(samples, offsets, None if targets is None else np.asarray(targets, dtype=np.float32))
+    )
+
+
+def local_grid(problem: Problem, federation: Federation, users_per_node: int | None = None) -> LocalGrid:
+    return LocalGrid([Node(problem, federation, users) for users in shards(federation.users, users_per_node)])
+
+
+class ChangedNode(Node):
+    """A node whose answers go through ``change``, which may also raise."""
+
+    def __init__(self, node: Node, change: Callable[[Answer], Answer]) -> None:
+        self.__dict__.update(node.__dict__)
+        self.change = change
+
+    def compute(self, x: NDArray[np.float64], users: NDArray[np.int64], computation: Computation) -> Answer:
+        return self.change(super().compute(x, users, computation))
+
+
+class ShuffledGrid(LocalGrid):
+    """Replies arrive in another order than messages were sent."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        return [replies[index] for index in np.random.default_rng(len(replies)).permutation(len(replies))]
+
+
+def run(
+    strategy: UserLevelStrategy, federation: Federation, users_per_node: int | None = None, **start: Any
+) -> PrivateResult:
+    with local_grid(strategy.problem, federation, users_per_node) as grid:
+        return strategy.start(grid, **start)
+
+
+def final(result: PrivateResult) -> NDArray[np.float64]:
+    return model_vector(result.arrays)
+
+
+def make(
+    strategy: type[UserLevelStrategy],
+    problem: Problem,
+    users: int,
+    epsilon: float = 1.0,
+    delta: float = 1e-6,
+    *,
+    unit: str = "user",
+    seed: int = 0,
+    facts: dict[str, int] | None = None,
+    **options: Any,
+) -> UserLevelStrategy:
+    privacy = Privacy(epsilon, delta, unit, allow_large_delta=delta * users >= 1)
+    return strategy(problem, PublicFacts(users, **(facts or {})), privacy, seed=seed, **options)
+
+
+def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x: NDArray[np.float64]) -> Gathered:
+    """What round ``index`` gathers at model x when everybody answers: the node's own code, without messages."""
+    request = strategy._ask(index)
+    node = Node(strategy.problem, federation, np.arange(federation.users))
+    answer = node.compute(x, request.users, request.computation)
+    values = answer.values[0] if request.computation.reduce == "sum" else answer.values
+    return Gathered(values, 0, answer.non_finite)
+
+
+class FaultyQuadratic(Quadratic):
+    """Fails on the block that holds the marked user, as ``fault`` says; once, if ``once`` names a file to remember by.
+
+    Faults: "raise", "exit" (the process dies), "sleep" (it never answers).
+    """
+
+    def __init__(self, dimension: int, fault: str, once: Path | None = None) -> None:
+        super().__init__(dimension, 100.0, 200.0)
+        self.fault, self.once = fault, once
+
+    def user_gradients(self, x: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+        if np.any(block.features[:, 0] == MARK) and not (self.once and self.once.exists()):
+            if self.once:
+                self.once.touch()
+            if self.fault == "exit":
+                os._exit(1)
+            if self.fault == "sleep":
+                time.sleep(600)
+            raise OSError("the data of user 3 cannot be read")
+        return super().user_gradients(x, block)

@@ -1,0 +1,99 @@
+"""Rows that leave a node: finite, clipped, in this order."""
+
+import numpy as np
+import pytest
+from helpers import federation_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from userdp.computations import COMPUTATIONS, Computation, clip_rows, finite_rows
+from userdp.errors import BadInput
+from userdp.problems import Quadratic
+
+entries = st.floats(allow_nan=False, allow_infinity=False, width=64)
+matrices = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=entries)
+norms = st.floats(1e-6, 1e6)
+
+
+@settings(deadline=None, max_examples=200)
+@given(matrices, norms)
+def test_a_clipped_row_never_exceeds_the_norm_even_where_squares_overflow(rows, clip_norm):
+    clipped = clip_rows(rows, clip_norm)
+    assert np.isfinite(clipped).all()
+    assert np.all(np.linalg.norm(clipped, axis=1) <= clip_norm * (1 + 1e-12))
+
+
+@settings(deadline=None, max_examples=200)
+@given(matrices, norms)
+def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
+    clipped = clip_rows(rows, clip_norm)
+    scale = np.abs(rows).max(axis=1)
+    for row, new, largest in zip(rows, clipped, scale, strict=True):
+        if largest == 0:
+            assert not new.any()
+            continue
+        # The smallest numbers have few bits: their quotients are exact to one unit of the smallest number only.
+        direction = row / largest
+        length = largest * np.linalg.norm(direction)
+        expected = direction * min(largest, clip_norm / np.linalg.norm(direction))
+        np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-320)
+        if length <= clip_norm * (1 - 1e-12):
+            np.testing.assert_allclose(new, row, rtol=1e-12, atol=1e-320)
+
+
+@pytest.mark.parametrize("size", [1e300, 1e155, 1e-160, 5e-324])
+def test_extreme_rows_are_clipped_by_hand(size):
+    rows = np.array([[size, 0.0], [0.0, -size], [0.0, 0.0]])
+    length = min(size, 2.0)
+    np.testing.assert_allclose(clip_rows(rows, 2.0), [[length, 0.0], [0.0, -length], [0.0, 0.0]], rtol=1e-12, atol=0)
+
+
+@settings(deadline=None, max_examples=100)
+@given(arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=st.floats(width=64)))
+def test_rows_with_a_value_that_is_not_finite_become_zero_and_are_counted(rows):
+    bad = ~np.isfinite(rows).all(axis=1)
+    cleaned, count = finite_rows(rows)
+    assert count == bad.sum()
+    assert not cleaned[bad].any()
+    np.testing.assert_array_equal(cleaned[~bad], rows[~bad])
+
+
+def test_finite_rows_are_not_copied():
+    rows = np.ones((3, 2))
+    assert finite_rows(rows)[0] is rows
+
+
+def test_pfl_nan_cannot_pass_the_clip(monkeypatch):
+    """Rows are made finite BEFORE they are clipped: a clip alone would let NaN, and turn infinity into NaN."""
+    broken = np.array([[np.nan, 1.0], [np.inf, 0.0], [-np.inf, np.inf], [3.0, 4.0]])
+    monkeypatch.setitem(COMPUTATIONS, "user_gradient", lambda problem, x, block: broken)
+    problem, federation = Quadratic(2, 1.0, 1.0), federation_of(np.zeros((4, 2)))
+    rows, count = Computation(clip_norm=1.0)(problem, np.zeros(2), federation.block(np.arange(4)))
+    assert count == 3
+    np.testing.assert_allclose(rows, [[0, 0], [0, 0], [0, 0], [0.6, 0.8]])
+
+
+def test_rows_without_a_clip_stay_as_they_are():
+    problem, federation = Quadratic(2, 100.0, 1.0), federation_of([[3.0, 4.0], [30.0, 40.0]])
+    rows, count = Computation()(problem, np.zeros(2), federation.block(np.arange(2)))
+    assert count == 0
+    np.testing.assert_allclose(rows, [[-3, -4], [-30, -40]])
+
+
+def test_the_sum_of_clipped_samples_is_the_sum_of_clipped_samples():
+    problem = Quadratic(2, 100.0, 1.0)
+    block = federation_of([[3.0, 4.0], [30.0, 40.0], [0.0, 0.5]], sizes=[2, 1]).block(np.arange(2))
+    computation = Computation("clipped_sample_sum", parameters={"sample_clip_norm": 1.0})
+    rows, _ = computation(problem, np.zeros(2), block)
+    np.testing.assert_allclose(rows, [[-1.2, -1.6], [0.0, -0.5]])
+    held, _ = Computation("clipped_sample_sum", clip_norm=1.0, parameters={"sample_clip_norm": 1.0})(
+        problem, np.zeros(2), block
+    )
+    np.testing.assert_allclose(held, [[-0.6, -0.8], [0.0, -0.5]])
+
+
+def test_an_unknown_computation_is_refused_by_name():
+    block = federation_of([[0.0]]).block(np.arange(1))
+    with pytest.raises(BadInput, match="computation 'hessian' is unknown; there are clipped_sample_sum, user_gradient"):
+        Computation("hessian")(Quadratic(1, 1.0, 1.0), np.zeros(1), block)
