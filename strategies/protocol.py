@@ -96,12 +96,10 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:
     """A node's answer as records; ``share`` keeps the arrays themselves (same machine only)."""
     wrap = SharedArray if share else Array
-    return RecordDict(
-        {
-            "answer": ArrayRecord({"users": wrap(answer.users), "values": wrap(answer.values)}),
-            "facts": MetricRecord({"non_finite": answer.non_finite}),
-        }
-    )
+    # Entry by entry: a record made from a dictionary would serialise and copy each array.
+    arrays = ArrayRecord()
+    arrays["users"], arrays["values"] = wrap(answer.users), wrap(answer.values)
+    return RecordDict({"answer": arrays, "facts": MetricRecord({"non_finite": answer.non_finite})})
 
 
 def read_answer(message: Message) -> Answer:
@@ -114,8 +112,10 @@ def read_answer(message: Message) -> Answer:
         arrays = cast(ArrayRecord, message.content["answer"])
         users, values = arrays["users"].numpy(), arrays["values"].numpy()
         non_finite = int(cast(MetricRecord, message.content["facts"])["non_finite"])  # type: ignore[arg-type]
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError) as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
+    if users.dtype.kind not in "iu" or values.dtype.kind not in "fiu":
+        raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {values.dtype})")
     return Answer(np.asarray(users, dtype=np.int64), np.asarray(values, dtype=np.float64), non_finite)
 
 
