@@ -3,7 +3,7 @@
 | message | server -> node | node -> server |
 |---|---|---|
 | query | nothing | ``roster``: the users it holds; ``facts``: samples clipped into the declared bounds |
-| train | ``model``, ``cohort`` (users to answer for), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
+| train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
 """
 
 from typing import cast
