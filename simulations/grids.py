@@ -11,6 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from strategies.protocol import answer_content, answer_message, read_model, read_request, roster_content
 from userdp.computations import Computation
@@ -148,8 +149,14 @@ class LocalGrid(InMachineGrid):
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One BLAS thread, as in a Ray actor: results must not depend on how many there are."""
-    with threadpool_limits(limits=1, user_api="blas"):
+    with _thread_pools().limit(limits=1, user_api="blas"):
         yield
+
+
+@lru_cache(maxsize=1)
+def _thread_pools() -> ThreadpoolController:
+    """Looked for at the first round and kept: finding the libraries takes milliseconds, as long as a small round."""
+    return ThreadpoolController()
 
 
 class _Worker:
@@ -179,7 +186,7 @@ class _Worker:
         except UserdpError as error:
             return error
         except Exception as error:
-            return RuntimeError(type(error).__name__)
+            return RunFailed(type(error).__name__)
         return answer.users, answer.values, answer.non_finite
 
 
@@ -247,7 +254,8 @@ class RayGrid(InMachineGrid):
         pending: dict[Any, tuple[int, list[Message]]] = {}
         models: dict[int, NDArray[np.float64]] = {}
         for worker, part in self._by_worker(messages).items():
-            x, tasks = np.zeros(0), []
+            x = np.zeros(0)
+            tasks: list[tuple[int, NDArray[np.int64] | None, Computation | None]] = []
             for message in part:
                 if message.metadata.message_type == MessageType.QUERY:
                     tasks.append((message.metadata.dst_node_id, None, None))
