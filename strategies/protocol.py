@@ -17,6 +17,8 @@ from userdp.errors import BadInput
 from userdp.node import Answer, Node
 
 _PARAMETER = "parameter."
+_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
+"""What reading records can raise when they hold something else than the protocol's."""
 
 
 class SharedArray(Array):
@@ -28,12 +30,12 @@ class SharedArray(Array):
     def __init__(self, array: NDArray[np.generic]) -> None:
         self.__dict__.update(array=array, dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray")
 
-    @property  # type: ignore[override]
-    def data(self) -> bytes:
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
         """Serialised on demand."""
         return Array(self.__dict__["array"]).data
 
-    def numpy(self) -> NDArray[np.generic]:  # type: ignore[override]
+    def numpy(self) -> NDArray[np.generic]:
         """The array itself."""
         return cast(NDArray[np.generic], self.__dict__["array"])
 
@@ -112,7 +114,7 @@ def read_answer(message: Message) -> Answer:
         arrays = cast(ArrayRecord, message.content["answer"])
         users, values = arrays["users"].numpy(), arrays["values"].numpy()
         non_finite = int(cast(MetricRecord, message.content["facts"])["non_finite"])  # type: ignore[arg-type]
-    except (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError) as error:
+    except _MALFORMED as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
     if users.dtype.kind not in "iu" or values.dtype.kind not in "fiu":
         raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {values.dtype})")
@@ -127,6 +129,22 @@ def roster_content(users: NDArray[np.int64], clipped_samples: int) -> RecordDict
             "facts": MetricRecord({"clipped_samples": clipped_samples}),
         }
     )
+
+
+def read_roster(message: Message) -> tuple[NDArray[np.int64], int]:
+    """Users and clipped samples in the reply to a query.
+
+    Raises:
+        BadInput: the reply does not hold them.
+    """
+    try:
+        users = cast(ArrayRecord, message.content["roster"])["users"].numpy()
+        clipped = int(cast(MetricRecord, message.content["facts"])["clipped_samples"])  # type: ignore[arg-type]
+    except _MALFORMED as error:
+        raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
+    if users.dtype.kind not in "iu" or users.ndim != 1:
+        raise BadInput(f"a reply does not follow the protocol (users are {users.dtype} of shape {users.shape})")
+    return np.asarray(users, dtype=np.int64), clipped
 
 
 def answer_message(node: Node, message: Message, *, share: bool = False) -> Message:

@@ -4,11 +4,12 @@ import logging
 import time
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from userdp.errors import RunFailed
+from strategies.protocol import read_roster
+from userdp.errors import BadInput, RunFailed
 
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2
@@ -39,7 +40,7 @@ class Roster:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
         Raises:
-            RunFailed: two nodes claim one user, or a node claims a user outside 0..n-1.
+            RunFailed: two nodes claim one user, a node claims a user outside 0..n-1, or does not follow the protocol.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()
@@ -62,13 +63,13 @@ class Roster:
         if reply.has_error():
             log.warning("node %d could not say whom it holds: %s", node, reply.error.reason)
             return
-        arrays, facts = reply.content["roster"], reply.content["facts"]
-        if not isinstance(arrays, ArrayRecord) or not isinstance(facts, MetricRecord):
-            raise RunFailed(f"node {node} answered the roster query with other records than the protocol's")
-        users = np.asarray(arrays["users"].numpy(), dtype=np.int64)
+        try:
+            users, clipped_samples = read_roster(reply)
+        except BadInput as error:
+            raise RunFailed(f"node {node} could not be asked whom it holds: {error}") from error
         if users.size and (users.min() < 0 or users.max() >= len(self._owner)):
             raise RunFailed(
-                f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan was made for {len(self._owner)} users"
+                f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan is for {len(self._owner)} users"
             )
         if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
             raise RunFailed(
@@ -76,7 +77,7 @@ class Roster:
             )
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)
-        self.clipped_samples += int(facts["clipped_samples"])  # type: ignore[arg-type]
+        self.clipped_samples += clipped_samples
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""
