@@ -119,9 +119,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 def test_a_node_that_answers_the_query_with_something_else_is_refused(content):
-    with pytest.raises(
-        RunFailed, match="node 1 could not be asked .*: a reply does not follow the protocol"
-    ):
+    with pytest.raises(RunFailed, match=r"node 1 could not be asked .*: a reply does not follow the protocol"):
         Roster(2).gather(ScriptedGrid([content]), timeout=1)
 
 
