@@ -273,14 +273,14 @@ class UserLevelStrategy(Strategy):
             after a failure.
 
         Raises:
-            BadInput: num_rounds disagrees with the plan.
+            BadInput: num_rounds disagrees with the plan, or the initial model lies outside the domain.
             RunFailed: too many users are missing.
         """
         if num_rounds is not None and num_rounds != self.plan.rounds:
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         self.summary()
         arrays = model_record(self.problem.initial()) if initial_arrays is None else initial_arrays
-        self._released = model_vector(arrays)
+        self._released = self._checked_initial(arrays)
         self._roster.gather(grid, roster_timeout)
         self.result = PrivateResult(
             arrays=arrays,
@@ -300,6 +300,15 @@ class UserLevelStrategy(Strategy):
             arrays = arrays if next_arrays is None else next_arrays
             self._record(server_round, metrics, time.perf_counter() - started, evaluate_fn, on_round)
         return self.result
+
+    def _checked_initial(self, arrays: ArrayRecord) -> Vector:
+        x = model_vector(arrays)
+        if x.shape != (self.problem.dimension,) or not np.array_equal(self.problem.domain.project(x), x):
+            raise BadInput(
+                f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on which its "
+                "certificate was computed"
+            )
+        return x
 
     def _record(
         self,

@@ -129,9 +129,18 @@ class LocalizedRobustSGD(UserLevelStrategy):
         )
 
     @property
+    def _projects(self) -> bool:
+        """Whether iterates inside a phase stay in the domain; a linear loss needs it only at the release."""
+        return self.problem.certificate.smoothness != 0 or self.options.constants == "paper"
+
+    @property
     def _scale(self) -> float:
-        """l2 radius of the domain: the distance that there is to learn (no limit on an unbounded domain)."""
-        return self.problem.domain.radius * math.sqrt(self.problem.dimension)
+        """l2 norm of the longest way that there is to go: the noise of the release is compared with it."""
+        root = math.sqrt(self.problem.dimension)
+        if self._projects:
+            return self.problem.domain.radius * root
+        last = self._chosen.phases[-1]
+        return (self.problem.certificate.lipschitz or math.inf) * last.learning_rate * (last.steps + 1) / 2 * root
 
     @property
     def _user_deviation(self) -> float:
@@ -298,7 +307,9 @@ class LocalizedRobustSGD(UserLevelStrategy):
         score = concentration_score(gathered.values, self._chosen.kernel)
         self.facts = {"phase": number + 1, "score_private": score, "threshold": phase.test.threshold}
         self._halted = not self._session.observe(score)
-        x = self.problem.domain.project(x - phase.learning_rate * self._chosen.estimator(gathered.values))
+        x = x - phase.learning_rate * self._chosen.estimator(gathered.values)
+        if self._projects:
+            x = self.problem.domain.project(x)
         self._sum += x
         if self._halted:
             self.facts["passed"] = 0.0

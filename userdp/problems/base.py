@@ -46,7 +46,8 @@ class Certificate:
         convex: A1.
         lipschitz: A2, bound on ``||grad f||_inf``; None when there is no bound.
         gradient_norm: bound on ``||grad f||_2``; None when there is no bound.
-        smoothness: A3, bound on the largest absolute row sum of the Hessian; None when there is no bound.
+        smoothness: A3, bound on the largest absolute row sum of the Hessian; None when there is no bound. Zero means
+            that the loss is linear in x everywhere, not only on the domain.
         diagonally_dominant: A4, ``|H_jj| >= sum_k!=j |H_jk|``; with A1 and A3 it makes a gradient step of size
             at most ``2 / smoothness`` 1-Lipschitz in the sup norm.
         strong_convexity: lower bound on the smallest eigenvalue of the Hessian (utility only, no proof needs it).
