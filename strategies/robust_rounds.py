@@ -44,12 +44,12 @@ class RobustRoundsOptions(StrategyOptions):
 class RobustRounds(UserLevelStrategy):
     """A robust private gradient every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss, convex or not. In each round one
-    Laplace test of the cohort's concentration score (sensitivity below 2): if the users do not agree within rho it passes
-    with probability at most delta_test, so what follows it adds at most delta_test; if they do, the estimate has l2
-    sensitivity sqrt(d) times its sup sensitivity and gets Gaussian noise. A user is in one round an epoch: parallel within
-    an epoch, composed over epochs. Every iterate is a released value: nodes and outsiders are protected from each other
-    even if the other nodes answer arbitrarily; the server is trusted.
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss, convex or not. In each
+    round one Laplace test of the cohort's concentration score (sensitivity below 2): if the users do not agree
+    within rho it passes with probability at most delta_test, so what follows it adds at most delta_test; if they
+    do, the estimate has l2 sensitivity sqrt(d) times its sup sensitivity and gets Gaussian noise. A user is in one
+    round an epoch: parallel within an epoch, composed over epochs. Every iterate is a released value: nodes and
+    outsiders are protected from each other even if the other nodes answer arbitrarily; the server is trusted.
     """
 
     name: ClassVar[str] = "robust_rounds"
@@ -124,9 +124,21 @@ class RobustRounds(UserLevelStrategy):
         )
 
     def _choose(self, batch: int) -> tuple[MinimumScore, float]:
-        """The split of the budget and the radius with the least noise.
+        """The split of the budget and the radius with the least noise."""
+        best = self._best(batch)
+        if best is None:
+            raise PopulationTooSmall(
+                f"data.users = {self.public.users} in {self.options.rounds} rounds give cohorts of {batch} users; a "
+                f"cohort that passes its test takes {self._fewest()}: use fewer strategy.rounds, more users, or a "
+                "larger privacy.epsilon"
+            )
+        share, radius = best
+        return self._test_for(batch, share, radius), radius
 
-        With the user's own radius: the smallest share of epsilon whose test is passed by users who all agree but a tenth.
+    def _best(self, batch: int) -> tuple[float, float] | None:
+        """(share of epsilon for the test, radius) with the least noise; None if no test can be passed.
+
+        With the user's own radius: the smallest share whose test is passed when nine pairs of users in ten agree.
         """
         options = self.options
         best: tuple[float, float, float] | None = None
@@ -150,20 +162,21 @@ class RobustRounds(UserLevelStrategy):
             )
             if best is None or spread < best[0]:
                 best = (spread, share, radius)
-        if best is None:
-            raise PopulationTooSmall(
-                f"data.users = {self.public.users} in {options.rounds} rounds give cohorts of {batch} users; a cohort that "
-                f"passes its test takes about {self._fewest()}: use fewer strategy.rounds, more users, or a larger epsilon"
-            )
-        return self._test_for(batch, best[1], best[2]), best[2]
+        return None if best is None else best[1:]
 
     def _fewest(self) -> int:
-        """Smallest cohort whose test users pass who all agree, at the largest share of the budget."""
+        """Smallest cohort for which `_best` finds something, by bisection."""
         test = self._test_for(MINIMUM_BATCH, _SHARES[-1], 1.0)
         failure = self.options.failure / 2 / self.options.rounds
-        return minimum_batch(
-            MinimumScore, test.kernel, epsilon=test.epsilon, delta=test.delta, steps=1, failure=failure
-        )
+        # Users who all agree need at least this many; those who only nearly agree need more.
+        low = minimum_batch(MinimumScore, test.kernel, epsilon=test.epsilon, delta=test.delta, steps=1, failure=failure)
+        high = low
+        while self._best(high) is None:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._best(middle) is None else (low, middle)
+        return high
 
     @property
     def _user_deviation(self) -> float:
@@ -182,7 +195,8 @@ class RobustRounds(UserLevelStrategy):
             epsilon=epsilon_of(self._cost, self.options.epochs, self.privacy.delta),
             delta=self.privacy.delta,
             accountant=f"{ACCOUNTANT}, parallel within an epoch",
-            adversary="against other nodes and whoever sees every iterate; the server is trusted with the users' gradients",
+            adversary="against other nodes and whoever sees every iterate; "
+            "the server is trusted with the users' gradients",
             assumptions=ROUND_ASSUMPTIONS,
             holds=True,
         )
