@@ -114,3 +114,20 @@ class FaultyQuadratic(Quadratic):
                 time.sleep(600)
             raise OSError("the data of user 3 cannot be read")
         return super().user_gradients(x, block)
+
+
+WILD = np.array([0.0, 1.0, -1.0, 0.3, 1e300, -1e300, 5e-324, np.nan, np.inf, -np.inf])
+"""What a user of `Wild` may answer in a coordinate."""
+
+
+class Wild(Quadratic):
+    """Each user's one sample says which entries of `WILD` its gradient has: the worst users there can be."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension, 100.0, 200.0)
+
+    def user_gradients(self, x: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+        return np.asarray(WILD[block.features.astype(np.int64)])
+
+    def sample_gradients(self, x: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+        return np.asarray(WILD[block.features.astype(np.int64)])

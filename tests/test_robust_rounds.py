@@ -1,0 +1,212 @@
+"""Robust rounds: one round's release as a mechanism, its plan, and its behaviour."""
+
+import numpy as np
+import pytest
+from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from strategies import RobustRounds
+from userdp.accounting import epsilon_of
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators import concentration_score, replacement_bound
+from userdp.problems import Linear, Quadratic, TorchProblem
+from userdp.randomness import stream
+
+codes = st.integers(0, len(WILD) - 1)
+VARIANTS = [
+    {"estimate": "winsorized", "kernel": "ramp"},
+    {"estimate": "debiased", "statistic": "median", "kernel": "exp"},
+    {"estimate": "debiased", "statistic": "trimmed_mean", "kernel": "ramp"},
+]
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=["ours", "paper", "mixed"])
+
+
+def tiny(batch=40, **options):
+    options = {"rounds": 1, "radius": 1.0, "estimate": "winsorized"} | options
+    return make(RobustRounds, Wild(2), batch, epsilon=20.0, delta=0.01, **options)
+
+
+def aligned(method, rows):
+    """Whether the rows of some user, as a centre, show that the batch is aligned (sufficient, not necessary)."""
+    distances = np.abs(rows[:, None] - rows).max(axis=2)
+    return ((distances <= method._estimator.radius).sum(axis=1) >= 2 * len(rows) / 3).any()
+
+
+# --- Formal guarantee: sensitivities of one whole round -------------------------------------------------------------
+
+
+@each_variant
+@settings(deadline=None, max_examples=60)
+@given(
+    arrays(np.int64, (13, 2), elements=codes),
+    arrays(np.int64, (2,), elements=codes),
+    st.integers(0, 39),
+    st.integers(0, 10**6),
+)
+def test_replacing_one_user_moves_the_estimate_and_the_score_by_at_most_what_is_stated(
+    variant, outliers, other, who, seed
+):
+    """Two thirds of the users agree within rho, a third and the replaced one answer anything at all."""
+    method = tiny(**variant)
+    rng = np.random.default_rng(seed)
+    data = np.concatenate([rng.choice([0, 1, 3], size=(27, 2), p=[0.3, 0.3, 0.4]), outliers])
+    data = data[rng.permutation(40)]
+    neighbour = data.copy()
+    neighbour[who] = other
+    rows = [gathered(method, federation_of(users), 0, np.zeros(2)).values for users in (data, neighbour)]
+    scores = [concentration_score(values, method._kernel) for values in rows]
+    assert abs(scores[0] - scores[1]) <= replacement_bound(40) + 1e-9
+    assert method._test.sensitivity == pytest.approx(replacement_bound(40))
+    if not any(aligned(method, values) for values in rows):
+        assert min(scores) <= method._kernel.unaligned_bound(40) + 1e-9
+        return
+    with np.errstate(over="ignore"):
+        moved = np.linalg.norm(method._estimator(rows[0]) - method._estimator(rows[1]))
+    assert moved <= method._mechanism.l2_sensitivity * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("variant", "share"), list(zip(VARIANTS, [0.6, 0.65, 0.9], strict=True)))
+def test_the_stated_sensitivity_is_nearly_attained_by_one_user_far_out(variant, share):
+    """The batch passes its test, one user goes from one end of the world to the other."""
+    method = tiny(**variant)
+    data = np.zeros((40, 2), dtype=int)
+    data[7] = 4
+    opposite = data.copy()
+    opposite[7] = 5
+    rows = [gathered(method, federation_of(users), 0, np.zeros(2)).values for users in (data, opposite)]
+    assert concentration_score(rows[0], method._kernel) > method._test.threshold
+    moved = np.linalg.norm(method._estimator(rows[0]) - method._estimator(rows[1]))
+    assert share * method._mechanism.l2_sensitivity <= moved <= method._mechanism.l2_sensitivity
+
+
+def test_winsorised_sensitivity_falls_with_the_cohort_and_the_papers_does_not():
+    def noise(users, **options):
+        method = make(RobustRounds, Linear(2, 1.0), users, epsilon=2.0, delta=1e-6, rounds=1, radius=1.0, **options)
+        return method._estimator.sup_sensitivity(users)
+
+    assert noise(4000) < noise(1000) / 3.9
+    assert noise(4000, estimate="debiased", statistic="median") >= 2.0
+
+
+# --- The plan -------------------------------------------------------------------------------------------------------
+
+
+@each_variant
+@pytest.mark.parametrize(("epsilon", "epochs", "radius"), [(1.0, 1, None), (1.0, 1, 0.5), (3.0, 3, None)])
+def test_the_plan_spends_the_budget_and_not_more(variant, epsilon, epochs, radius):
+    options = {"rounds": 6, "epochs": epochs, "radius": radius} | variant
+    method = make(RobustRounds, Linear(3, 1.0), 30_000, epsilon, 1e-6, facts={"min_samples": 100}, **options)
+    plan = method.plan
+    assert 0.99 * epsilon < plan.guarantee.epsilon <= epsilon
+    assert plan.guarantee.epsilon == epsilon_of(method._cost, epochs, 1e-6)
+    assert plan.cohort == 30_000 * epochs // 6
+    assert (plan.pass_probability is None) == (radius is not None)
+    if radius is None:
+        assert plan.pass_probability > 0.9
+
+
+@pytest.mark.parametrize("radius", [None, 0.5])
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("kernel", ["exp", "ramp"])
+def test_a_refused_population_learns_how_many_users_are_enough(radius, epochs, kernel):
+    problem, options = Linear(2, 1.0), {"rounds": 5, "epochs": epochs, "radius": radius, "kernel": kernel}
+    with pytest.raises(PopulationTooSmall, match=r"cohorts of \d+ users; a cohort that") as refusal:
+        make(RobustRounds, problem, 200, 1.0, 1e-5, **options)
+    cohort = int(str(refusal.value).split("takes ")[1].split(":")[0])
+    enough = -(-cohort * 5 // epochs)
+    plan = make(RobustRounds, problem, enough, 1.0, 1e-5, **options).plan
+    assert plan.users_needed == enough
+    with pytest.raises(PopulationTooSmall):
+        make(RobustRounds, problem, int(0.9 * enough), 1.0, 1e-5, **options)
+
+
+def test_a_cohort_below_the_estimators_proof_is_refused():
+    with pytest.raises(PopulationTooSmall, match="cohorts of 4 users"):
+        make(RobustRounds, Linear(1, 1.0), 20, 50.0, 1e-3, rounds=5)
+
+
+def test_winsorising_about_the_median_is_refused():
+    with pytest.raises(BadInput, match=r"strategy.statistic = 'median'"):
+        make(RobustRounds, Linear(1, 1.0), 1000, statistic="median")
+
+
+def test_a_loss_without_a_bound_needs_a_radius_or_a_deviation():
+    problem = Quadratic(2, 1.0, float("inf"))
+    with pytest.raises(BadInput, match=r"strategy.radius: this loss has no bound"):
+        make(RobustRounds, problem, 5000, epsilon=2.0, delta=1e-5)
+    assert make(RobustRounds, problem, 5000, epsilon=2.0, delta=1e-5, deviation=1.0).plan.guarantee.holds
+    assert make(RobustRounds, problem, 5000, epsilon=2.0, delta=1e-5, radius=1.0).plan.signal == float("inf")
+
+
+def test_noise_above_the_largest_gradient_is_a_warning():
+    method = make(RobustRounds, Linear(100, 1.0), 2000, 1.0, 1e-4, rounds=2, radius=1000.0)
+    assert any("exceeds the largest gradient" in warning for warning in method.plan.warnings)
+
+
+def test_users_that_differ_get_a_wider_radius():
+    def radius(**options):
+        facts = {"min_samples": 100}
+        return make(RobustRounds, Linear(2, 1.0), 9000, 1.0, 1e-5, facts=facts, **options).plan.numbers["radius"]
+
+    assert radius(heterogeneity=0.5) > 2 * radius() > 2 * radius(deviation=0.1)
+
+
+# --- Behaviour ------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_by_hand():
+    problem, federation = Quadratic(3, 5.0, 2.0), SyntheticFederation(Gaussian(dimension=3), 2000, 1)
+    method = make(RobustRounds, problem, 2000, 2.0, 1e-4, seed=3, rounds=4, radius=4.0, learning_rate=0.25)
+    after = []
+    with_each = {"evaluate_fn": lambda number, arrays: after.append(arrays["x"].numpy()) or None}
+    result = run(method, federation, **with_each)
+    cohort = method._sampler.cohort(0)
+    rows = problem.user_gradients(np.zeros(3), problem.bound(federation.block(cohort))[0])
+    noise = stream(3, "noise", 0, 2).normal(scale=method._mechanism.standard_deviation, size=3)
+    np.testing.assert_allclose(after[1], -0.25 * (method._estimator(rows) + noise), rtol=1e-9)
+    assert [record.facts["passed"] for record in result.rounds] == [1.0] * 4
+    assert "score_private" in result.rounds[0].facts
+
+
+def test_users_that_disagree_fail_the_test_and_the_model_stays_where_it_is():
+    rng = np.random.default_rng(0)
+    federation = federation_of(rng.uniform(-1, 1, (1000, 3)))
+    method = make(RobustRounds, Quadratic(3, 1.0, 2.0), 1000, 2.0, 1e-4, rounds=2, radius=0.01)
+    result = run(method, federation)
+    np.testing.assert_array_equal(final(result), np.zeros(3))
+    assert [record.facts["passed"] for record in result.rounds] == [0.0, 0.0]
+    assert result.rounds[-1].spent_epsilon == method.plan.guarantee.epsilon  # a failed test costs all the same
+
+
+def test_users_that_are_all_equal_pass_and_give_their_gradient():
+    federation = federation_of(np.full((1001, 2), 0.5))
+    method = make(RobustRounds, Quadratic(2, 1.0, 2.0), 1001, 4.0, 1e-4, rounds=1, radius=0.01)
+    result = run(method, federation)
+    np.testing.assert_allclose(final(result), 0.5, atol=6 * method._mechanism.standard_deviation)
+    assert result.rounds[0].facts["score_private"] == pytest.approx(1001)
+
+
+def test_outliers_up_to_their_last_float_do_not_steer_the_model():
+    """A tenth of the users collude: the model ends within its noise of what honest users say alone."""
+    data = np.full((1000, 2), 3)
+    data[:100] = 4
+    method = make(RobustRounds, Wild(2), 1000, 8.0, 1e-4, rounds=1, radius=0.5, learning_rate=1.0)
+    result = run(method, federation_of(data))
+    assert result.rounds[0].facts["passed"] == 1.0
+    # The trimmed mean is honest, winsorised outliers count as 2 rho each: a tenth of them move it by 0.1.
+    np.testing.assert_allclose(final(result), -0.3 - 0.1, atol=6 * method._mechanism.standard_deviation)
+
+
+def test_a_torch_module_trains_without_a_certificate():
+    from torch import nn
+
+    problem = TorchProblem(lambda: nn.Linear(2, 1), "mse", 2, precision="double")
+    rng = np.random.default_rng(1)
+    federation = federation_of(rng.normal(size=(1500, 8, 2)), targets=rng.normal(size=1500 * 8))
+    method = make(RobustRounds, problem, 1500, 8.0, 1e-4, rounds=3, radius=8.0, learning_rate=0.1)
+    result = run(method, federation)
+    assert result.guarantee.holds
+    assert [record.facts["passed"] for record in result.rounds] == [1.0] * 3
