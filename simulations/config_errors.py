@@ -123,9 +123,13 @@ def _told(name: str, known: Mapping[str, str]) -> str:
 
 
 def _nearest(where: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(where, known, n=1, cutoff=0.75)
-    if near:
-        return f"; did you mean {near[0]}?"
-    section = where.rpartition(".")[0]
-    keys = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section]
-    return f"; [{section}] knows {', '.join(keys)}" if section and keys else f"; there are {', '.join(keys)}"
+    """The key that was probably meant: of the same section first, then of any; or what keys there are."""
+    section, _, last = where.rpartition(".")
+    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section]
+    if near := difflib.get_close_matches(last, siblings, n=1):
+        return f"; did you mean {section + '.' if section else ''}{near[0]}?"
+    if far := difflib.get_close_matches(where, [key for key in known if "." in key], n=1, cutoff=0.75):
+        return f"; did you mean {far[0]}?"
+    if elsewhere := [key for key in known if key.rpartition(".")[2] == last]:
+        return f"; did you mean {elsewhere[0]}?"
+    return f"; [{section}] knows {', '.join(siblings)}" if section else f"; there are {', '.join(siblings)}"

@@ -1,0 +1,70 @@
+"""Small configurations and tables that several test files use."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+BASE: dict[str, Any] = {
+    "name": "small",
+    "seed": 3,
+    "problem": {"kind": "quadratic", "bound": 5.0},
+    "data": {
+        "kind": "synthetic",
+        "population": "gaussian",
+        "dimension": 3,
+        "users": 400,
+        "test_users": 50,
+        "samples_per_user": 6,
+    },
+    "privacy": {"epsilon": 4.0, "delta": 1e-5},
+    "strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3},
+}
+"""A run of a tenth of a second."""
+
+
+def changed(**settings: Any) -> dict[str, Any]:
+    """BASE with ``section__key=value`` set, or removed where the value is None; ``section=...`` replaces a section."""
+    raw = copy.deepcopy(BASE)
+    for name, value in settings.items():
+        section, _, key = name.partition("__")
+        table = raw.setdefault(section, {}) if key else raw
+        if value is None:
+            table.pop(key or section)
+        else:
+            table[key or section] = value
+    return raw
+
+
+def write_table(path: Path, users: int = 60, rows: int = 4) -> Path:
+    """A CSV file: who, height (numeric), team (three levels), passed (yes or no), count (0..9)."""
+    rng = np.random.default_rng(0)
+    total = users * rows
+    pd.DataFrame(
+        {
+            "who": np.repeat([f"user{i}" for i in range(users)], rows),
+            "height": rng.uniform(150, 200, total).round(1),
+            "team": rng.choice(["red", "green", "blue"], total),
+            "passed": rng.choice(["yes", "no"], total),
+            "count": rng.integers(0, 10, total),
+        }
+    ).to_csv(path, index=False)
+    return path
+
+
+def table_section(path: Path, **settings: Any) -> dict[str, Any]:
+    """A [data] section for `write_table`, with a binary target."""
+    section = {
+        "kind": "table",
+        "path": str(path),
+        "user": "who",
+        "features": ["height"],
+        "ranges": {"height": [150.0, 200.0]},
+        "categorical": {"team": ["red", "green", "blue"]},
+        "target": "passed",
+        "positive": "yes",
+        **settings,
+    }
+    return {key: value for key, value in section.items() if value is not None}
