@@ -14,14 +14,16 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import Gathered, Request, StrategyOptions, UserLevelStrategy
-from strategies.localized_plan import KERNELS, SHARES, TESTS, LocalizedPlan, Phase, Setting, build, search
+from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.localized_needs import fewest_batch, fewest_users
+from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
 from strategies.plan import Plan
+from strategies.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Guarantee, Ledger, epsilon_of
 from userdp.computations import Computation
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import MINIMUM_BATCH, concentration_score
-from userdp.mechanisms import GaussianMechanism, Session, minimum_batch
+from userdp.mechanisms import GaussianMechanism, Session
 from userdp.problems.base import Vector
 from userdp.sampling import DisjointBatches
 
@@ -69,8 +71,8 @@ class LocalizedOptions(StrategyOptions):
 class LocalizedRobustSGD(UserLevelStrategy):
     """Robust steps, one noisy release a phase.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of one phase, so the
-    run has the guarantee of one phase: test and release composed. If the users of the batch in question do not agree
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of one phase, so
+    the run has the guarantee of one phase: test and release composed. If the users of the batch in question do not agree
     within rho (two thirds of them in one sup-norm ball, in both data sets), every test passes with probability at most
     delta_test in both. If they do, replacing one user moves that step by at most eta times the estimator's sup
     sensitivity; under A1 to A4 later steps do not enlarge the difference, scores move by at most the test's
@@ -100,6 +102,11 @@ class LocalizedRobustSGD(UserLevelStrategy):
             certificate.require_contractive(self.name)
         elif certificate.missing() and (options.radius is None or options.learning_rate is None):
             raise BadInput("strategy.radius and strategy.learning_rate must be given for a loss without certificate")
+        if options.learning_rate and certificate.smoothness and options.learning_rate > 2 / certificate.smoothness:
+            raise BadInput(
+                f"strategy.learning_rate = {options.learning_rate:g}: must be at most 2 / smoothness = "
+                f"{2 / certificate.smoothness:.6g}, beyond which steps of this loss are not proven to be contractive"
+            )
         self._chosen = chosen = self._paper_plan() if options.constants == "paper" else self._calibrated_plan()
         last, p = chosen.phases[-1], self.problem.dimension
         steps = sum(phase.steps for phase in chosen.phases)
@@ -186,53 +193,73 @@ class LocalizedRobustSGD(UserLevelStrategy):
         epsilon, delta = self.privacy.epsilon, self.privacy.delta
         bound = self.problem.certificate.lipschitz or self._user_deviation
         log_size = math.log(n * m * d)
-        batch = self.options.batch or math.ceil(100 * math.log(n * m * d / delta) / epsilon)
-        phases = self.options.phases or int(math.log2(n / batch)) if n >= 2 * batch else 0
-        if phases < 1:
+        batch = self._paper_batch(n)
+        if n < 2 * batch:
             raise PopulationTooSmall(
-                f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; bring "
-                f"{2 * batch} users, or use strategy.constants = 'calibrated'"
+                f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; "
+                f"bring {self._paper_users()} users, or use strategy.constants = 'calibrated'"
+            )
+        phases = self.options.phases or int(math.log2(n / batch))
+        if n >> phases < batch:
+            raise PopulationTooSmall(
+                f"strategy.phases = {phases}: the last phase would have {n >> phases} of data.users = {n}, fewer than "
+                f"a batch of {batch}; use at most {int(math.log2(n / batch))} phases, or bring {batch << phases} users"
             )
         radius = self.options.radius or bound * math.log(n * m * d / self.options.failure) / math.sqrt(m)
         step = min(batch * math.sqrt(m / n), math.sqrt(m) * epsilon / math.sqrt(d * math.log(1 / delta) * log_size))
         setting = self._setting()
-        rate = self.options.learning_rate or setting.domain_radius / bound * step
+        rate = setting.domain_radius / bound * step
         if setting.smoothness:
-            rate = min(rate, 2 / setting.smoothness)
+            # The proof's condition on the step, with the score's full sensitivity: later scores move by less than 2.
+            rate = min(rate, 2 / setting.smoothness, 1 / (6 * setting.smoothness * batch))
+        rate = self.options.learning_rate or rate
         sizes = [n >> (phase + 1) for phase in range(phases)]
         setting = replace(setting, radius=radius)
         plan = build(setting, batch, phases, self._phase_base, rate, 0.5, sizes=sizes)
         if plan is None:
             raise PopulationTooSmall(
                 f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a test that is private; "
-                "use strategy.constants = 'calibrated', or give a larger strategy.batch"
+                "use strategy.constants = 'calibrated', a larger strategy.batch or a smaller strategy.learning_rate"
             )
         return plan
 
-    def _users_needed(self) -> int:
-        """The fewest users with which some single batch passes its test at the best split of the budget."""
-        if self.options.constants == "paper":
-            return 2 * self._chosen.batch
-        return self._fewest_users()
+    def _paper_batch(self, users: int) -> int:
+        size = users * self.public.min_samples * self.problem.dimension
+        return self.options.batch or math.ceil(100 * math.log(size / self.privacy.delta) / self.privacy.epsilon)
 
-    def _fewest_users(self) -> int:
-        options = self.options
-        return minimum_batch(
-            TESTS[options.test],
-            KERNELS[options.kernel](1.0),
-            epsilon=SHARES[-1] * self.privacy.epsilon,
-            delta=self.privacy.delta / 2,
-            steps=1,
-            failure=options.failure / 2,
-        )
+    def _paper_users(self) -> int:
+        """The fewest users that make two of the paper's batches, which grow with the logarithm of the users."""
+        users = 2 * self._paper_batch(1)
+        while users < 2 * self._paper_batch(users):
+            users = 2 * self._paper_batch(users)
+        return users
+
+    def _users_needed(self) -> int:
+        if self.options.constants == "paper":
+            return self._paper_users()
+        return fewest_users(self._setting(), self._phase_base) or self.public.users
 
     def _refusal(self) -> str:
-        needed = self._fewest_users()
-        given = f"strategy.batch = {self.options.batch}, " if self.options.batch else ""
+        """Which number of the plan has to change, and to what."""
+        options, privacy, setting = self.options, self.privacy, self._setting()
+        budget = f"at epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}"
+        needed = fewest_users(setting, self._phase_base)
+        if needed is not None and needed > setting.users:
+            return (
+                f"data.users = {setting.users}: too few for {options.kernel} + {options.test} {budget}: these settings "
+                f"take {needed} users. Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = "
+                "'min_score', or use dp_fed_sgd"
+            )
+        enough = fewest_batch(setting, self._phase_base)
+        advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough} or more"
+        if options.batch is not None:
+            return (
+                f"strategy.batch = {options.batch}: honest users would not pass the tests of {options.kernel} + "
+                f"{options.test} {budget}: {advice}, leave strategy.batch out, or raise privacy.epsilon"
+            )
         return (
-            f"{given}data.users = {self.public.users}: too few for {self.options.kernel} + {self.options.test} at epsilon = "
-            f"{self.privacy.epsilon:g}, delta = {self.privacy.delta:g}: a batch that passes its test takes about {needed} users. "
-            "Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
+            f"data.users = {setting.users}: no batch of a size whose scores can be computed in time passes the tests "
+            f"of {options.kernel} + {options.test} {budget}: use kernel = 'ramp', or {advice}"
         )
 
     def _promise(self) -> Guarantee:
@@ -244,7 +271,8 @@ class LocalizedRobustSGD(UserLevelStrategy):
             epsilon=epsilon_of(self._chosen.cost, 1, self.privacy.delta),
             delta=self.privacy.delta,
             accountant=f"{ACCOUNTANT}, parallel over disjoint users",
-            adversary="against whoever sees the released models; nodes of a phase and the server see its iterates and are trusted",
+            adversary="against whoever sees the released models; "
+            "nodes of a phase and the server see its iterates and are trusted",
             assumptions=PHASE_ASSUMPTIONS,
             holds=True,
         )

@@ -253,14 +253,15 @@ def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
         batches = [setting.batch] if setting.batch else [smallest >> k for k in range(12)]
         for batch in (batch for batch in batches if MINIMUM_BATCH <= batch <= smallest):
             for share in SHARES:
-                for learning_rate in _learning_rates(setting):
+                for learning_rate in learning_rates(setting):
                     plan = build(setting, batch, phases, phase_base, learning_rate, share, calibrated=False)
                     if plan is not None and (best is None or plan.predicted_risk < best.predicted_risk):
                         best, choice = plan, (batch, phases, phase_base, learning_rate, share)
     return build(setting, *choice) if best is not None else None
 
 
-def _learning_rates(setting: Setting) -> list[float]:
+def learning_rates(setting: Setting) -> list[float]:
+    """Step sizes of the first phase that the search tries."""
     if setting.learning_rate is not None:
         return [setting.learning_rate]
     if setting.smoothness > 0:

@@ -1,0 +1,58 @@
+"""How many users, or how large a batch, a plan of the localised robust SGD takes: what its refusals name.
+
+A test is easiest to pass in one step, at the largest share of the budget and the smallest step size; whoever fails
+there fails in every plan that `strategies.localized_plan.search` would try.
+"""
+
+from dataclasses import replace
+
+from strategies.localized_plan import SHARES, Setting, build, learning_rates, phase_users
+from userdp.estimators import MINIMUM_BATCH
+
+_MOST_USERS = 10**9
+
+
+def fewest_users(setting: Setting, phase_base: float) -> int | None:
+    """The fewest users with which `search` finds a plan; None if it finds none for any number that could exist.
+
+    Args:
+        setting: what is given; its users do not matter.
+        phase_base: as in `search`.
+    """
+    phases = setting.phases or 1
+    low = (setting.batch or MINIMUM_BATCH) << (phases - 1)
+    if _passes(setting, phase_base, low):
+        return low
+    if setting.batch is not None:
+        return None  # more users would only add steps
+    high = low
+    while not _passes(setting, phase_base, high):
+        low, high = high, 2 * high
+        if high > _MOST_USERS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _passes(setting, phase_base, middle) else (middle, high)
+    return high
+
+
+def fewest_batch(setting: Setting, phase_base: float) -> int | None:
+    """The smallest batch, in place of the setting's own, with which these users have a plan; None if there is none."""
+    largest = min(phase_users(setting.users, setting.phases or 1))
+    low, high = (setting.batch or MINIMUM_BATCH) - 1, largest
+    if high <= low or not _passes(replace(setting, batch=high), phase_base, setting.users):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        passes = _passes(replace(setting, batch=middle), phase_base, setting.users)
+        low, high = (low, middle) if passes else (middle, high)
+    return high
+
+
+def _passes(setting: Setting, phase_base: float, users: int) -> bool:
+    """Whether the easiest test of these users can be passed."""
+    phases = setting.phases or 1
+    batch = setting.batch or min(phase_users(users, phases))
+    rate = min(learning_rates(setting))
+    setting = replace(setting, users=users)
+    return build(setting, batch, phases, phase_base, rate, SHARES[-1], calibrated=False) is not None
