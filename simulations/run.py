@@ -27,9 +27,10 @@ from simulations.evaluation import Evaluation, Schedule, main_metric
 from simulations.grids import LocalGrid, RayGrid, shards
 from simulations.report import render
 from simulations.run_directory import RunDirectory, plain
-from strategies.base import RoundRecord, UserLevelStrategy
+from strategies.base import UserLevelStrategy
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_vector
+from strategies.results import RoundRecord
 from userdp.accounting import Guarantee
 from userdp.errors import RunFailed, UserdpError
 from userdp.node import Node

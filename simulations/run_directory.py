@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from strategies.base import RoundRecord
+from strategies.results import RoundRecord
 from userdp.errors import BadInput
 from userdp.problems import Vector
 

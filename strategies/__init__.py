@@ -3,13 +3,14 @@
 Each is a Flower `Strategy`; give it a problem, public facts about the users and a budget, and start it on any grid.
 """
 
-from strategies.base import PrivateResult, RoundRecord, StrategyOptions, UserLevelStrategy
+from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.client import client_app
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector
 from strategies.registry import STRATEGIES
+from strategies.results import PrivateResult, RoundRecord
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 

@@ -10,29 +10,25 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
+from flwr.serverapp.strategy import Strategy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from strategies.plan import Plan, PublicFacts
-from strategies.protocol import model_record, model_vector, read_answer, train_content
+from strategies.protocol import model_record, model_vector, train_content
+from strategies.replies import Gathered, Request, gather
+from strategies.results import PrivateResult, RoundRecord
 from strategies.roster import Roster
 from userdp.accounting import Guarantee, Ledger, Privacy
-from userdp.computations import Computation, finite_rows
-from userdp.errors import BadInput, RunFailed
-from userdp.node import Answer
+from userdp.errors import BadInput
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
 
 log = logging.getLogger("userdp")
-Float = NDArray[np.float64]
-_SUM_TOLERANCE = 1 + 1e-9
 
 
 class StrategyOptions(BaseModel):
@@ -46,79 +42,6 @@ class StrategyOptions(BaseModel):
         lt=1,
         description="Largest share of a cohort that may fail to answer; beyond it the run fails closed.",
     )
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a round asks: these users, this computation."""
-
-    users: NDArray[np.int64]
-    computation: Computation
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """The replies of a round.
-
-    Attributes:
-        values: (B, p) rows in user order, zero where nobody answered; or (p,) the sum.
-        missing: users of the cohort without an answer.
-        non_finite: users whose row was not finite and became zero.
-    """
-
-    values: Float
-    missing: int
-    non_finite: int
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What one round left behind, for progress bars and rounds.parquet.
-
-    Attributes:
-        round: counted from 1.
-        seconds: wall time of the round without evaluation.
-        missing_users: users that did not answer.
-        non_finite_users: users whose row was not finite.
-        spent_epsilon: what the ledger says so far; None without a guarantee.
-        facts: strategy-specific numbers (score, threshold, noise, ...); names ending in ``_private`` are not released.
-        metrics: of the released model, from ``evaluate_fn``.
-    """
-
-    round: int
-    seconds: float
-    missing_users: int
-    non_finite_users: int
-    spent_epsilon: float | None
-    facts: dict[str, float]
-    metrics: dict[str, float]
-
-
-@dataclass
-class PrivateResult(Result):
-    """Flower's `Result` with what userdp adds.
-
-    Attributes:
-        guarantee: what was promised, for the rounds that were run.
-        rounds: one record a round.
-        initial_metrics: ``evaluate_fn`` at the initial model.
-        clipped_samples: samples that nodes had to clip into the declared bounds.
-    """
-
-    guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))
-    rounds: list[RoundRecord] = field(default_factory=list)
-    initial_metrics: dict[str, float] = field(default_factory=dict)
-    clipped_samples: int = 0
-
-    @property
-    def missing_users(self) -> int:
-        """Missing answers, summed over rounds."""
-        return sum(record.missing_users for record in self.rounds)
-
-    @property
-    def non_finite_users(self) -> int:
-        """Rows that were not finite, summed over rounds."""
-        return sum(record.non_finite_users for record in self.rounds)
 
 
 class UserLevelStrategy(Strategy):
@@ -213,7 +136,7 @@ class UserLevelStrategy(Strategy):
         """
         if self._request is None:
             return None, None
-        gathered = self._gather(self._request, replies)
+        gathered = gather(self._request, self._roster, replies, self.problem.dimension, self.options.max_missing)
         self.facts = {}
         if self._ledger is not None:
             self._ledger.charge(self._request.users)
@@ -341,61 +264,9 @@ class UserLevelStrategy(Strategy):
         """What is promised for the rounds run so far."""
         return self.plan.guarantee
 
-    # Replies -------------------------------------------------------------------------------------------------------
-
-    def _gather(self, request: Request, replies: Iterable[Message]) -> Gathered:
-        summed = request.computation.reduce == "sum"
-        p = self.problem.dimension
-        values = np.zeros(p if summed else (len(request.users), p))
-        answered = np.zeros(len(request.users), dtype=bool)
-        non_finite, complaint = 0, "no reply in time"
-        expected = dict(self._roster.assign(request.users))
-        answers = []
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            try:
-                answers.append(_checked(reply, expected.pop(node, None), request.computation, p))
-            except BadInput as error:
-                complaint = str(error)
-                log.warning("node %d counts as missing: %s", node, complaint)
-        # Replies arrive in any order; sums must not depend on it.
-        for answer in sorted(answers, key=lambda answer: int(answer.users[0])):
-            rows, bad = finite_rows(answer.values)
-            non_finite += bad + answer.non_finite
-            positions = np.searchsorted(request.users, answer.users)
-            answered[positions] = True
-            if summed:
-                values += rows[0]
-            else:
-                values[positions] = rows
-        missing = int((~answered).sum())
-        if missing > self.options.max_missing * len(request.users):
-            raise RunFailed(
-                f"{missing} of {len(request.users)} users of a cohort did not answer ({complaint}); "
-                f"strategy.max_missing = {self.options.max_missing} allows fewer"
-            )
-        return Gathered(values, missing, non_finite)
-
     def _noise(self, index: int, purpose: int = 0) -> np.random.Generator:
         """The noise stream of round ``index``; ``purpose`` separates several draws of one round."""
         return stream(self.seed, "noise", index, purpose)
-
-
-def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Computation, p: int) -> Answer:
-    """The reply's answer, if it is one to the question asked."""
-    if users is None:
-        raise BadInput("it was not asked, or answered twice")
-    if reply.has_error():
-        raise BadInput(f"its app failed: {reply.error.reason}")
-    answer = read_answer(reply)
-    shape = (1 if computation.reduce == "sum" else len(users), p)
-    if answer.values.shape != shape or not np.array_equal(answer.users, users):
-        raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
-    if computation.reduce == "sum" and computation.clip_norm is not None:
-        limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
-        if not np.linalg.norm(answer.values) <= limit:
-            raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
-    return answer
 
 
 def _evaluate(

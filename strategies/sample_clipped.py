@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import Gathered, Request, StrategyOptions, UserLevelStrategy
+from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.plan import Plan
+from strategies.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
 from userdp.computations import Computation
 from userdp.errors import BadInput

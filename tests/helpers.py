@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulations.grids import LocalGrid, shards
 from strategies import PrivateResult, PublicFacts, UserLevelStrategy, model_vector
-from strategies.base import Gathered
+from strategies.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.computations import Computation
 from userdp.data import Block, ColumnarFederation, Federation

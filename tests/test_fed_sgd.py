@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strategies import DPFedSGD, NonPrivate
-from strategies.base import Gathered
+from strategies.replies import Gathered
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.problems import Huber, Linear, Logistic, Quadratic
 from userdp.randomness import stream

@@ -1,0 +1,105 @@
+"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer properly is missing."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from strategies.protocol import read_answer
+from strategies.roster import Roster
+from userdp.computations import Computation, finite_rows
+from userdp.errors import BadInput, RunFailed
+from userdp.node import Answer
+
+log = logging.getLogger("userdp")
+_SUM_TOLERANCE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a round asks: these users, this computation."""
+
+    users: NDArray[np.int64]
+    computation: Computation
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The replies of a round.
+
+    Attributes:
+        values: (B, p) rows in user order, zero where nobody answered; or (p,) the sum.
+        missing: users of the cohort without an answer.
+        non_finite: users whose row was not finite and became zero.
+    """
+
+    values: NDArray[np.float64]
+    missing: int
+    non_finite: int
+
+
+def gather(
+    request: Request, roster: Roster, replies: Iterable[Message], dimension: int, max_missing: float
+) -> Gathered:
+    """Put replies together.
+
+    Args:
+        request: what was asked.
+        roster: which node was asked for whom.
+        replies: in any order; the result does not depend on it.
+        dimension: p.
+        max_missing: largest share of the cohort that may be missing.
+
+    Raises:
+        RunFailed: more users are missing than that.
+    """
+    expected = dict(roster.assign(request.users))
+    answers, complaint = [], "no reply in time"
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        try:
+            answers.append(_checked(reply, expected.pop(node, None), request.computation, dimension))
+        except BadInput as error:
+            complaint = str(error)
+            log.warning("node %d counts as missing: %s", node, complaint)
+    summed = request.computation.reduce == "sum"
+    values = np.zeros(dimension if summed else (len(request.users), dimension))
+    answered = np.zeros(len(request.users), dtype=bool)
+    non_finite = 0
+    # By user, not by arrival: a sum of floats depends on the order.
+    for answer in sorted(answers, key=lambda answer: int(answer.users[0])):
+        rows, bad = finite_rows(answer.values)
+        non_finite += bad + answer.non_finite
+        positions = np.searchsorted(request.users, answer.users)
+        answered[positions] = True
+        if summed:
+            values += rows[0]
+        else:
+            values[positions] = rows
+    missing = int((~answered).sum())
+    if missing > max_missing * len(request.users):
+        raise RunFailed(
+            f"{missing} of {len(request.users)} users of a cohort did not answer ({complaint}); "
+            f"strategy.max_missing = {max_missing} allows fewer"
+        )
+    return Gathered(values, missing, non_finite)
+
+
+def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Computation, p: int) -> Answer:
+    """The reply's answer, if it is one to the question asked."""
+    if users is None:
+        raise BadInput("it was not asked, or answered twice")
+    if reply.has_error():
+        raise BadInput(f"its app failed: {reply.error.reason}")
+    answer = read_answer(reply)
+    shape = (1 if computation.reduce == "sum" else len(users), p)
+    if answer.values.shape != shape or not np.array_equal(answer.users, users):
+        raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
+    if computation.reduce == "sum" and computation.clip_norm is not None:
+        limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
+        if not np.linalg.norm(answer.values) <= limit:
+            raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
+    return answer

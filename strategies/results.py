@@ -1,0 +1,57 @@
+"""What a strategy hands back: the released model, the guarantee, one record a round."""
+
+from dataclasses import dataclass, field
+
+from flwr.serverapp.strategy import Result
+
+from userdp.accounting import Guarantee
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round left behind, for progress bars and rounds.parquet.
+
+    Attributes:
+        round: counted from 1.
+        seconds: wall time of the round without evaluation.
+        missing_users: users that did not answer.
+        non_finite_users: users whose row was not finite.
+        spent_epsilon: what the ledger says so far; None without a guarantee.
+        facts: strategy-specific numbers (score, threshold, noise, ...); names ending in ``_private`` are not released.
+        metrics: of the released model, from ``evaluate_fn``.
+    """
+
+    round: int
+    seconds: float
+    missing_users: int
+    non_finite_users: int
+    spent_epsilon: float | None
+    facts: dict[str, float]
+    metrics: dict[str, float]
+
+
+@dataclass
+class PrivateResult(Result):
+    """Flower's `Result` with what userdp adds.
+
+    Attributes:
+        guarantee: what was promised, for the rounds that were run.
+        rounds: one record a round.
+        initial_metrics: ``evaluate_fn`` at the initial model.
+        clipped_samples: samples that nodes had to clip into the declared bounds.
+    """
+
+    guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))
+    rounds: list[RoundRecord] = field(default_factory=list)
+    initial_metrics: dict[str, float] = field(default_factory=dict)
+    clipped_samples: int = 0
+
+    @property
+    def missing_users(self) -> int:
+        """Missing answers, summed over rounds."""
+        return sum(record.missing_users for record in self.rounds)
+
+    @property
+    def non_finite_users(self) -> int:
+        """Rows that were not finite, summed over rounds."""
+        return sum(record.non_finite_users for record in self.rounds)
