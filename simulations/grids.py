@@ -230,7 +230,7 @@ class RayGrid(InMachineGrid):
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunFailed(f"engine.address = {address!r}: Ray cannot be reached or started ({error})") from error
-        count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(user_blocks))
+        count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(user_blocks))  # type: ignore[no-untyped-call]
         self._actor = ray.remote(num_cpus=1)(_Worker)
         self._shared = [ray.put(problem), ray.put(federation)]
         self._users = [

@@ -166,7 +166,7 @@ class UserLevelStrategy(Strategy):
 
     # The loop ------------------------------------------------------------------------------------------------------
 
-    def start(  # type: ignore[override]
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,

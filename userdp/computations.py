@@ -52,7 +52,7 @@ def finite_rows(rows: Rows) -> tuple[Rows, int]:
 
     Copies only when there are such rows.
     """
-    bad = ~np.isfinite(rows).all(axis=1)
+    bad = ~np.asarray(np.isfinite(rows).all(axis=1))
     if not bad.any():
         return rows, 0
     return np.where(bad[:, None], 0.0, rows), int(bad.sum())
@@ -67,7 +67,7 @@ def clip_rows(rows: Rows, clip_norm: float) -> Rows:
     scale = np.where(largest > 0, largest, 1.0)[:, None]
     unit = rows / scale
     norms = np.linalg.norm(unit, axis=1, keepdims=True)
-    return unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0))
+    return np.asarray(unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0)))
 
 
 def _user_gradient(problem: Problem, x: Vector, block: Block) -> Rows:
