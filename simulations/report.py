@@ -48,7 +48,8 @@ def _content(directory: Path) -> dict[str, Any]:
     result, plan, guarantee = (_json(directory / name) for name in ("result.json", "plan.json", "guarantee.json"))
     config = (directory / "config.toml").read_text(encoding="utf-8")
     rounds = pd.read_parquet(directory / "rounds.parquet")
-    data = _json(directory / "data.json") if (directory / "data.json").is_file() else {}
+    # Absent where a run was killed before it could finish anything.
+    data = _json(directory / "data.json") if (directory / "data.json").is_file() else {"table": None}
     return {
         "result": result,
         "plan": plan,

@@ -334,7 +334,11 @@ def test_public_facts_come_from_declarations():
     ("change", "error", "told"),
     [
         ({"privacy__delta": 0.01}, BadInput, "at least 1/n"),
-        ({"data__users": 30, "strategy": {"kind": "localized_robust_sgd"}}, PopulationTooSmall, "takes about"),
+        (
+            {"data__users": 30, "strategy": {"kind": "localized_robust_sgd"}},
+            PopulationTooSmall,
+            "data.users = 30: too few",
+        ),
         (
             {"strategy": {"kind": "localized_robust_sgd", "statistic": "median"}},
             BadInput,
