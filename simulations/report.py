@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 
 from simulations.evaluation import main_metric
 from simulations.explain import METRICS, NUMBERS, shown
 from simulations.plots import course_chart, score_chart
+from simulations.report_page import PAGE
 from userdp.errors import BadInput
 
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
@@ -30,14 +31,13 @@ def render(directory: Path) -> Path:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
     environment = Environment(
-        loader=PackageLoader("simulations"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["shown"] = shown
-    page = environment.get_template("report.html.j2").render(**_content(directory))
+    page = environment.from_string(PAGE).render(**_content(directory))
     path = directory / "report.html"
     path.write_text(page, encoding="utf-8")
     return path

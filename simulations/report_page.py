@@ -1,3 +1,9 @@
+"""The page of a report, a jinja template.
+
+It is a module because Flower packs an app's Python files with it, and no HTML.
+"""
+
+PAGE = """\
 <!doctype html>
 <html lang="en">
 <head>
@@ -137,3 +143,4 @@ all rounds</li>
 <details><summary>config.toml</summary><pre>{{ config }}</pre></details>
 </body>
 </html>
+"""
