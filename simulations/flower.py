@@ -1,10 +1,9 @@
 """What the Flower server and client apps share: which configuration a run means, and who holds whom.
 
-Flower's run-config names a configuration file (``config``), overrides of it separated by spaces (``overrides``), and an
+Flower's run-config names a configuration file (``config``), overrides of it separated by ";" (``overrides``), and an
 absolute folder for the results (``output``), because nothing but files comes back from a Flower run.
 """
 
-import shlex
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +56,8 @@ def node_of(context: "Context") -> Node:
 
 
 def _overrides(context: "Context") -> tuple[str, ...]:
-    return tuple(shlex.split(str(context.run_config.get("overrides", ""))))
+    parts = str(context.run_config.get("overrides", "")).split(";")
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import tomli_w
 
 from simulations.config import load_config
 from simulations.run import run
@@ -75,13 +76,11 @@ class FlowerEngine:
 
     def run(self, nodes: int, settings: dict[str, str], timeout: float = 240) -> None:
         """Submit the app and wait until it has finished; `--stream` would say success of a failed run."""
-        run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+        run_config = self.home / "run-config.toml"
+        run_config.write_text(tomli_w.dumps(settings))
         federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-        submitted = json.loads(
-            self.flwr(
-                "run", str(ROOT), "--federation-config", federation, "--run-config", run_config, "--format", "json"
-            )
-        )
+        options = ["--federation-config", federation, "--run-config", str(run_config), "--format", "json"]
+        submitted = json.loads(self.flwr("run", str(ROOT), *options))
         number = str(submitted["run-id"])
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -109,16 +108,14 @@ def engine(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "overrides"),
-    [(8, ""), (4, 'strategy={kind="localized_robust_sgd",deviation=1.0} problem.kind="quadratic"')],
+    [(8, ()), (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6"))],
 )
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):
     path = tmp_path / "run.toml"
     path.write_text(CONFIG)
     there = tmp_path / "flower"
-    engine.run(nodes, {"config": str(path), "overrides": overrides, "output": str(there)})
-    import shlex
-
-    here = run(load_config(path, shlex.split(overrides)), directory=tmp_path / "local")
+    engine.run(nodes, {"config": str(path), "overrides": "; ".join(overrides), "output": str(there)})
+    here = run(load_config(path, overrides), directory=tmp_path / "local")
     result = json.loads((there / "result.json").read_text())
     model = np.load(there / "model.npz")["x"]
     assert result["engine"] == "flower"
