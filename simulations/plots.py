@@ -28,6 +28,15 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": _INK,
     "ytick.color": _INK,
 }
+_LEGEND: dict[str, Any] = {
+    "frameon": False,
+    "loc": "lower center",
+    "bbox_to_anchor": (0.46, 1.0),
+    "ncols": 3,
+    "fontsize": 10,
+    "handlelength": 1.4,
+    "columnspacing": 1.2,
+}
 _LOG_FROM = 20.0
 """A logarithmic axis from this ratio of the largest to the smallest value on."""
 
@@ -52,7 +61,7 @@ def course_chart(rounds: pd.DataFrame, metric: str, levels: Mapping[str, float])
         axes.set_xlabel("round")
         axes.set_ylabel(metric.replace("_", " "))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=9.5)
+        axes.legend(**_LEGEND)
         return _svg(figure, f"{metric.replace('_', ' ')} by round")
 
 
@@ -60,7 +69,7 @@ def score_chart(rounds: pd.DataFrame) -> str:
     """Concentration scores against the threshold."""
     scored = rounds[["round", "fact.score_private", "fact.threshold"]].dropna()
     with mpl.rc_context(_STYLE):
-        figure, axes = _figure(height=2.6)
+        figure, axes = _figure(height=2.4)
         axes.plot(
             scored["round"], scored["fact.score_private"], color=BLUE, marker="o", markersize=4, label="agreement"
         )
@@ -70,12 +79,12 @@ def score_chart(rounds: pd.DataFrame) -> str:
         axes.set_xlabel("round")
         axes.set_ylabel("score")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9.5)
+        axes.legend(**_LEGEND)
         return _svg(figure, "concentration score and threshold by round")
 
 
-def _figure(height: float = 3.2) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.2, height), layout="constrained")
+def _figure(height: float = 3.0) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.6, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=True)
     return figure, axes
