@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
-from strategies.localized_needs import fewest_batch, fewest_users
+from strategies.localized_needs import enough_batch, fewest_users
 from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
@@ -71,14 +71,14 @@ class LocalizedOptions(StrategyOptions):
 class LocalizedRobustSGD(UserLevelStrategy):
     """Robust steps, one noisy release a phase.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of one phase, so
-    the run has the guarantee of one phase: test and release composed. If the users of the batch in question do not agree
-    within rho (two thirds of them in one sup-norm ball, in both data sets), every test passes with probability at most
-    delta_test in both. If they do, replacing one user moves that step by at most eta times the estimator's sup
-    sensitivity; under A1 to A4 later steps do not enlarge the difference, scores move by at most the test's
-    sensitivity, and the average iterate has l2 sensitivity sqrt(d) eta times it, which the Gaussian noise is calibrated
-    to. Iterates inside a phase are NOT private: the guarantee is against whoever sees the released models, not against
-    the participating nodes nor the server, and every node must answer honestly.
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of one phase,
+    so the run has the guarantee of one phase: test and release composed. If the users of the batch in question do
+    not agree within rho (two thirds of them in one sup-norm ball, in both data sets), every test passes with
+    probability at most delta_test in both. If they do, replacing one user moves that step by at most eta times the
+    estimator's sup sensitivity; under A1 to A4 later steps do not enlarge the difference, scores move by at most
+    the test's sensitivity, and the average iterate has l2 sensitivity sqrt(d) eta times it, which the Gaussian
+    noise is calibrated to. Iterates inside a phase are NOT private: the guarantee is against whoever sees the
+    released models, not against the participating nodes nor the server, and every node must answer honestly.
     """
 
     name: ClassVar[str] = "localized_robust_sgd"
@@ -250,8 +250,8 @@ class LocalizedRobustSGD(UserLevelStrategy):
                 f"take {needed} users. Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = "
                 "'min_score', or use dp_fed_sgd"
             )
-        enough = fewest_batch(setting, self._phase_base)
-        advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough} or more"
+        enough = enough_batch(setting, self._phase_base)
+        advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
         if options.batch is not None:
             return (
                 f"strategy.batch = {options.batch}: honest users would not pass the tests of {options.kernel} + "

@@ -6,7 +6,7 @@ there fails in every plan that `strategies.localized_plan.search` would try.
 
 from dataclasses import replace
 
-from strategies.localized_plan import SHARES, Setting, build, learning_rates, phase_users
+from strategies.localized_plan import SHARES, Setting, build, learning_rates, phase_counts, phase_users
 from userdp.estimators import MINIMUM_BATCH
 
 _MOST_USERS = 10**9
@@ -36,10 +36,13 @@ def fewest_users(setting: Setting, phase_base: float) -> int | None:
     return high
 
 
-def fewest_batch(setting: Setting, phase_base: float) -> int | None:
-    """The smallest batch, in place of the setting's own, with which these users have a plan; None if there is none."""
-    largest = min(phase_users(setting.users, setting.phases or 1))
-    low, high = (setting.batch or MINIMUM_BATCH) - 1, largest
+def enough_batch(setting: Setting, phase_base: float) -> int | None:
+    """A larger batch, in place of the setting's own, with which these users have a plan; None if there is none.
+
+    By bisection: it is the smallest such batch where passing grows with the batch.
+    """
+    low = (setting.batch or MINIMUM_BATCH) - 1
+    high = min(phase_users(setting.users, min(phase_counts(setting))))
     if high <= low or not _passes(replace(setting, batch=high), phase_base, setting.users):
         return None
     while high - low > 1:
@@ -50,9 +53,13 @@ def fewest_batch(setting: Setting, phase_base: float) -> int | None:
 
 
 def _passes(setting: Setting, phase_base: float, users: int) -> bool:
-    """Whether the easiest test of these users can be passed."""
-    phases = setting.phases or 1
-    batch = setting.batch or min(phase_users(users, phases))
-    rate = min(learning_rates(setting))
-    setting = replace(setting, users=users)
-    return build(setting, batch, phases, phase_base, rate, SHARES[-1], calibrated=False) is not None
+    """Whether these users can pass the easiest test, in some number of phases."""
+    setting, rate = replace(setting, users=users), min(learning_rates(setting))
+    for phases in phase_counts(setting):
+        largest = min(phase_users(users, phases))
+        batch = setting.batch or largest
+        if MINIMUM_BATCH <= batch <= largest and build(
+            setting, batch, phases, phase_base, rate, SHARES[-1], calibrated=False
+        ):
+            return True
+    return False

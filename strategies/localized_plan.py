@@ -8,8 +8,8 @@ whose average gradients deviate by v per coordinate and start within squared dis
   + eta d v^2 / B                        sampling
   + beta d sigma^2 / 2, or G d sigma     the noise of the last release, whichever is smaller
 
-A later phase starts at squared distance d sigma^2, the noise of the phase before it. A linear loss has one phase, and is
-projected onto the domain only when it is released: its gradient is the same everywhere, and a longer step drowns the
+A later phase starts at squared distance d sigma^2, the noise of the phase before it. A linear loss has one phase, and
+is projected onto the domain only when it is released: its gradient is the same everywhere, and a longer step drowns the
 noise of the release in travelled distance.
 """
 
@@ -158,8 +158,8 @@ def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:
 def guaranteed_score(kernel: str, ratio: float, batch: int, dimension: int, steps: int, failure: float) -> float:
     """A score that all ``steps`` batches reach with probability ``1 - failure`` if users are sub-Gaussian.
 
-    The better of two bounds: every pair within rho/2 (union bound; ramp kernel only), and the mean score less McDiarmid's
-    deviation (replacing one user moves the score by less than 2).
+    The better of two bounds: every pair within rho/2 (union bound; ramp kernel only), and the mean score less
+    McDiarmid's deviation (replacing one user moves the score by less than 2).
     """
     typical = batch * expected_kernel(kernel, ratio, dimension) - math.sqrt(2 * batch * math.log(steps / failure))
     if kernel == "ramp":
@@ -248,7 +248,7 @@ def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
         phase_base: factor by which the step size shrinks from phase to phase.
     """
     best: LocalizedPlan | None = None
-    for phases in [setting.phases] if setting.phases else [1, 2, 3] if setting.smoothness else [1]:
+    for phases in phase_counts(setting):
         smallest = min(phase_users(setting.users, phases))
         batches = [setting.batch] if setting.batch else [smallest >> k for k in range(12)]
         for batch in (batch for batch in batches if MINIMUM_BATCH <= batch <= smallest):
@@ -258,6 +258,13 @@ def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
                     if plan is not None and (best is None or plan.predicted_risk < best.predicted_risk):
                         best, choice = plan, (batch, phases, phase_base, learning_rate, share)
     return build(setting, *choice) if best is not None else None
+
+
+def phase_counts(setting: Setting) -> list[int]:
+    """Numbers of phases that the search tries."""
+    if setting.phases is not None:
+        return [setting.phases]
+    return [1, 2, 3] if setting.smoothness else [1]
 
 
 def learning_rates(setting: Setting) -> list[float]:
