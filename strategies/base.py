@@ -23,7 +23,7 @@ from strategies.protocol import model_record, model_vector, train_content
 from strategies.replies import Gathered, Request, gather
 from strategies.results import PrivateResult, RoundRecord
 from strategies.roster import Roster
-from userdp.accounting import Guarantee, Ledger, Privacy
+from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
@@ -80,7 +80,7 @@ class UserLevelStrategy(Strategy):
         self.result = PrivateResult()
         self.facts: dict[str, float] = {}
         self.plan: Plan = self._make_plan()
-        self._ledger: Ledger | None = self._make_ledger()
+        self._ledger: AnyLedger | None = self._make_ledger()
         self._x: Vector = problem.initial()
         self._released: Vector = self._x
         self._request: Request | None = None
@@ -93,7 +93,7 @@ class UserLevelStrategy(Strategy):
         """All numbers of the run, from public facts alone."""
 
     @abstractmethod
-    def _make_ledger(self) -> Ledger | None:
+    def _make_ledger(self) -> AnyLedger | None:
         """The ledger that the rounds are charged to; None when nothing is promised."""
 
     @abstractmethod

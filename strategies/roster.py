@@ -81,6 +81,8 @@ class Roster:
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""
+        if not len(cohort):  # a Poisson cohort may be empty
+            return []
         owners = self._owner[cohort]
         order = np.argsort(owners, kind="stable")
         nodes, starts = np.unique(owners[order], return_index=True)

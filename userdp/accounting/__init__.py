@@ -3,16 +3,20 @@
 from userdp.accounting.composition import add_or_remove_to_replace_one, group_privacy, rho_for, zcdp_to_epsilon
 from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, delta_of, epsilon_of
 from userdp.accounting.guarantee import Guarantee, Privacy, Relation, Unit
-from userdp.accounting.ledger import Ledger, LedgerState
+from userdp.accounting.ledger import AnyLedger, Ledger, LedgerState, RoundLedger, RoundLedgerState, Scheme
 
 __all__ = [
     "ACCOUNTANT",
+    "AnyLedger",
     "Cost",
     "Guarantee",
     "Ledger",
     "LedgerState",
     "Privacy",
     "Relation",
+    "RoundLedger",
+    "RoundLedgerState",
+    "Scheme",
     "Unit",
     "add_or_remove_to_replace_one",
     "calibrate_noise",

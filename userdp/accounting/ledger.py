@@ -1,6 +1,6 @@
 """The ledger: who took part how often, and what has been spent."""
 
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,3 +106,102 @@ class Ledger:
         if counts.min() < 0 or counts.max() > self.participations:
             raise BadInput("the checkpoint's ledger holds counts outside its plan: the checkpoint is damaged")
         self._participated = counts.copy()
+
+
+class RoundLedgerState(TypedDict):
+    """What a checkpoint keeps: rounds charged so far, and the plan they were counted against."""
+
+    charged: int
+    rounds: int
+
+
+class Scheme(Protocol):
+    """Who is drawn in each round, and what the rounds cost; the samplers are such schemes."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds planned."""
+
+    def cohort(self, index: int) -> NDArray[np.int64]:
+        """Users of round ``index``."""
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Epsilon after ``rounds`` rounds."""
+
+
+class RoundLedger:
+    """Counts rounds, where cost falls on rounds rather than on participations: sampled cohorts, correlated noise.
+
+    *Formal guarantees.* Unit and relation: those of ``scheme``. Every round counts, also one that drew nobody, since
+    that nobody was drawn is what sampling hides. A round is charged with the cohort that the scheme drew for it and
+    with no other, so what is accounted is what was done.
+
+    Args:
+        scheme: draws the cohorts and prices the rounds.
+        noise_multiplier: noise over sensitivity, under the scheme's relation.
+        privacy: the budget; its delta is the one epsilons are reported at.
+
+    Raises:
+        BadInput: a plan that exceeds the budget.
+    """
+
+    def __init__(self, scheme: Scheme, noise_multiplier: float, privacy: Privacy) -> None:
+        planned = scheme.epsilon(noise_multiplier, privacy.delta)
+        if not planned <= privacy.epsilon * (1 + _SLACK):
+            raise BadInput(
+                f"the plan of {scheme.rounds} rounds would cost epsilon = {planned:.6g}, more than "
+                f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer rounds"
+            )
+        self.privacy = privacy
+        self._scheme = scheme
+        self._noise_multiplier = noise_multiplier
+        self._charged = 0
+
+    @property
+    def rounds(self) -> int:
+        """Rounds charged so far."""
+        return self._charged
+
+    def charge(self, user_indices: NDArray[np.integer]) -> None:
+        """Count one round.
+
+        Raises:
+            RunFailed: all rounds are spent, or the users are not the cohort drawn for this round; nothing is counted.
+        """
+        if self._charged >= self._scheme.rounds:
+            raise RunFailed(
+                f"a round more than the {self._scheme.rounds} planned: stopped before spending more than the budget"
+            )
+        if not np.array_equal(np.asarray(user_indices), self._scheme.cohort(self._charged)):
+            raise RunFailed(
+                f"the users of round {self._charged + 1} are not those that the sampler drew: stopped, since the cost "
+                "of other users is not accounted"
+            )
+        self._charged += 1
+
+    def epsilon(self) -> float:
+        """Epsilon spent so far, at the budget's delta."""
+        return self._scheme.epsilon(self._noise_multiplier, self.privacy.delta, self._charged)
+
+    def state(self) -> RoundLedgerState:
+        """The count, for a checkpoint."""
+        return {"charged": self._charged, "rounds": self._scheme.rounds}
+
+    def restore(self, state: RoundLedgerState) -> None:
+        """Continue from a checkpoint's count.
+
+        Raises:
+            BadInput: a count of another plan.
+        """
+        if state["rounds"] != self._scheme.rounds:
+            raise BadInput(
+                f"the checkpoint's ledger is for {state['rounds']} rounds, the run plans {self._scheme.rounds}: "
+                "resume with the settings it was made with"
+            )
+        if not 0 <= state["charged"] <= state["rounds"]:
+            raise BadInput("the checkpoint's ledger holds a count outside its plan: the checkpoint is damaged")
+        self._charged = state["charged"]
+
+
+AnyLedger = Ledger | RoundLedger
+"""What a strategy may be charged to."""

@@ -1,0 +1,137 @@
+"""What rounds of sampled Gaussian mechanisms cost: the privacy that secret random cohorts add.
+
+Noise multipliers are noise over l2 sensitivity UNDER THE SCHEME'S OWN RELATION: the clip for add-or-remove, twice the
+clip for replace-one. dp-accounting agrees for each of the two schemes here: its Poisson-sampled Gaussian takes the
+sensitivity of adding one record, its Gaussian sampled without replacement that of replacing one.
+
+Sampling never costs privacy: given the cohorts, a round is a Gaussian mechanism or does not see the user at all, and a
+mixture over public randomness of (epsilon, delta)-DP mechanisms is (epsilon, delta)-DP. So each epsilon is the smaller
+of the amplified one and that of plain composition, which is exact at rate 1.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
+from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from userdp.accounting.costs import Cost, calibrate_noise, epsilon_of
+from userdp.errors import BadInput
+
+_GRID = 1e-3
+"""Width of a cell of the privacy loss, coarser for little noise, finer for faint rounds; any width is valid."""
+
+_CELLS_PER_SCALE = 5
+"""Cells within the privacy loss ``rate / z`` of a typical round."""
+
+_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, *range(3, 33), 36, 40, 48, 64, 96, 260, 512, 1024)
+_LEAST_NOISE = 0.05
+"""Less noise than this protects nobody; calibration stops here."""
+
+_TOLERANCE = 2e-5
+"""Relative width of the bracket around a calibrated noise multiplier; the safe end is returned."""
+
+_WHOLE = 1 << 40
+
+
+@lru_cache(maxsize=4096)
+def poisson_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
+    """Epsilon of ``rounds`` Gaussian sums over Poisson cohorts, for adding or removing one user.
+
+    By the privacy loss distribution (Zhu, Dong, Wang 2022), with pessimistic rounding (Doroshenko et al. 2022).
+
+    Args:
+        noise_multiplier: noise over the clip.
+        rate: chance of every user to take part in a round.
+        rounds: rounds released, those with an empty cohort included.
+        delta: in (0, 1).
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+    plain = _plain(noise_multiplier, rate, rounds, delta)
+    if rounds == 0 or rate == 1:
+        return plain
+    composed = _poisson_round(noise_multiplier, rate).self_compose(rounds)
+    return min(plain, float(composed.get_epsilon_for_delta(delta)))
+
+
+@lru_cache(maxsize=4096)
+def fixed_size_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
+    """Epsilon of ``rounds`` Gaussian sums over cohorts of a fixed size, for replacing one user.
+
+    By Renyi privacy of sampling without replacement (Wang, Balle, Kasiviswanathan 2019, Theorem 27), converted by
+    Canonne, Kamath, Steinke 2020.
+
+    Args:
+        noise_multiplier: noise over TWICE the clip.
+        rate: cohort over n.
+        rounds: rounds released.
+        delta: in (0, 1).
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+    plain = _plain(noise_multiplier, rate, rounds, delta)
+    if rounds == 0 or rate == 1:
+        return plain
+    orders, divergences = _fixed_size_round(noise_multiplier, rate)
+    epsilon, _ = compute_epsilon(orders, rounds * divergences, delta)
+    return min(plain, float(epsilon))
+
+
+def calibrate_amplified(price: Callable[[float], float], epsilon: float, delta: float, rounds: int) -> float:
+    """Smallest noise multiplier (rounded up) whose price is at most ``epsilon``.
+
+    Args:
+        price: noise multiplier -> epsilon, falling, never above that of plain composition.
+        epsilon: > 0.
+        delta: in (0, 1).
+        rounds: rounds released, at least 1.
+
+    Raises:
+        BadInput: a budget or a number of rounds out of range.
+    """
+    low = high = calibrate_noise(epsilon, delta, rounds)
+    while price(low) <= epsilon:
+        if low <= _LEAST_NOISE:
+            return low
+        high, low = low, max(low / 2, _LEAST_NOISE)
+
+    def excess(log_noise: float) -> float:
+        return math.log(price(math.exp(log_noise)) / epsilon)
+
+    noise = math.exp(brentq(excess, math.log(low), math.log(high), xtol=_TOLERANCE, rtol=_TOLERANCE))
+    while price(noise) > epsilon:
+        noise = min(high, noise * (1 + _TOLERANCE))
+    return noise
+
+
+def _plain(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
+    if not 0 < rate <= 1:
+        raise BadInput(f"rate = {rate}: the share of users a round must lie in (0, 1]")
+    return epsilon_of(Cost(noise_multiplier=noise_multiplier), rounds, delta)
+
+
+@lru_cache(maxsize=16)
+def _poisson_round(noise_multiplier: float, rate: float) -> PrivacyLossDistribution:
+    """Both directions of one round: a user more, a user less."""
+    # With little noise the losses are of the order of 1 / z^2, and so are the epsilons that they end in.
+    grid = min(_GRID * max(1.0, 0.25 / noise_multiplier**2), rate / noise_multiplier / _CELLS_PER_SCALE)
+    return from_gaussian_mechanism(noise_multiplier, sampling_prob=rate, value_discretization_interval=grid)
+
+
+@lru_cache(maxsize=64)
+def _fixed_size_round(noise_multiplier: float, rate: float) -> tuple[list[float], NDArray[np.float64]]:
+    """Orders, and the Renyi divergences of one round at them."""
+    accountant = RdpAccountant(_ORDERS, NeighboringRelation.REPLACE_ONE)
+    # Of the two sizes only their quotient counts; the event wants whole numbers: a fine fraction, rounded up.
+    event = SampledWithoutReplacementDpEvent(_WHOLE, math.ceil(rate * _WHOLE), GaussianDpEvent(noise_multiplier))
+    accountant.compose(event)
+    return list(_ORDERS), np.asarray(accountant._rdp, dtype=np.float64)

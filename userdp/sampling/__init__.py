@@ -1,0 +1,16 @@
+"""Who takes part in a round: the sampler that a ledger accounts is the one that is drawn from."""
+
+from userdp.sampling.base import Sampler
+from userdp.sampling.disjoint import CyclicBatches, DisjointBatches
+from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
+from userdp.sampling.weighted import WeightedBatches, WeightedSlots
+
+__all__ = [
+    "CyclicBatches",
+    "DisjointBatches",
+    "FixedSizeBatches",
+    "PoissonBatches",
+    "Sampler",
+    "WeightedBatches",
+    "WeightedSlots",
+]

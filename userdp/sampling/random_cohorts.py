@@ -1,0 +1,131 @@
+"""Secret random cohorts, drawn afresh every round: amplification by sampling.
+
+The cohorts must stay secret: an observer who knows who took part gets plain composition only.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.accounting import Relation
+from userdp.accounting.amplified import calibrate_amplified, fixed_size_epsilon, poisson_epsilon
+from userdp.errors import BadInput
+from userdp.randomness import stream
+from userdp.sampling.base import Sampler
+from userdp.sampling.disjoint import check_batch
+
+_SECRET = "who takes part in which round stays secret (each node knows of its own users only)"
+
+
+@dataclass(frozen=True)
+class PoissonBatches(Sampler):
+    """Every user takes part in every round by its own coin; a cohort may be empty, and then noise is released alone.
+
+    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sum of clipped vectors by at
+    most the clip, with probability ``rate``; the divisor is the public ``rate * users``, whatever the number drawn.
+    Rounds compose by their privacy loss distribution, in both directions (Zhu, Dong, Wang 2022); rounds in which
+    nobody was drawn cost as much as any other. Assumption: the coins are secret.
+
+    Attributes:
+        users: n, a public constant.
+        rate: chance to take part, in (0, 1].
+        rounds: how many.
+        seed: of the coins; secret in a deployment.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+
+    users: int
+    rate: float
+    rounds: int
+    seed: int = 0
+
+    relation: ClassVar[Relation] = "add_or_remove"
+    accountant: ClassVar[str] = (
+        "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
+    )
+    assumption: ClassVar[str] = f"the number that divides is a public constant, and {_SECRET}"
+
+    def __post_init__(self) -> None:
+        if min(self.users, self.rounds) < 1:
+            raise BadInput(f"users = {self.users}, rounds = {self.rounds}: each must be at least 1")
+        if not 0 < self.rate <= 1:
+            raise BadInput(f"rate = {self.rate}: the chance to take part in a round must lie in (0, 1]")
+
+    @property
+    def expected_batch(self) -> float:
+        """``rate * users``."""
+        return self.rate * self.users
+
+    def cohort(self, index: int) -> NDArray[np.int64]:
+        """Rising indices of the users whose coin fell for round ``index``."""
+        coins = stream(self.seed, "sampling", self._checked(index)).random(self.users)
+        return np.flatnonzero(coins < self.rate)
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Amplified by sampling, for adding or removing a user."""
+        return poisson_epsilon(noise_multiplier, self.rate, self._counted(rounds), delta)
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """To 1e-4 relative."""
+        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
+
+
+@dataclass(frozen=True)
+class FixedSizeBatches(Sampler):
+    """A uniformly random cohort of a fixed size each round, nobody twice in it.
+
+    *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
+    vectors by at most TWICE the clip, in the rounds that drew it: with probability ``batch / users``, independently.
+    Renyi privacy of sampling without replacement, composed over rounds (Wang, Balle, Kasiviswanathan 2019, Theorem 27).
+    Assumption: the cohorts are secret.
+
+    Attributes:
+        users: n, public.
+        batch: users a round.
+        rounds: how many.
+        seed: of the cohorts; secret in a deployment.
+
+    Raises:
+        BadInput: a number below one.
+        PopulationTooSmall: fewer users than one batch.
+    """
+
+    users: int
+    batch: int
+    rounds: int
+    seed: int = 0
+
+    relation: ClassVar[Relation] = "replace_one"
+    accountant: ClassVar[str] = (
+        "Renyi privacy of the Gaussian mechanism sampled without replacement, composed over rounds"
+    )
+    assumption: ClassVar[str] = f"n is public, and {_SECRET}"
+
+    def __post_init__(self) -> None:
+        if min(self.users, self.batch, self.rounds) < 1:
+            raise BadInput(
+                f"users = {self.users}, batch = {self.batch}, rounds = {self.rounds}: each must be at least 1"
+            )
+        check_batch(self.batch, self.users)
+
+    @property
+    def expected_batch(self) -> float:
+        """``batch``."""
+        return float(self.batch)
+
+    def cohort(self, index: int) -> NDArray[np.int64]:
+        """(batch,) rising user indices of round ``index``."""
+        rng = stream(self.seed, "sampling", self._checked(index))
+        return np.sort(rng.choice(self.users, self.batch, replace=False, shuffle=False))
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Amplified by sampling, for replacing a user."""
+        return fixed_size_epsilon(noise_multiplier, self.batch / self.users, self._counted(rounds), delta)
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """To 1e-4 relative."""
+        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
