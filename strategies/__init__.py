@@ -5,6 +5,7 @@ Each is a Flower `Strategy`; give it a problem, public facts about the users and
 
 from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.client import client_app
+from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
 from strategies.plan import Plan, PublicFacts
@@ -16,6 +17,7 @@ from strategies.sample_clipped import SampleClippedSGD
 
 __all__ = [
     "STRATEGIES",
+    "DPFedAvg",
     "DPFedSGD",
     "LocalizedRobustSGD",
     "NonPrivate",

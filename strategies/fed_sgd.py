@@ -7,35 +7,34 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.clipped_rounds import ClippedOptions, ClippedRounds
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of
+from userdp.accounting import Guarantee
 from userdp.computations import Computation
-from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
-from userdp.sampling import DisjointBatches
 
 
-class DPFedSGDOptions(StrategyOptions):
+class DPFedSGDOptions(ClippedOptions):
     """Settings of `DPFedSGD`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
-    rounds: int = Field(20, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
+    learning_rate: float | None = Field(
+        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
     )
-    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
 
-class DPFedSGD(UserLevelStrategy):
+class DPFedSGD(ClippedRounds):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Each user's average gradient is clipped to
-    l2 norm C and all users weigh the same, so replacing one moves the sum by at most 2C; the divisor is the planned
-    cohort whatever the number that answered, and the noise is calibrated to 2C. Rounds in which a user takes part
-    compose as one Gaussian mechanism (exact), disjoint cohorts in parallel. Every iterate is released: nodes are
-    protected from each other; the server is trusted. Nodes clip and sum; an answer larger than clipped users can add
-    up to is refused.
+    *Formal guarantees.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson). Each
+    user's average gradient is clipped to l2 norm C and all users weigh the same, so replacing one moves the sum by at
+    most 2C (adding or removing one by C); the divisor is the planned cohort whatever the number that was drawn or
+    answered, and the noise is calibrated to that sensitivity, also in a round that drew nobody. disjoint and cyclic:
+    rounds in which a user takes part compose as one Gaussian mechanism (exact), disjoint cohorts in parallel. poisson
+    and fixed_size: every round costs, amplified by sampling, while cohorts stay secret. Every iterate is released:
+    nodes are protected from each other; the server is trusted. Nodes clip and sum; an answer larger than clipped users
+    can add up to is refused.
     """
 
     name: ClassVar[str] = "dp_fed_sgd"
@@ -45,68 +44,11 @@ class DPFedSGD(UserLevelStrategy):
     Options: ClassVar[type[StrategyOptions]] = DPFedSGDOptions
     options: DPFedSGDOptions
 
-    def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.public.users, self.problem.dimension
-        cohort = options.cohort or n
-        per_epoch = DisjointBatches(n, cohort).rounds_per_epoch
-        self._participations = math.ceil(options.rounds / per_epoch)
-        self._sampler = DisjointBatches(n, cohort, self._participations, self.seed)
-        multiplier = calibrate_noise(self.privacy.epsilon, self.privacy.delta, self._participations)
-        self._cost = Cost(noise_multiplier=multiplier)
-        self._mechanism = GaussianMechanism(2 * options.clip_norm / cohort, multiplier)
-        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
-        noise = self._mechanism.standard_deviation * math.sqrt(p)
-        warnings = []
-        if noise >= options.clip_norm:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds the mean gradient: "
-                "use fewer strategy.rounds, a larger strategy.cohort, more users or a larger epsilon"
-            )
-        return Plan(
-            strategy=self.name,
-            rounds=options.rounds,
-            cohort=cohort,
-            users=n,
-            users_needed=cohort,
-            guarantee=Guarantee(
-                unit="user",
-                relation="replace_one",
-                epsilon=epsilon_of(self._cost, self._participations, self.privacy.delta),
-                delta=self.privacy.delta,
-                accountant="analytic Gaussian mechanism, composed over participations",
-                adversary="against other nodes and whoever sees every iterate; the server is trusted",
-                assumptions=(
-                    "n and who takes part are public",
-                    "nodes clip each user as told, and the server is trusted",
-                ),
-                holds=True,
-            ),
-            noise=noise,
-            signal=options.clip_norm,
-            numbers={
-                "clip_norm": options.clip_norm,
-                "cohort": cohort,
-                "participations": self._participations,
-                "learning_rate": self._rate,
-                "noise_multiplier": multiplier,
-                "l2_sensitivity": self._mechanism.l2_sensitivity,
-                "noise_deviation": self._mechanism.standard_deviation,
-            },
-            warnings=tuple(warnings),
-        )
+    def _computation(self) -> Computation:
+        return Computation("user_gradient", reduce="sum", clip_norm=self._clip)
 
-    def _make_ledger(self) -> Ledger:
-        return Ledger(self.public.users, self._cost, self._participations, self.privacy)
-
-    def _ask(self, index: int) -> Request:
-        computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
-        return Request(self._sampler.cohort(index), computation)
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        gradient = self._mechanism.release(gathered.values / self.plan.cohort, self._noise(index))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        x = self.problem.domain.project(x - self._rate * gradient)
-        return x, x
+    def _default_rate(self) -> float:
+        return 1 / (self.problem.certificate.smoothness or 2.0)
 
 
 class NonPrivateOptions(StrategyOptions):

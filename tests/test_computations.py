@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from userdp.computations import COMPUTATIONS, Computation, clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.problems import Quadratic
+from userdp.problems import Huber, Quadratic
 
 entries = st.floats(allow_nan=False, allow_infinity=False, width=64)
 matrices = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=entries)
@@ -35,7 +35,8 @@ def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
             continue
         # The smallest numbers have few bits: their quotients are exact to one unit of the smallest number only.
         direction = row / largest
-        length = largest * np.linalg.norm(direction)
+        with np.errstate(over="ignore"):  # longer than any number: not short
+            length = largest * np.linalg.norm(direction)
         expected = direction * min(largest, clip_norm / np.linalg.norm(direction))
         np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-320)
         if length <= clip_norm * (1 - 1e-12):
@@ -93,7 +94,31 @@ def test_the_sum_of_clipped_samples_is_the_sum_of_clipped_samples():
     np.testing.assert_allclose(held, [[-0.6, -0.8], [0.0, -0.5]])
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_local_update_is_what_each_users_own_gradient_steps_move(steps):
+    problem, x = Huber(2, 5.0, 1.5, 1.0), np.array([0.2, -0.1])
+    block = federation_of([[4.0, 0.3], [3.0, 0.1], [-0.5, 0.5], [0.0, -4.0]], sizes=[2, 1, 1]).block(np.arange(3))
+    rows, bad = Computation("local_update", parameters={"steps": steps, "step_size": 0.7})(problem, x, block)
+    assert bad == 0
+    for user in range(3):
+        own, model = block.part(user, user + 1), x
+        for _ in range(steps):
+            model = problem.domain.project(model - 0.7 * problem.user_gradients(model, own)[0])
+        np.testing.assert_allclose(rows[user], model - x, rtol=1e-12, atol=1e-15)
+
+
+def test_a_user_whose_local_model_diverges_counts_as_zero_and_spares_the_others():
+    problem = Quadratic(1, 10.0, np.inf)
+    block = federation_of([[3.0], [0.0]]).block(np.arange(2))
+    computation = Computation("local_update", clip_norm=1.0, parameters={"steps": 400, "step_size": 1e3})
+    rows, bad = computation(problem, np.zeros(1), block)
+    assert bad == 1
+    np.testing.assert_array_equal(rows, [[0.0], [0.0]])
+
+
 def test_an_unknown_computation_is_refused_by_name():
     block = federation_of([[0.0]]).block(np.arange(1))
-    with pytest.raises(BadInput, match="computation 'hessian' is unknown; there are clipped_sample_sum, user_gradient"):
+    with pytest.raises(
+        BadInput, match="computation 'hessian' is unknown; there are clipped_sample_sum, local_update, user_gradient"
+    ):
         Computation("hessian")(Quadratic(1, 1.0, 1.0), np.zeros(1), block)

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems import Logistic, OneHotPoisson, Poisson, Quadratic, segments
+from userdp.problems import Logistic, OneHotPoisson, Poisson, Problem, Quadratic, segments
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
 
 RAGGED = [3, 1, 5, 2, 2]
@@ -44,6 +44,21 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
     actual = case.problem.user_gradients(x, block)
     assert actual.dtype == np.float64
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-13)
+
+
+@every_case
+@pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [1]])
+@pytest.mark.parametrize("chunk_bytes", [40, 1 << 20])
+def test_gradients_at_users_own_models_are_those_of_each_user_alone(case: Case, sizes, chunk_bytes, monkeypatch):
+    monkeypatch.setattr(segments, "CHUNK_BYTES", chunk_bytes)
+    block, problem = case.block(sizes), case.problem
+    models = np.stack([case.model(seed) for seed in range(len(sizes))])
+    expected = [problem.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
+    actual = problem.user_gradients_at(models, block)
+    assert actual.dtype == np.float64
+    np.testing.assert_allclose(actual, np.concatenate(expected), rtol=1e-9, atol=1e-13)
+    one_by_one = Problem.user_gradients_at(problem, models, block)
+    np.testing.assert_array_equal(one_by_one, np.concatenate(expected))
 
 
 @every_case

@@ -78,7 +78,17 @@ def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_n
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
+def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Rows:
+    """What each user's model moves in some projected full-batch gradient steps on its own data, from x."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
+        models = problem.domain.project(x - step_size * problem.user_gradients(x, block))
+        for _ in range(round(steps) - 1):
+            models = problem.domain.project(models - step_size * problem.user_gradients_at(models, block))
+        return np.asarray(models - x)
+
+
 COMPUTATIONS: dict[str, Callable[..., Rows]] = {
     "user_gradient": _user_gradient,
     "clipped_sample_sum": _clipped_sample_sum,
+    "local_update": _local_update,
 }

@@ -131,6 +131,14 @@ class Problem(ABC):
     def user_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
         """(U, p): each user's average gradient at x."""
 
+    def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+        """(U, p): each user's average gradient at its OWN model, row u of ``models`` (U, p).
+
+        One user at a time here; the problems of this package do it for all users at once.
+        """
+        rows = [self.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
+        return np.concatenate(rows)
+
     @abstractmethod
     def sample_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
         """(N, p): each sample's gradient at x."""

@@ -117,6 +117,13 @@ class GeneralisedLinear(Problem):
         for users, part, features in float64_parts(block):
             yield users, part, features, features @ weights + offset
 
+    def _ridged(self, sums: Array, models: Array, block: Block) -> Array:
+        """Sums over each user's samples made its average gradient, in place; ``models`` is (p,) or (U, p)."""
+        sums /= block.sizes[:, None]
+        if self.ridge:
+            sums += self.ridge * models
+        return sums
+
     def _add(self, sums: Array, part: Block, features: Array, weights: Array) -> None:
         """Add each user's weighted sum of samples, the intercept's 1 included, to its row of ``sums``."""
         sums[:, : self.columns] += weighted_sums(features, part.offsets, weights)
@@ -129,10 +136,19 @@ class GeneralisedLinear(Problem):
         sums = np.zeros((block.users, self.dimension))
         for users, part, features, scores in self._pieces(x, block):
             self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
-        sums /= block.sizes[:, None]
-        if self.ridge:
-            sums += self.ridge * x
-        return sums
+        return self._ridged(sums, x, block)
+
+    @QUIET
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """(U, p): one pass over the features."""
+        sums = np.zeros((block.users, self.dimension))
+        for users, part, features in float64_parts(block):
+            own = np.repeat(models[users], part.sizes, axis=0)
+            scores = np.einsum("ij,ij->i", features, own[:, : self.columns])
+            if self.intercept:
+                scores += own[:, self.columns]
+            self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
+        return self._ridged(sums, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:

@@ -85,10 +85,20 @@ class OneHot(Problem):
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """(U, p)."""
-        sums = self._sums(block, self._slopes(x, block))
+        return self._averages(x, self._slopes(x, block), block)
+
+    @QUIET
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """(U, p)."""
+        scores = models[np.repeat(np.arange(block.users), block.sizes), _codes(block)]
+        return self._averages(models, self.family.slopes(scores, targets_of(block)), block)
+
+    def _averages(self, models: Array, slopes: Array, block: Block) -> Array:
+        """(U, p) average gradients from the samples' slopes (N,); ``models`` is (p,) or (U, p)."""
+        sums = self._sums(block, slopes)
         sums /= block.sizes[:, None]
         if self.ridge:
-            sums += self.ridge * x
+            sums += self.ridge * models
         return sums
 
     @QUIET

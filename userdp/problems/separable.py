@@ -69,8 +69,8 @@ class Separable(Problem):
         return rebuilt(block, features, block.targets), int(changed.sum())
 
     @abstractmethod
-    def slopes(self, x: Vector, z: Array) -> Array:
-        """(N, d): ``phi_j'(x_j; z_ij)`` for samples z (N, d)."""
+    def slopes(self, x: Array, z: Array) -> Array:
+        """(N, d): ``phi_j'(x_j; z_ij)`` for samples z (N, d) at one x (d,), or at one for each sample (N, d)."""
 
     @abstractmethod
     def values(self, x: Vector, z: Array) -> Array:
@@ -81,6 +81,15 @@ class Separable(Problem):
         sums = np.zeros((block.users, self.dimension))
         for users, part, features in float64_parts(block):
             slopes = self.slopes(x, features)
+            sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
+        sums /= block.sizes[:, None]
+        return sums
+
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """(U, d), piece by piece."""
+        sums = np.zeros((block.users, self.dimension))
+        for users, part, features in float64_parts(block):
+            slopes = self.slopes(np.repeat(models[users], part.sizes, axis=0), features)
             sums[users] += weighted_sums(slopes, part.offsets, np.ones(part.samples))
         sums /= block.sizes[:, None]
         return sums
@@ -105,8 +114,8 @@ class MeanSufficient(Separable):
         """(d,): ``psi(x_j)``."""
 
     @abstractmethod
-    def mean_at(self, x: Vector) -> Vector:
-        """(d,): ``psi'(x_j)``, the mean that the model x stands for."""
+    def mean_at(self, x: Array) -> Array:
+        """``psi'(x_j)``, entry by entry: the mean that the model x (d,) stands for, or each of several (U, d)."""
 
     @abstractmethod
     def minimiser(self, mean: Vector) -> Vector:
@@ -124,6 +133,10 @@ class MeanSufficient(Separable):
         """(U, d): ``psi'(x)`` minus each user's mean."""
         means = user_means(block)
         return np.subtract(self.mean_at(x), means, out=means)
+
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """(U, d): the same, each user at its own model."""
+        return self.user_gradients(models, block)
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
         """Exact for x in the domain, given the mean of the population within the declared bounds.

@@ -161,24 +161,48 @@ class TorchProblem(Problem):
         outputs = functional_call(self._module, parameters, (features,))
         return (self._loss(outputs, targets) * weights).sum()
 
-    def _gradients(self, parameters: Parameters, rows: NDArray[np.int64], weights: Array, block: Block) -> Array:
-        """(R, p): gradients of R weighted sums of losses; ``rows`` and ``weights`` (R, m) say of which samples."""
+    def _own_parameters(self, models: Array) -> Parameters:
+        """Of R models (R, p), stacked along the first axis."""
+        flat = torch.tensor(models, dtype=self._type)
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()], dim=1)
+        shapes = zip(self._shapes.items(), pieces, strict=True)
+        return {name: piece.reshape(len(models), *shape) for (name, shape), piece in shapes}
+
+    def _gradients(
+        self, parameters: Parameters, rows: NDArray[np.int64], weights: Array, block: Block, *, own: bool = False
+    ) -> Array:
+        """(R, p): gradients of R weighted sums of losses; ``rows`` and ``weights`` (R, m) say of which samples.
+
+        All at the same parameters, or each at its ``own``.
+        """
         features = torch.tensor(block.features[rows], dtype=self._type)
         targets = torch.tensor(targets_of(block)[rows], dtype=self._type) if self.has_targets else features
-        function = vmap(grad(self._weighted_loss), in_dims=(None, 0, 0, 0))
+        function = vmap(grad(self._weighted_loss), in_dims=(0 if own else None, 0, 0, 0))
         gradients = function(parameters, features, targets, torch.tensor(weights, dtype=self._type))
         return _flat([gradients[name].reshape(len(rows), -1) for name in self._shapes])
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """(U, p): users of like size together, padded to the largest with weights 0 (and their own last sample)."""
-        parameters, sizes = self._parameters(x), block.sizes
+        parameters = self._parameters(x)
         result = np.empty((block.users, self.dimension))
-        order = np.argsort(sizes, kind="stable")
-        for users in self._groups(order, sizes):
+        for users, rows, weights in self._padded(block):
+            result[users] = self._gradients(parameters, rows, weights, block)
+        return result
+
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """(U, p): likewise, each user at its own parameters."""
+        result = np.empty((block.users, self.dimension))
+        for users, rows, weights in self._padded(block):
+            result[users] = self._gradients(self._own_parameters(models[users]), rows, weights, block, own=True)
+        return result
+
+    def _padded(self, block: Block) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Array]]:
+        """Groups of users, with rows and weights of their samples."""
+        sizes = block.sizes
+        for users in self._groups(np.argsort(sizes, kind="stable"), sizes):
             own, columns = sizes[users][:, None], np.arange(sizes[users].max())
             rows = block.offsets[users][:, None] + np.minimum(columns, own - 1)
-            result[users] = self._gradients(parameters, rows, (columns < own) / own, block)
-        return result
+            yield users, rows, (columns < own) / own
 
     def _groups(self, order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Runs of ``order`` (users by rising size) of about `PIECE_NUMBERS`, one user at least, none twice as large."""

@@ -1,9 +1,8 @@
 """Who takes part in a round: the sampler that a ledger accounts is the one that is drawn from."""
 
 from userdp.sampling.base import Sampler
-from userdp.sampling.disjoint import CyclicBatches, DisjointBatches
+from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, check_batch
 from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
-from userdp.sampling.weighted import WeightedBatches, WeightedSlots
 
 __all__ = [
     "CyclicBatches",
@@ -11,6 +10,5 @@ __all__ = [
     "FixedSizeBatches",
     "PoissonBatches",
     "Sampler",
-    "WeightedBatches",
-    "WeightedSlots",
+    "check_batch",
 ]

@@ -1,0 +1,55 @@
+"""Federated averaging: users train on their own data, their clipped model updates are averaged with noise."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from strategies.base import StrategyOptions
+from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from userdp.computations import Computation
+from userdp.problems.base import Vector
+
+
+class DPFedAvgOptions(ClippedOptions):
+    """Settings of `DPFedAvg`."""
+
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
+    local_steps: int = Field(5, ge=1, description="Full-batch gradient steps of each user on its own data.")
+    local_rate: float | None = Field(None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="What the server multiplies the mean update by; default 1; 0.1 for adam."
+    )
+
+
+class DPFedAvg(ClippedRounds):
+    """Clipped mean of users' model updates after some local gradient steps, plus Gaussian noise, every round.
+
+    *Formal guarantees.* Those of `dp_fed_sgd`, with the update in the place of the gradient: unit: one whole user;
+    relation: replace-one with n public (add-or-remove for poisson). Whatever a user computes from its own data and the
+    released model, its update is clipped to l2 norm C, so replacing a user moves the sum by at most 2C (adding or
+    removing one by C). An update that is not finite counts as zero. The server's optimiser sees released values only.
+    """
+
+    name: ClassVar[str] = "dp_fed_avg"
+    summary_line: ClassVar[str] = "mean of clipped model updates after local steps, with noise, every round"
+    family: ClassVar[str] = "clipping"
+    paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
+    Options: ClassVar[type[StrategyOptions]] = DPFedAvgOptions
+    options: DPFedAvgOptions
+
+    def _computation(self) -> Computation:
+        parameters = {"steps": float(self.options.local_steps), "step_size": self._local_rate}
+        return Computation("local_update", reduce="sum", clip_norm=self._clip, parameters=parameters)
+
+    @property
+    def _local_rate(self) -> float:
+        return self.options.local_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+
+    def _default_rate(self) -> float:
+        return 1.0
+
+    def _gradient(self, released: Vector) -> Vector:
+        return -released
+
+    def _more_numbers(self) -> dict[str, float | int | str]:
+        return {"local_steps": self.options.local_steps, "local_rate": self._local_rate}
