@@ -3,6 +3,7 @@
 Each is a Flower `Strategy`; give it a problem, public facts about the users and a budget, and start it on any grid.
 """
 
+from strategies.adaptive_clipping import AdaptiveClipping
 from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.client import client_app
 from strategies.fed_avg import DPFedAvg
@@ -10,6 +11,7 @@ from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector
+from strategies.recentred import RecentredClipping
 from strategies.registry import STRATEGIES
 from strategies.results import PrivateResult, RoundRecord
 from strategies.robust_rounds import RobustRounds
@@ -17,6 +19,7 @@ from strategies.sample_clipped import SampleClippedSGD
 
 __all__ = [
     "STRATEGIES",
+    "AdaptiveClipping",
     "DPFedAvg",
     "DPFedSGD",
     "LocalizedRobustSGD",
@@ -24,6 +27,7 @@ __all__ = [
     "Plan",
     "PrivateResult",
     "PublicFacts",
+    "RecentredClipping",
     "RobustRounds",
     "RoundRecord",
     "SampleClippedSGD",

@@ -1,5 +1,7 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
+Beside a clip, ``center`` travels if rows are clipped about one.
+
 | message | server -> node | node -> server |
 |---|---|---|
 | query | nothing | ``roster``: the users it holds; ``facts``: samples clipped into the declared bounds |
@@ -63,14 +65,19 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     config: dict[str, str | float] = {"name": computation.name, "reduce": computation.reduce}
     if computation.clip_norm is not None:
         config["clip_norm"] = computation.clip_norm
+    if computation.statistic is not None:
+        config["statistic"] = computation.statistic
     config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
-    return RecordDict(
+    content = RecordDict(
         {
             "model": model,
             "cohort": ArrayRecord({"users": Array(users)}),
             "computation": ConfigRecord(config),  # type: ignore[arg-type]
         }
     )
+    if computation.center is not None:
+        content["center"] = model_record(computation.center)
+    return content
 
 
 def read_model(message: Message) -> NDArray[np.float64]:
@@ -90,6 +97,8 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
             for key, value in config.items()
             if key.startswith(_PARAMETER)
         },
+        statistic=str(config["statistic"]) if "statistic" in config else None,
+        center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )
     users = cast(ArrayRecord, message.content["cohort"])["users"].numpy()
     return np.asarray(users, dtype=np.int64), computation

@@ -1,9 +1,11 @@
 """Every strategy there is, by name. Adding one takes its file and a line here."""
 
+from strategies.adaptive_clipping import AdaptiveClipping
 from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
+from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 
@@ -12,8 +14,10 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
     for strategy in (
         LocalizedRobustSGD,
         RobustRounds,
+        RecentredClipping,
         DPFedSGD,
         DPFedAvg,
+        AdaptiveClipping,
         SampleClippedSGD,
         NonPrivate,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from strategies.protocol import read_answer
 from strategies.roster import Roster
-from userdp.computations import Computation, finite_rows
+from userdp.computations import Computation, finite_rows, statistic
 from userdp.errors import BadInput, RunFailed
 from userdp.node import Answer
 
@@ -66,7 +66,8 @@ def gather(
             complaint = str(error)
             log.warning("node %d counts as missing: %s", node, complaint)
     summed = request.computation.reduce == "sum"
-    values = np.zeros(dimension if summed else (len(request.users), dimension))
+    width = request.computation.width(dimension)
+    values = np.zeros(width if summed else (len(request.users), width))
     answered = np.zeros(len(request.users), dtype=bool)
     non_finite = 0
     # By user, not by arrival: a sum of floats depends on the order.
@@ -95,11 +96,15 @@ def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Compu
     if reply.has_error():
         raise BadInput(f"its app failed: {reply.error.reason}")
     answer = read_answer(reply)
-    shape = (1 if computation.reduce == "sum" else len(users), p)
+    shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
     if answer.values.shape != shape or not np.array_equal(answer.users, users):
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
     if computation.reduce == "sum" and computation.clip_norm is not None:
         limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
-        if not np.linalg.norm(answer.values) <= limit:
+        if not np.linalg.norm(answer.values[:, :p]) <= limit:
             raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
+        if computation.statistic is not None:
+            bounds, total = statistic(computation.statistic), answer.values[0, p]
+            if not bounds.low * _SUM_TOLERANCE <= total / len(users) <= bounds.high * _SUM_TOLERANCE:
+                raise BadInput("the sum of its users' statistic exceeds what they can add up to")
     return answer

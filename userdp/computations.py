@@ -27,6 +27,10 @@ class Computation:
         name: a key of `COMPUTATIONS`.
         reduce: "rows" for one row a user, "sum" for their sum alone.
         clip_norm: l2 norm that each user's row is clipped to; None leaves rows as they are.
+        center: (p,) public vector that is taken off each row before the clip; the server adds it again. Rows that are
+            not finite become zero after that, so such a user (like a missing one) counts as the centre. None for zero.
+        statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
+        give.
         parameters: keyword arguments of the function, plain floats.
     """
 
@@ -34,17 +38,38 @@ class Computation:
     reduce: Literal["rows", "sum"] = "rows"
     clip_norm: float | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
+    center: Vector | None = field(default=None, compare=False)
+    statistic: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.statistic is not None and self.clip_norm is None:
+            raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
 
     def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[Rows, int]:
-        """The block's (U, p) rows, finite and clipped, and how many rows were not finite and became zero.
+        """The block's (U, p) rows, centred, finite and clipped, and how many rows were not finite and became zero.
 
         Raises:
-            BadInput: the name is not registered.
+            BadInput: a name is not registered, or the centre is no finite (p,) vector.
         """
         if self.name not in COMPUTATIONS:
             raise BadInput(f"computation {self.name!r} is unknown; there are {', '.join(sorted(COMPUTATIONS))}")
-        rows, non_finite = finite_rows(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
-        return (rows if self.clip_norm is None else clip_rows(rows, self.clip_norm)), non_finite
+        rows = COMPUTATIONS[self.name](problem, x, block, **self.parameters)
+        if self.center is not None:
+            if self.center.shape != rows.shape[1:] or not np.isfinite(self.center).all():
+                raise BadInput(f"the centre must be {rows.shape[1]} finite numbers, got shape {self.center.shape}")
+            with np.errstate(over="ignore"):  # a row that overflows is not finite, and counts as the centre
+                rows = rows - self.center
+        rows, non_finite = finite_rows(rows)
+        if self.clip_norm is None:
+            return rows, non_finite
+        clipped = clip_rows(rows, self.clip_norm)
+        if self.statistic is None:
+            return clipped, non_finite
+        return np.column_stack([clipped, statistic(self.statistic).compute(rows, self.clip_norm)]), non_finite
+
+    def width(self, dimension: int) -> int:
+        """Columns of a row: p, and one for the statistic."""
+        return dimension + (self.statistic is not None)
 
 
 def finite_rows(rows: Rows) -> tuple[Rows, int]:
@@ -68,6 +93,56 @@ def clip_rows(rows: Rows, clip_norm: float) -> Rows:
     unit = rows / scale
     norms = np.linalg.norm(unit, axis=1, keepdims=True)
     return np.asarray(unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0)))
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of each user, bounded whatever the user's data.
+
+    Attributes:
+        compute: from finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
+        low: least value.
+        high: largest value.
+    """
+
+    compute: Callable[[Rows, float], NDArray[np.float64]]
+    low: float
+    high: float
+
+
+def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+    """(U,): ``ln(||row||_2 / clip_norm)``, held to [-2.5, 1]; their mean is the log of a robust typical distance."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    norms = np.linalg.norm(rows / scale[:, None], axis=1)
+    with np.errstate(divide="ignore"):  # a zero row lies at minus infinity, which the bounds turn into -2.5
+        return np.asarray(np.clip(np.log(norms) + np.log(scale) - np.log(clip_norm), -2.5, 1.0))
+
+
+def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+    """(U,): 1/2 for rows that the clip leaves as they are, -1/2 for those that it shortens."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    # As `clip_rows` decides: by the scaled norm, which does not overflow.
+    norms = np.linalg.norm(rows / scale[:, None], axis=1)
+    return np.where(largest <= clip_norm / np.maximum(norms, 1.0), 0.5, -0.5)
+
+
+STATISTICS: dict[str, Statistic] = {
+    "log_distance": Statistic(log_distances, -2.5, 1.0),
+    "unclipped": Statistic(unclipped, -0.5, 0.5),
+}
+
+
+def statistic(name: str) -> Statistic:
+    """The statistic of that name.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if name not in STATISTICS:
+        raise BadInput(f"statistic {name!r} is unknown; there are {', '.join(sorted(STATISTICS))}")
+    return STATISTICS[name]
 
 
 def _user_gradient(problem: Problem, x: Vector, block: Block) -> Rows:

@@ -65,7 +65,7 @@ class Node:
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         summed = computation.reduce == "sum"
-        values = np.zeros((1 if summed else len(users), self.problem.dimension))
+        values = np.zeros((1 if summed else len(users), computation.width(self.problem.dimension)))
         non_finite = 0
         source, ids = (self._local, positions) if self._local is not None else (self._federation, users)
         max_users = max(1, ROW_BYTES // (8 * self.problem.dimension))

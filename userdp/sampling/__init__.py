@@ -3,6 +3,7 @@
 from userdp.sampling.base import Sampler
 from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, check_batch
 from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
+from userdp.sampling.weighted import WeightedBatches, WeightedSlots
 
 __all__ = [
     "CyclicBatches",
@@ -10,5 +11,7 @@ __all__ = [
     "FixedSizeBatches",
     "PoissonBatches",
     "Sampler",
+    "WeightedBatches",
+    "WeightedSlots",
     "check_batch",
 ]

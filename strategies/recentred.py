@@ -1,0 +1,227 @@
+"""Recentred clipping: users are clipped about the gradient as released so far, so that little is left to hide."""
+
+import math
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.plan import Plan
+from strategies.replies import Gathered, Request
+from userdp.accounting import AnyLedger
+from userdp.computations import STATISTICS, Computation
+from userdp.mechanisms import GaussianMechanism
+from userdp.problems.base import Vector
+from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
+
+_STATISTIC = STATISTICS["log_distance"]
+
+_MEASURED = 0.05
+"""Share of each round's budget that goes to how far users are from the centre."""
+
+_FIRST, _SECOND = 0.1, 0.2
+"""Shares of the budget for the first two epochs, whose only work is to find the centre."""
+
+_LEAST_SPREAD = 0.15
+"""The spread of users is never taken for less than this part of their measured distance."""
+
+_CORNER = 1e9
+"""The step on a linear loss: across any domain."""
+
+
+class RecentredOptions(StrategyOptions):
+    """Settings of `RecentredClipping`."""
+
+    clip_norm: float = Field(
+        1.0,
+        gt=0,
+        description="l2 norm that user gradients are clipped to in the first round, about zero; rather too large "
+        "than too small, later radii follow the users.",
+    )
+    rounds: int = Field(5, ge=1, description="Rounds in all.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
+    )
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Step size; default 1 / smoothness, or 0.5. On a loss certified linear each step goes to a corner "
+        "of the domain whatever is set: no step overshoots there.",
+    )
+    relation: Literal["replace_one", "add_or_remove"] = Field(
+        "replace_one",
+        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
+    )
+
+
+class RecentredClipping(UserLevelStrategy):
+    """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
+
+    Round t asks users for ``clip(q_i - c, r)`` and for ``l_i = ln(||q_i - c|| / r)`` held to [-2.5, 1], and releases
+    ``y = (1/B) (sum_i clip(q_i - c, r) + noise)`` and ``l = (1/B) (sum_i l_i + noise)``. The centre c is the gradient
+    as predicted from earlier rounds, zero at first: as long as the gradient is unknown this is clipping about zero.
+    Once c is within e of it, users lie within ``sqrt(e^2 + rho^2)`` of c, with rho their own spread, ``sqrt(d / m)``
+    times the deviation of a sample; noise falls with that radius, where clipping about zero pays for the length of
+    the gradient in every round.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so set). Given
+    what was released before, c and r are constants. A user adds a vector of norm at most r and a number in [-2.5, 1];
+    a missing or non-finite user adds a constant. Replacing a user moves the vectors' sum by at most 2r and the
+    numbers' by 3.5; adding or removing one moves them by r and 2.5. Each gets Gaussian noise in proportion to its
+    sensitivity IN FORCE, of multipliers ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together one Gaussian of
+    multiplier z_t. The z_t are fixed by the plan, so the rounds a user takes part in compose adaptively as one
+    Gaussian of multiplier ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any loss, whatever other
+    nodes answer; the server is trusted. No privacy rests on the certificate: it helps to predict, and were it wrong,
+    accuracy would suffer.
+
+    *Why centre and radius are public.* They are computed from y, l and the model, all released (post-processing):
+
+    - Distance ``D = r e^l``. Users at distance D > r are shrunk by about r/D, so y and its noise N are multiplied by
+      ``max(1, D/r)``: a radius that was too small costs a round's accuracy, and the next one is right.
+    - Filter. ``c <- c + K y``, ``K = e^2 / (e^2 + N^2)``, then ``e <- e N / sqrt(e^2 + N^2)``: precisions add up, as
+      in the precision-weighted mean of all releases (Kalman 1960). At first e is unknown and ``||y||^2 - N^2`` stands
+      for its square (James, Stein 1961); later that takes over when it is larger than predicted by two standard
+      deviations.
+    - Move. A step from x to x' changes the gradient by ``H (x' - x)`` with H's eigenvalues in [a, b]: strong
+      convexity and smoothness, or [0, 1 / step] where nothing is certified. So ``c <- c + (a + b)/2 (x' - x)``, and e
+      gains ``(b - a)/2 ||x' - x||``, which is nothing for a quadratic or linear loss.
+    - Radius ``r = sqrt(e^2 + rho^2)``, with ``rho^2 = D^2 - e^2`` for the e that D was measured with.
+
+    Of the budget 10% and 20% go to the first two epochs, which only have to find the centre, and equal shares of the
+    rest to the others: ``z_t = z / sqrt(share)``.
+    """
+
+    name: ClassVar[str] = "recentred_clipping"
+    summary_line: ClassVar[str] = "clipping about the gradient released so far, with a radius that follows the users"
+    family: ClassVar[str] = "clipping"
+    paper: ClassVar[str] = "ours"
+    Options: ClassVar[type[StrategyOptions]] = RecentredOptions
+    options: RecentredOptions
+
+    def _make_plan(self) -> Plan:
+        options, n = self.options, self.public.users
+        self._cohort = cohort = options.cohort or n
+        epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
+        kind = WeightedBatches if options.relation == "replace_one" else WeightedSlots
+        self._sampler = kind(n, cohort, epochs, self.seed, shares=_shares(epochs))
+        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        self._set_geometry()
+        self._radius = options.clip_norm
+        self._center = np.zeros(self.problem.dimension)
+        self._error: float | None = None
+        # All rounds' precision together, if the radius never fell.
+        whole = self._gradient_mechanism(options.clip_norm, self._multiplier)
+        noise = whole.standard_deviation * math.sqrt(self.problem.dimension)
+        warnings = []
+        if noise >= options.clip_norm:
+            warnings.append(
+                f"the noise of all rounds together ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which "
+                "bounds the mean gradient: use a larger strategy.cohort, more users or a larger epsilon"
+            )
+        return Plan(
+            strategy=self.name,
+            rounds=options.rounds,
+            cohort=cohort,
+            users=n,
+            users_needed=cohort,
+            guarantee=self._sampler.guarantee(
+                self._multiplier,
+                self.privacy.delta,
+                "against other nodes and whoever sees every iterate; the server is trusted",
+                ("nodes clip each user as told, and the server is trusted",),
+            ),
+            noise=noise,
+            signal=options.clip_norm,
+            numbers={
+                "clip_norm": options.clip_norm,
+                "cohort": cohort,
+                "participations": epochs,
+                "learning_rate": self._rate,
+                "noise_multiplier": self._multiplier,
+                "first_share": self._sampler.shares[0],
+                "last_share": self._sampler.shares[-1],
+                "l2_sensitivity": self._gradient_mechanism(options.clip_norm, self._multiplier).l2_sensitivity,
+            },
+            warnings=tuple(warnings),
+        )
+
+    def _set_geometry(self) -> None:
+        """Step size, and between what curvatures the gradient is predicted."""
+        certificate = self.problem.certificate
+        self._rate = self.options.learning_rate or 1 / (certificate.smoothness or 2.0)
+        if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
+            self._rate = _CORNER
+        self._low = certificate.strong_convexity
+        self._high = max(self._low, 1 / self._rate if certificate.smoothness is None else certificate.smoothness)
+
+    def _make_ledger(self) -> AnyLedger:
+        return self._sampler.ledger(self._multiplier, self.privacy)
+
+    # The two mechanisms of a round ---------------------------------------------------------------------------------
+
+    def _gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
+        """Of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
+        sensitivity = self._sampler.sensitivity_factor * radius / self._cohort
+        return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
+
+    def _distance_mechanism(self, multiplier: float) -> GaussianMechanism:
+        """Of the mean log distance."""
+        replaced = _STATISTIC.high - _STATISTIC.low
+        added = max(_STATISTIC.high, -_STATISTIC.low)
+        sensitivity = replaced if self._sampler.relation == "replace_one" else added
+        return GaussianMechanism(sensitivity / self._cohort, multiplier / math.sqrt(_MEASURED))
+
+    # A round -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, index: int) -> Request:
+        computation = Computation(
+            "user_gradient", reduce="sum", clip_norm=self._radius, center=self._center, statistic="log_distance"
+        )
+        return Request(self._sampler.cohort(index), computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        means, p = gathered.values / self._cohort, self.problem.dimension
+        multiplier = self._sampler.multiplier(index, self._multiplier)
+        mechanism = self._gradient_mechanism(self._radius, multiplier)
+        released = mechanism.release(means[:p], self._noise(index, 0))
+        measured = self._distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
+        distance = self._radius * math.exp(min(max(float(measured[0]), _STATISTIC.low), _STATISTIC.high))
+        shrunk = max(1.0, distance / self._radius)
+        innovation, noise = shrunk * released, shrunk * mechanism.standard_deviation * math.sqrt(p)
+        if self._cohort < self.public.users:  # fresh users bring their own sampling error
+            noise = math.hypot(noise, distance / math.sqrt(self._cohort))
+        error = self._error_before(float(np.linalg.norm(innovation)), noise)
+        gain = error**2 / (error**2 + noise**2)
+        self.facts = {
+            "radius": self._radius,
+            "noise_deviation": mechanism.standard_deviation,
+            "distance": distance,
+            "gain": gain,
+        }
+        gradient = self._center + gain * innovation
+        following = self.problem.domain.project(x - self._rate * gradient)
+        spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
+        self._predict(gradient, math.sqrt(gain) * noise, spread, following - x)
+        return following, following
+
+    def _error_before(self, length: float, noise: float) -> float:
+        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
+        doubt = math.sqrt(2 / self.problem.dimension)  # relative standard deviation of the noise's squared norm
+        if self._error is None:
+            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
+        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
+
+    def _predict(self, gradient: Vector, error: float, spread: float, move: Vector) -> None:
+        """Centre and radius of the next round, from released values alone."""
+        self._center = gradient + (self._low + self._high) / 2 * move
+        self._error = math.hypot(error, (self._high - self._low) / 2 * float(np.linalg.norm(move)))
+        # The floor only keeps a population without any spread from underflow.
+        self._radius = max(math.hypot(self._error, spread), 1e-9 * self.options.clip_norm)
+
+
+def _shares(epochs: int) -> tuple[float, ...]:
+    """Shares of the budget, by epoch."""
+    if epochs <= 2:
+        return (1.0,) if epochs == 1 else (0.25, 0.75)
+    return (_FIRST, _SECOND, *([(1 - _FIRST - _SECOND) / (epochs - 2)] * (epochs - 2)))
