@@ -9,6 +9,7 @@ from strategies.client import client_app
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
+from strategies.localized_clipping import LocalizedClipping
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector
 from strategies.recentred import RecentredClipping
@@ -22,6 +23,7 @@ __all__ = [
     "AdaptiveClipping",
     "DPFedAvg",
     "DPFedSGD",
+    "LocalizedClipping",
     "LocalizedRobustSGD",
     "NonPrivate",
     "Plan",

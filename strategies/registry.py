@@ -5,6 +5,7 @@ from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.localized import LocalizedRobustSGD
+from strategies.localized_clipping import LocalizedClipping
 from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
@@ -15,6 +16,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         LocalizedRobustSGD,
         RobustRounds,
         RecentredClipping,
+        LocalizedClipping,
         DPFedSGD,
         DPFedAvg,
         AdaptiveClipping,
