@@ -8,8 +8,10 @@ from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.client import client_app
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
+from strategies.ftrl import DPFTRL
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
+from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector
 from strategies.recentred import RecentredClipping
@@ -19,6 +21,7 @@ from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 
 __all__ = [
+    "DPFTRL",
     "STRATEGIES",
     "AdaptiveClipping",
     "DPFedAvg",
@@ -26,6 +29,7 @@ __all__ = [
     "LocalizedClipping",
     "LocalizedRobustSGD",
     "NonPrivate",
+    "OutlierRemovalSGD",
     "Plan",
     "PrivateResult",
     "PublicFacts",

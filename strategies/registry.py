@@ -4,8 +4,10 @@ from strategies.adaptive_clipping import AdaptiveClipping
 from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
+from strategies.ftrl import DPFTRL
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
+from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
@@ -17,9 +19,11 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         RobustRounds,
         RecentredClipping,
         LocalizedClipping,
+        OutlierRemovalSGD,
         DPFedSGD,
         DPFedAvg,
         AdaptiveClipping,
+        DPFTRL,
         SampleClippedSGD,
         NonPrivate,
     )

@@ -1,6 +1,7 @@
 """Robust estimates of the mean of user vectors, and scores of how well the users agree."""
 
 from userdp.estimators.concentration import ExpKernel, Kernel, RampKernel, concentration_score, replacement_bound
+from userdp.estimators.outlier_removal import IndicatorKernel, OutlierRemoval, neighbour_counts
 from userdp.estimators.robust import (
     MINIMUM_BATCH,
     Debiased,
@@ -17,12 +18,15 @@ __all__ = [
     "Debiased",
     "Estimator",
     "ExpKernel",
+    "IndicatorKernel",
     "Kernel",
+    "OutlierRemoval",
     "RampKernel",
     "Winsorized",
     "aligned_count",
     "concentration_score",
     "coordinate_median",
+    "neighbour_counts",
     "replacement_bound",
     "smallest_trim",
     "trimmed_mean",

@@ -1,0 +1,131 @@
+"""Mean without outliers, in the l2 norm: users with few neighbours lose their weight.
+
+Sources: Asi, Liu, "User-level Differentially Private Stochastic Convex Optimization: Efficient Algorithms with
+Optimal Rates" (2024) and Lowy, Liu, Asi, "Faster Algorithms for User-Level Private Stochastic Convex Optimization"
+(2024), which keep users at random. The deterministic weights, their slopes and the constant below are ours.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput
+
+_TILE = 1024
+
+SMALLEST_BATCH = 12
+"""Below it the weight would fall from one to nothing within half a user."""
+
+
+def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int64]:
+    """(B,): how many users lie within l2 distance ``radius`` of each of (B, d) rows, itself counted.
+
+    Exact: distances are not taken from inner products, so a pair's answer depends on no third user.
+
+    Raises:
+        BadInput: rows are not a non-empty matrix of finite numbers.
+    """
+    if rows.ndim != 2 or rows.size == 0 or not np.isfinite(rows).all():
+        raise BadInput("rows must be a non-empty matrix of finite numbers: sanitise them first")
+    points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
+    counts = np.zeros(len(rows), dtype=np.int64)
+    for first in range(0, len(points), _TILE):
+        tile = points[first : first + _TILE]
+        for other in range(0, len(points), _TILE):
+            distances = torch.cdist(tile, points[other : other + _TILE], compute_mode="donot_use_mm_for_euclid_dist")
+            counts[first : first + _TILE] += (distances <= radius).sum(dim=1).numpy()
+    return counts
+
+
+@dataclass(frozen=True)
+class IndicatorKernel:
+    """``phi(u) = 1`` up to ``radius`` and 0 beyond, for scores in the l2 norm.
+
+    *Formal guarantees.* Call a batch aligned if some user has at least 2B/3 users within radius of it. If it is not,
+    every user's count is below 2B/3, and so is the score, the counts' mean. A replaced user changes 2 (B - 1) ordered
+    pairs by at most 1 each: the score moves by at most ``2 (B - 1) / B``. There is no bound on how it moves with the
+    model (phi jumps): every step must be tested alone.
+
+    Attributes:
+        radius: rho > 0, in units of the rows.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.radius < np.inf:
+            raise BadInput(f"radius = {self.radius}: must be a positive number, in units of the gradients")
+
+    def values(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Phi of each distance."""
+        return (distance <= self.radius).astype(np.float64)
+
+    def unaligned_bound(self, batch: int) -> float:
+        """U: the largest score of a batch that is not aligned at rho."""
+        return 2 * batch / 3
+
+    def movement_bound(self, batch: int, movement: float) -> float:
+        """How much the score can change when every distance changes by at most ``movement``."""
+        return 0.0 if movement == 0 else float(batch - 1)
+
+    def score(self, rows: NDArray[np.float64]) -> float:
+        """Mean count of (B, d) rows, in [1, B]."""
+        return float(neighbour_counts(rows, self.radius).mean())
+
+
+@dataclass(frozen=True)
+class OutlierRemoval:
+    """Weighted mean; a user's weight grows with its count f of users within 2 rho.
+
+    ``w = clip((f - (B + 1)/2) / (B/6 - 3/2), 0, 1)``: none up to (B + 1)/2 neighbours, one from 2B/3 - 1.
+
+    *Formal guarantees.* If two data sets differ in one user k and BOTH are aligned at rho (see `IndicatorKernel`),
+    then ``||g - g'||_2 <= (6 rho / B) (2 / (1 - 9/B) + 2)``, about 24 rho / B. Proof:
+
+    1. Any two points of positive weight, of either data set, have more than (B + 1)/2 - 1 neighbours each among the
+       B - 1 common users, so they share one and lie within 4 rho.
+    2. The 2B/3 users or more within rho of the aligned centre lie within 2 rho of each other: they weigh 1, so the
+       sum of weights is W >= 2B/3. Without k they still count 2B/3 - 1, so at least 2B/3 - 1 common users weigh 1 in
+       both data sets, and at most B/3 common users change weight; f changes by at most 1, w by at most 1 / (B/6 -
+       3/2).
+    3. As ``sum w'_i (q'_i - g') = 0``, ``W (g - g') = sum over i != k of (w_i - w'_i)(q_i - g') + w_k (q_k - g') -
+       w'_k (q'_k - g')``. Every vector that occurs with a factor has norm at most 4 rho by 1, since g' is a mean of
+       points of positive weight. So the norm is at most ``4 rho ((B/3) / (B/6 - 3/2) + 2)``.
+
+    Attributes:
+        radius: rho > 0.
+    """
+
+    radius: float
+
+    def weights(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(B,) weights in [0, 1] of (B, d) rows.
+
+        Raises:
+            BadInput: too few rows, or rows that are not finite.
+        """
+        batch = _checked(len(rows))
+        counts = neighbour_counts(rows, 2 * self.radius)
+        return np.clip((counts - (batch + 1) / 2) / (batch / 6 - 1.5), 0.0, 1.0)
+
+    def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(d,) weighted mean of (B, d) rows; zero if nobody has any weight, which only an unaligned batch can do."""
+        weights = self.weights(rows)
+        total = weights.sum()
+        return np.asarray(weights @ rows / total) if total > 0 else np.zeros(rows.shape[1])
+
+    def l2_sensitivity(self, batch: int) -> float:
+        """Bound on how far one user of ``batch`` moves the mean when both batches are aligned.
+
+        Raises:
+            BadInput: too few users.
+        """
+        return 6 * self.radius / _checked(batch) * (2 / (1 - 9 / batch) + 2)
+
+
+def _checked(batch: int) -> int:
+    if batch < SMALLEST_BATCH:
+        raise BadInput(f"batch = {batch}: removing outliers takes at least {SMALLEST_BATCH} users")
+    return batch
