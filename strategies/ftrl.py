@@ -1,0 +1,113 @@
+"""Follow the regularised leader on privately released sums of gradients, with noise correlated over rounds."""
+
+import math
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.plan import Plan
+from strategies.replies import Gathered, Request
+from userdp.accounting import AnyLedger
+from userdp.computations import Computation
+from userdp.problems.base import Vector
+from userdp.sampling import CorrelatedBatches
+
+
+class DPFTRLOptions(StrategyOptions):
+    """Settings of `DPFTRL`."""
+
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
+    rounds: int = Field(20, ge=1, description="Rounds in all.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round, the same partition every epoch; n / rounds (one epoch) if not given."
+    )
+    factorisation: Literal["square_root", "tree"] = Field(
+        "square_root", description="How noise is correlated over rounds; the tree is the classic baseline."
+    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+
+class DPFTRL(UserLevelStrategy):
+    """Steps by the noisy SUM of all clipped gradients so far: ``x_t = project(x_0 - rate (sum_{s<=t} g_s + noise_t))``.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one, n public. Each user's average gradient is clipped
+    to l2 norm C, so replacing a user moves the sum of a round in which it takes part by at most 2C; cohorts are cyclic,
+    so those rounds are fixed and equally far apart. All prefix sums are released by one factorisation ``A = B C`` with
+    noise ``B Z``, calibrated to the Frobenius norm of what one user can move in all rounds together: the whole run is
+    ONE Gaussian mechanism, also though each gradient is taken at the model released before (proof in
+    `userdp.mechanisms.prefix_sums`). No amplification by sampling is claimed. Projection and steps are post-processing.
+    The divisor is the planned cohort; a missing or non-finite answer counts as zero. The server is trusted.
+    """
+
+    name: ClassVar[str] = "dp_ftrl"
+    summary_line: ClassVar[str] = "sums of clipped user gradients with noise correlated over rounds"
+    family: ClassVar[str] = "clipping"
+    paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
+    Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
+    options: DPFTRLOptions
+
+    def _make_plan(self) -> Plan:
+        options, n, p = self.options, self.public.users, self.problem.dimension
+        cohort = options.cohort or max(1, n // options.rounds)
+        self._sampler = CorrelatedBatches(n, cohort, options.rounds, self.seed, options.factorisation)
+        multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        sensitivity = self._sampler.sensitivity_factor * options.clip_norm / cohort * self._sampler.sensitivity
+        self._multiplier, self._deviation = multiplier, multiplier * sensitivity
+        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        self._correlated = self._sampler.factorisation.noise()
+        self._start = self.problem.initial()
+        self._sum = np.zeros(p)
+        last = self._deviation * float(self._sampler.factorisation.deviations()[-1])
+        noise, signal = last * math.sqrt(p), options.rounds * options.clip_norm
+        warnings = []
+        if noise >= signal:
+            warnings.append(
+                f"the noise of the last sum ({noise:.3g}) exceeds the sum of clips ({signal:.3g}), which bounds it: "
+                "use a larger strategy.cohort, more users or a larger epsilon"
+            )
+        return Plan(
+            strategy=self.name,
+            rounds=options.rounds,
+            cohort=cohort,
+            users=n,
+            users_needed=cohort,
+            guarantee=self._sampler.guarantee(
+                multiplier,
+                self.privacy.delta,
+                "against other nodes and whoever sees every iterate; the server is trusted",
+                ("nodes clip each user as told, and the server is trusted",),
+            ),
+            noise=noise,
+            signal=signal,
+            numbers={
+                "clip_norm": options.clip_norm,
+                "cohort": cohort,
+                "participations": -(-options.rounds // self._sampler.batches.separation),
+                "separation": self._sampler.batches.separation,
+                "factorisation": options.factorisation,
+                "learning_rate": self._rate,
+                "noise_multiplier": multiplier,
+                "l2_sensitivity": sensitivity,
+                "noise_deviation": last,
+            },
+            warnings=tuple(warnings),
+        )
+
+    def _make_ledger(self) -> AnyLedger:
+        return self._sampler.ledger(self._multiplier, self.privacy)
+
+    def _ask(self, index: int) -> Request:
+        computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
+        return Request(self._sampler.cohort(index), computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        if index == 0:
+            self._start = x
+        self._sum += gathered.values / self.plan.cohort
+        fresh = self._noise(index).normal(scale=self._deviation, size=len(x))
+        released = self._sum + self._correlated.add(fresh)
+        self.facts = {"fresh_noise_deviation": self._deviation}
+        following = self.problem.domain.project(self._start - self._rate * released)
+        return following, following

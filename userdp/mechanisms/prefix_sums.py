@@ -1,0 +1,173 @@
+"""Noise for all prefix sums at once: correlated over rounds, so that sums need far less than fresh noise each time.
+
+Let G be the (T, p) sums of rounds 1..T and A the lower-triangular matrix of ones, so that A G are the prefix sums. For
+a factorisation ``A = B C`` into lower-triangular matrices release ``B (C G + Z) = A G + B Z``, Z independent normal.
+
+*Formal guarantees.* Unit, relation: those for which a participation changes a row of G by a vector of norm at most h;
+a user takes part in rounds P only, at least ``separation`` apart. Round t of ``C G + Z`` is row t of C G with fresh
+noise, and the rounds together move by ``||C D||_F <= h sensitivity`` for every change D of the rows P. That bound
+holds on every path, however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism
+(Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1). With k participations,
+``||C D||_F^2 = sum_{i,j in P} <D_i, D_j> <C_i, C_j> <= h^2 sum_{i,j in P} <C_i, C_j>`` as all entries of C are
+non-negative here. The noise must be that of ``B = A C^{-1}``: were C banded and its own rows used as noise, the matrix
+that meets the data would be ``C^{-1} A``, whose columns are neither short nor banded.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+from userdp.errors import BadInput
+
+Vector = NDArray[np.float64]
+
+
+class PrefixNoise(ABC):
+    """Turns fresh normal vectors, one a round, into the noise of each prefix sum."""
+
+    @abstractmethod
+    def add(self, fresh: Vector) -> Vector:
+        """(p,) noise of the next prefix sum, row t of B Z, from row t of Z."""
+
+
+@dataclass(frozen=True)
+class Factorisation(ABC):
+    """``A = B C`` for T rounds.
+
+    Attributes:
+        rounds: T.
+        separation: least number of rounds between two participations of a user; T or more for one participation.
+
+    Raises:
+        BadInput: a number below one.
+    """
+
+    rounds: int
+    separation: int
+
+    def __post_init__(self) -> None:
+        if min(self.rounds, self.separation) < 1:
+            raise BadInput(f"rounds = {self.rounds}, separation = {self.separation}: each must be at least 1")
+
+    @abstractmethod
+    def sensitivity(self, rounds: int) -> float:
+        """How far a user can move the first ``rounds`` rounds of C G, in units of h (Frobenius norm)."""
+
+    @abstractmethod
+    def deviations(self) -> Vector:
+        """(T,) standard deviation of each prefix sum's noise, in units of that of Z: the norms of B's rows."""
+
+    @abstractmethod
+    def noise(self) -> PrefixNoise:
+        """The noise of a new run."""
+
+
+@dataclass(frozen=True)
+class SquareRoot(Factorisation):
+    """C the square root of A, cut to ``bands = min(T, separation)`` diagonals (one participation: not cut at all).
+
+    C is Toeplitz with ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and
+    ``c_k = 0`` for k >= bands (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin,
+    Lampert 2024).
+
+    *Formal guarantees.* See the module. Columns at least ``separation >= bands`` apart share no row, so
+    ``sensitivity^2`` is the sum of their squared norms. Column i is c, cut after T - i entries, so its norm falls with
+    i, and the pattern 0, separation, 2 separation, ... is the worst of ALL patterns with that separation. With bands
+    B has no zeros: its noise is ``w_t = z_t - sum_{0 < k < bands} c_k w_{t-k}``, summed over t. Memory: bands vectors.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """(bands,) of C."""
+        k = np.arange(1, min(self.rounds, self.separation), dtype=np.float64)
+        return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+
+    def sensitivity(self, rounds: int) -> float:
+        """Exact, over all patterns."""
+        squares = np.cumsum(self.coefficients**2)
+        left = np.arange(rounds, 0, -self.separation)
+        return math.sqrt(squares[np.minimum(left, len(squares)) - 1].sum())
+
+    def deviations(self) -> Vector:
+        """B is Toeplitz too: running sums of the coefficients of ``C^{-1}``."""
+        impulse = np.zeros(self.rounds)
+        impulse[0] = 1.0
+        first_column = np.cumsum(lfilter([1.0], self.coefficients, impulse))
+        return np.asarray(np.sqrt(np.cumsum(first_column**2)))
+
+    def noise(self) -> PrefixNoise:
+        """By the recursion above."""
+        return _BandedNoise(self.coefficients)
+
+
+class _BandedNoise(PrefixNoise):
+    def __init__(self, coefficients: Vector) -> None:
+        self._coefficients = coefficients[1:]
+        self._past: deque[Vector] = deque(maxlen=len(coefficients) - 1)
+        self._total: Vector | float = 0.0
+
+    def add(self, fresh: Vector) -> Vector:
+        step = fresh.copy()
+        for coefficient, past in zip(self._coefficients, self._past, strict=False):
+            step -= coefficient * past
+        self._past.appendleft(step)
+        self._total = self._total + step
+        return self._total
+
+
+@dataclass(frozen=True)
+class Tree(Factorisation):
+    """Sums over dyadic intervals: the classic baseline (Dwork, Naor, Pitassi, Rothblum 2010; Kairouz et al. 2021).
+
+    Row t of C (counted from 1) sums rounds ``t - l + 1 .. t``, with l the largest power of two that divides t;
+    row t of B adds up the intervals that tile ``1 .. t``, one for each binary digit 1 of t: at most
+    ``ceil(log2(T + 1))``.
+
+    *Formal guarantees.* See the module. A round lies in at most ``ceil(log2(T + 1))`` of these intervals, so that is
+    ``sensitivity^2`` for one participation. Several participations meet in the larger intervals; the sensitivity is
+    exact for users who return after EXACTLY ``separation`` rounds (or stay away), as cyclic batches make them.
+    """
+
+    def sensitivity(self, rounds: int) -> float:
+        """The largest over the ``separation`` fixed orders."""
+        return _tree_sensitivity(rounds, self.separation)
+
+    def deviations(self) -> Vector:
+        """Square roots of the number of binary digits 1."""
+        return np.sqrt(np.bitwise_count(np.arange(1, self.rounds + 1)).astype(np.float64))
+
+    def noise(self) -> PrefixNoise:
+        """Keeps one vector for each binary digit."""
+        return _TreeNoise()
+
+
+@lru_cache(maxsize=4096)
+def _tree_sensitivity(rounds: int, separation: int) -> float:
+    if rounds == 0:
+        return 0.0
+    if rounds <= separation:
+        return math.sqrt(rounds.bit_length())
+    ends = np.arange(1, rounds + 1)
+    starts = ends - (ends & -ends)
+    # A user of order r takes part in rounds r + 1, r + 1 + separation, ...: how often within starts + 1 .. ends?
+    moves = [np.square((ends - 1 - r) // separation - (starts - 1 - r) // separation).sum() for r in range(separation)]
+    return math.sqrt(max(moves))
+
+
+class _TreeNoise(PrefixNoise):
+    def __init__(self) -> None:
+        self._round = 0
+        self._intervals: dict[int, Vector] = {}
+
+    def add(self, fresh: Vector) -> Vector:
+        self._round += 1
+        level = (self._round & -self._round).bit_length() - 1
+        self._intervals = {height: noise for height, noise in self._intervals.items() if height > level}
+        self._intervals[level] = fresh
+        return np.asarray(sum(self._intervals.values()))

@@ -1,0 +1,92 @@
+"""Cyclic batches whose rounds are accounted together, because their noise is correlated."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.accounting import Cost, Relation, calibrate_noise, epsilon_of
+from userdp.errors import BadInput
+from userdp.mechanisms.prefix_sums import Factorisation, SquareRoot, Tree
+from userdp.sampling.base import Sampler
+from userdp.sampling.disjoint import CyclicBatches, check_batch
+
+
+@dataclass(frozen=True)
+class CorrelatedBatches(Sampler):
+    """`CyclicBatches` under one correlated Gaussian mechanism over all rounds.
+
+    *Formal guarantees.* Unit: a user; relation: replace-one, n public. The same partition every epoch, drawn without
+    looking at data: a user takes part every ``users // batch`` rounds and at no other time, and each time moves the sum
+    by at most twice the clip. So the first t rounds are one Gaussian mechanism of sensitivity
+    ``2 clip factorisation.sensitivity(t)`` (see `userdp.mechanisms.prefix_sums`). Noise multipliers are the deviation
+    of Z over that of ALL rounds. No amplification is claimed.
+
+    Attributes:
+        users: n, public.
+        batch: users a round.
+        rounds: how many, over all epochs.
+        seed: of the partition; public.
+        kind: "square_root" or "tree".
+
+    Raises:
+        BadInput: a number below one, or an unknown kind.
+        PopulationTooSmall: fewer users than one batch.
+    """
+
+    users: int
+    batch: int
+    rounds: int
+    seed: int = 0
+    kind: Literal["square_root", "tree"] = "square_root"
+
+    relation: ClassVar[Relation] = "replace_one"
+    accountant: ClassVar[str] = "analytic Gaussian mechanism, one for all rounds (correlated noise)"
+    assumption: ClassVar[str] = "n and who takes part are public"
+
+    def __post_init__(self) -> None:
+        if min(self.users, self.batch, self.rounds) < 1:
+            raise BadInput(
+                f"users = {self.users}, batch = {self.batch}, rounds = {self.rounds}: each must be at least 1"
+            )
+        check_batch(self.batch, self.users)
+        if self.kind not in ("square_root", "tree"):
+            raise BadInput(f"kind = {self.kind!r}: must be 'square_root' or 'tree'")
+
+    @property
+    def batches(self) -> CyclicBatches:
+        """The partition."""
+        return CyclicBatches(self.users, self.batch, -(-self.rounds // (self.users // self.batch)), self.seed)
+
+    @property
+    def factorisation(self) -> Factorisation:
+        """How noise is correlated."""
+        factorisation = SquareRoot if self.kind == "square_root" else Tree
+        return factorisation(self.rounds, self.batches.separation)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a user moves the whole run, in units of ``sensitivity_factor`` times the clip."""
+        return self.factorisation.sensitivity(self.rounds)
+
+    @property
+    def expected_batch(self) -> float:
+        """``batch``."""
+        return float(self.batch)
+
+    def cohort(self, index: int) -> NDArray[np.int64]:
+        """(batch,) rising user indices of round ``index``."""
+        return self.batches.cohort(self._checked(index))
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """Of the first ``rounds`` rounds, as one Gaussian mechanism."""
+        counted = self._counted(rounds)
+        if counted == 0:
+            return 0.0
+        share = self.factorisation.sensitivity(counted) / self.sensitivity
+        return epsilon_of(Cost(noise_multiplier=noise_multiplier / share), 1, delta)
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """For all rounds."""
+        return calibrate_noise(epsilon, delta, 1)
