@@ -119,30 +119,35 @@ class RecentredClipping(UserLevelStrategy):
                 f"the noise of all rounds together ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which "
                 "bounds the mean gradient: use a larger strategy.cohort, more users or a larger epsilon"
             )
+        guarantee = self._sampler.guarantee(
+            self._multiplier,
+            self.privacy.delta,
+            "against other nodes and whoever sees every iterate; the server is trusted",
+            ("nodes clip each user as told, and the server is trusted",),
+        )
+        numbers: dict[str, float | int | str] = {
+            "clip_norm": options.clip_norm,
+            "cohort": cohort,
+            "participations": epochs,
+            "learning_rate": self._rate,
+            "noise_multiplier": self._multiplier,
+            "first_share": self._sampler.shares[0],
+            "last_share": self._sampler.shares[-1],
+            "l2_sensitivity": whole.l2_sensitivity,
+        }
+        if guarantee.relation != "replace_one":
+            converted = self._sampler.replace_one(guarantee.epsilon, guarantee.delta)
+            numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
         return Plan(
             strategy=self.name,
             rounds=options.rounds,
             cohort=cohort,
             users=n,
             users_needed=cohort,
-            guarantee=self._sampler.guarantee(
-                self._multiplier,
-                self.privacy.delta,
-                "against other nodes and whoever sees every iterate; the server is trusted",
-                ("nodes clip each user as told, and the server is trusted",),
-            ),
+            guarantee=guarantee,
             noise=noise,
             signal=options.clip_norm,
-            numbers={
-                "clip_norm": options.clip_norm,
-                "cohort": cohort,
-                "participations": epochs,
-                "learning_rate": self._rate,
-                "noise_multiplier": self._multiplier,
-                "first_share": self._sampler.shares[0],
-                "last_share": self._sampler.shares[-1],
-                "l2_sensitivity": self._gradient_mechanism(options.clip_norm, self._multiplier).l2_sensitivity,
-            },
+            numbers=numbers,
             warnings=tuple(warnings),
         )
 
