@@ -105,7 +105,7 @@ class DPFTRL(UserLevelStrategy):
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         if index == 0:
             self._start = x
-        self._sum += gathered.values / self.plan.cohort
+        self._sum += gathered.values / self._sampler.expected_batch
         fresh = self._noise(index).normal(scale=self._deviation, size=len(x))
         released = self._sum + self._correlated.add(fresh)
         self.facts = {"fresh_noise_deviation": self._deviation}

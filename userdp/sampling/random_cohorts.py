@@ -81,7 +81,8 @@ class FixedSizeBatches(Sampler):
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
     vectors by at most TWICE the clip, in the rounds that drew it: with probability ``batch / users``, independently.
     Renyi privacy of sampling without replacement, composed over rounds (Wang, Balle, Kasiviswanathan 2019, Theorem 27).
-    Assumption: the cohorts are secret.
+    Assumption: the cohorts are secret, also from other nodes: draws are not independent, and a node that knows which of
+    its own u users were drawn faces a rate of up to ``batch / (users - u)`` for the others.
 
     Attributes:
         users: n, public.
@@ -103,7 +104,10 @@ class FixedSizeBatches(Sampler):
     accountant: ClassVar[str] = (
         "Renyi privacy of the Gaussian mechanism sampled without replacement, composed over rounds"
     )
-    assumption: ClassVar[str] = f"n is public, and {_SECRET}"
+    assumption: ClassVar[str] = (
+        "n is public, and who takes part in which round stays secret, from other nodes too (what a large node knows of "
+        "its own users' draws raises the others' rate)"
+    )
 
     def __post_init__(self) -> None:
         if min(self.users, self.batch, self.rounds) < 1:
