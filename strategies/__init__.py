@@ -9,6 +9,7 @@ from strategies.client import client_app
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
+from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
@@ -26,6 +27,7 @@ __all__ = [
     "AdaptiveClipping",
     "DPFedAvg",
     "DPFedSGD",
+    "LocalDPSGD",
     "LocalizedClipping",
     "LocalizedRobustSGD",
     "NonPrivate",

@@ -8,13 +8,14 @@ Beside a clip, ``center`` travels if rows are clipped about one.
 | train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
 """
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from userdp.computations import Computation
+from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
 from userdp.node import Answer, Node
 
@@ -62,11 +63,13 @@ def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
 
 def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Computation) -> RecordDict:
     """What the server asks of a node."""
-    config: dict[str, str | float] = {"name": computation.name, "reduce": computation.reduce}
+    config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
     if computation.clip_norm is not None:
         config["clip_norm"] = computation.clip_norm
     if computation.statistic is not None:
         config["statistic"] = computation.statistic
+    if (noise := computation.noise) is not None:
+        config |= {"noise.deviation": noise.deviation, "noise.seed": noise.seed, "noise.round": noise.round}
     config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
     content = RecordDict(
         {
@@ -97,11 +100,16 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
             for key, value in config.items()
             if key.startswith(_PARAMETER)
         },
+        noise=_read_noise(config) if "noise.deviation" in config else None,
         statistic=str(config["statistic"]) if "statistic" in config else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )
     users = cast(ArrayRecord, message.content["cohort"])["users"].numpy()
     return np.asarray(users, dtype=np.int64), computation
+
+
+def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
+    return LocalNoise(float(config["noise.deviation"]), int(config["noise.seed"]), int(config["noise.round"]))
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:

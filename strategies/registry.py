@@ -5,6 +5,7 @@ from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
+from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
@@ -19,6 +20,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         RobustRounds,
         RecentredClipping,
         LocalizedClipping,
+        LocalDPSGD,
         OutlierRemovalSGD,
         DPFedSGD,
         DPFedAvg,

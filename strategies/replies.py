@@ -99,7 +99,7 @@ def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Compu
     shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
     if answer.values.shape != shape or not np.array_equal(answer.users, users):
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
-    if computation.reduce == "sum" and computation.clip_norm is not None:
+    if computation.reduce == "sum" and computation.clip_norm is not None and computation.noise is None:
         limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
         if not np.linalg.norm(answer.values[:, :p]) <= limit:
             raise BadInput("the norm of its sum exceeds what its clipped users can add up to")

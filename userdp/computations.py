@@ -7,7 +7,7 @@ parameters travel in the message, so node and server cannot disagree about them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,44 @@ from numpy.typing import NDArray
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Problem, Vector
+from userdp.randomness import seed_sequence
 
 Rows = NDArray[np.float64]
+
+_LOCAL = 7
+"""Label that keeps users' own noise apart from the server's."""
+
+
+@dataclass(frozen=True)
+class LocalNoise:
+    """Gaussian noise that each user adds to what leaves it, whatever the node or the block it is in.
+
+    Attributes:
+        deviation: of each coordinate, > 0.
+        seed: of SIMULATED noise; whoever knows it can take the noise off again. A client that protects a real user has
+            to ignore it and ask its operating system.
+        round: rounds have streams of their own.
+    """
+
+    deviation: float
+    seed: int
+    round: int
+
+    def draw(self, users: NDArray[np.int64], columns: int) -> Rows:
+        """(U, columns): the noise of these users, each from its own counters of one Philox generator.
+
+        2^64 blocks lie between users, so streams never overlap.
+        """
+        bits = np.random.Philox(seed_sequence(self.seed, "noise", self.round, _LOCAL))
+        generator, noise = np.random.Generator(bits), np.empty((len(users), columns))
+        state: Any = bits.state
+        state["buffer_pos"] = 4
+        for row, user in zip(noise, users.tolist(), strict=True):
+            state["state"]["counter"][1] = user
+            bits.state = state
+            generator.standard_normal(out=row)
+        noise *= self.deviation
+        return noise
 
 
 @dataclass(frozen=True)
@@ -31,6 +67,7 @@ class Computation:
             not finite become zero after that, so such a user (like a missing one) counts as the centre. None for zero.
         statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
         give.
+        noise: what the node adds to each user's row after the clip.
         parameters: keyword arguments of the function, plain floats.
     """
 
@@ -40,6 +77,7 @@ class Computation:
     parameters: Mapping[str, float] = field(default_factory=dict)
     center: Vector | None = field(default=None, compare=False)
     statistic: str | None = None
+    noise: LocalNoise | None = None
 
     def __post_init__(self) -> None:
         if self.statistic is not None and self.clip_norm is None:

@@ -72,6 +72,8 @@ class Node:
         for where, block in source.blocks(ids, max_users=max_users):
             rows, bad = computation(self.problem, x, self._bounded(block))
             non_finite += bad
+            if computation.noise is not None:
+                rows = rows + computation.noise.draw(users[where], rows.shape[1])
             if summed:
                 values[0] += rows.sum(axis=0)
             else:

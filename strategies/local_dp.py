@@ -1,0 +1,97 @@
+"""Local privacy: each user adds its own noise, and nobody has to be trusted; the pessimistic end of comparisons."""
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.plan import Plan
+from strategies.replies import Gathered, Request
+from userdp.accounting import AnyLedger
+from userdp.computations import Computation, LocalNoise
+from userdp.mechanisms import GaussianMechanism
+from userdp.problems.base import Vector
+from userdp.sampling import DisjointBatches
+
+
+class LocalDPOptions(StrategyOptions):
+    """Settings of `LocalDPSGD`."""
+
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
+    rounds: int = Field(1, ge=1, description="Rounds in all.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
+    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+
+class LocalDPSGD(UserLevelStrategy):
+    """The mean of user gradients that were clipped and made noisy by the users themselves.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are
+    (epsilon, delta)-DP in its data, with whoever reads them, the server included. A user clips to l2 norm C, so its
+    data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
+    mechanism. What the server does with the messages is post-processing. In a simulation the noise comes from the
+    run's seed, by user and round; a client that protects a real user must draw it from its operating system instead.
+    """
+
+    name: ClassVar[str] = "local_dp"
+    summary_line: ClassVar[str] = "each user adds its own noise; no trust in the server"
+    family: ClassVar[str] = "local"
+    paper: ClassVar[str] = "Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018"
+    Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
+    options: LocalDPOptions
+
+    def _make_plan(self) -> Plan:
+        options, n, p = self.options, self.public.users, self.problem.dimension
+        self._cohort = cohort = options.cohort or n
+        epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
+        self._sampler = DisjointBatches(n, cohort, epochs, self.seed)
+        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        mechanism = GaussianMechanism(self._sampler.sensitivity_factor * options.clip_norm, self._multiplier)
+        self._deviation = mechanism.standard_deviation
+        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        noise = self._deviation * math.sqrt(p / cohort)
+        warnings = []
+        if noise >= options.clip_norm:
+            warnings.append(
+                f"the noise of one round's mean ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds "
+                "the mean gradient: trust the server (dp_fed_sgd), bring more users, or raise privacy.epsilon"
+            )
+        return Plan(
+            strategy=self.name,
+            rounds=options.rounds,
+            cohort=cohort,
+            users=n,
+            users_needed=cohort,
+            guarantee=self._sampler.guarantee(
+                self._multiplier,
+                self.privacy.delta,
+                "against everybody but the user, the server included",
+                ("each user clips and adds its noise itself", "noise is simulated from the run's seed"),
+            ),
+            noise=noise,
+            signal=options.clip_norm,
+            numbers={
+                "clip_norm": options.clip_norm,
+                "cohort": cohort,
+                "participations": epochs,
+                "learning_rate": self._rate,
+                "noise_multiplier": self._multiplier,
+                "noise_per_user": self._deviation,
+            },
+            warnings=tuple(warnings),
+        )
+
+    def _make_ledger(self) -> AnyLedger:
+        return self._sampler.ledger(self._multiplier, self.privacy)
+
+    def _ask(self, index: int) -> Request:
+        noise = LocalNoise(self._deviation, self.seed, index)
+        computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm, noise=noise)
+        return Request(self._sampler.cohort(index), computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        x = self.problem.domain.project(x - self._rate * gathered.values / self._cohort)
+        return x, x
