@@ -250,7 +250,7 @@ class UserLevelStrategy(Strategy):
             seconds=seconds,
             missing_users=int(counts.get("missing_users", 0)),
             non_finite_users=int(counts.get("non_finite_users", 0)),
-            spent_epsilon=self._ledger.epsilon() if self._ledger is not None else None,
+            spent_epsilon=self.spent_epsilon,
             facts=dict(self.facts),
             metrics=_evaluate(evaluate_fn, server_round, result.arrays),
         )
@@ -259,6 +259,11 @@ class UserLevelStrategy(Strategy):
             result.train_metrics_clientapp[server_round] = metrics
         if on_round is not None:
             on_round(record)
+
+    @property
+    def spent_epsilon(self) -> float | None:
+        """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
+        return None if self._ledger is None else self._ledger.epsilon()
 
     def _guarantee(self) -> Guarantee:
         """What is promised for the rounds run so far."""
