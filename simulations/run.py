@@ -190,9 +190,8 @@ class _Course:
         outcome, model = self.strategy.result, self.model
         guarantee = self._guarantee(failed=error is not None)
         self.files.progress(outcome.rounds, model, now=True)
-        self.files.json(
-            "guarantee.json", {**guarantee.as_dict(), "sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
-        )
+        spent = {"sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
+        self.files.json("guarantee.json", guarantee.as_dict() | spent)
         self.files.json("data.json", self._data())
         result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
         if error is not None:

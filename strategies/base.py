@@ -1,8 +1,8 @@
 """The round loop that every userdp strategy shares.
 
 A strategy owns sampler, computation, estimator, noise and ledger together. It is a Flower `Strategy`: put it in any
-ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does not
-answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
+ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does
+not answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
 """
 
 import inspect
@@ -55,7 +55,7 @@ class UserLevelStrategy(Strategy):
         options: the fields of the strategy's `Options`.
 
     Raises:
-        BadInput: an option is unknown or out of range, or the plan cannot be made; raised here, before any data is seen.
+        BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
     """
 
     name: ClassVar[str]
@@ -182,7 +182,8 @@ class UserLevelStrategy(Strategy):
 
         Args:
             grid: Flower's, or userdp's local and Ray grids.
-            initial_arrays: ``model_record(x)``; the problem's initial model by default. Must not depend on private data.
+            initial_arrays: ``model_record(x)``, which must not depend on private data; the problem's initial model by
+                default.
             num_rounds: leave out; the plan fixes it, and another number is refused.
             timeout: seconds a round may take before unanswered users count as missing.
             train_config: not used: the plan is all there is.
@@ -228,8 +229,8 @@ class UserLevelStrategy(Strategy):
         x = model_vector(arrays)
         if x.shape != (self.problem.dimension,) or not np.array_equal(self.problem.domain.project(x), x):
             raise BadInput(
-                f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on which its "
-                "certificate was computed"
+                f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on "
+                "which its certificate was computed"
             )
         return x
 

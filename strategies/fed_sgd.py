@@ -30,8 +30,8 @@ class DPFedSGDOptions(StrategyOptions):
 class DPFedSGD(UserLevelStrategy):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Each user's average gradient is clipped to
-    l2 norm C and all users weigh the same, so replacing one moves the sum by at most 2C; the divisor is the planned
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Each user's average gradient is clipped
+    to l2 norm C and all users weigh the same, so replacing one moves the sum by at most 2C; the divisor is the planned
     cohort whatever the number that answered, and the noise is calibrated to 2C. Rounds in which a user takes part
     compose as one Gaussian mechanism (exact), disjoint cohorts in parallel. Every iterate is released: nodes are
     protected from each other; the server is trusted. Nodes clip and sum; an answer larger than clipped users can add
@@ -59,8 +59,8 @@ class DPFedSGD(UserLevelStrategy):
         warnings = []
         if noise >= options.clip_norm:
             warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds the mean gradient: "
-                "use fewer strategy.rounds, a larger strategy.cohort, more users or a larger epsilon"
+                f"the noise of one round ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds the mean "
+                "gradient: use fewer strategy.rounds, a larger strategy.cohort, more users or a larger epsilon"
             )
         return Plan(
             strategy=self.name,

@@ -1,4 +1,4 @@
-"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer properly is missing."""
+"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer is missing."""
 
 import logging
 from collections.abc import Iterable
