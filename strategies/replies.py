@@ -100,6 +100,8 @@ def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Compu
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
     if computation.reduce == "sum" and computation.clip_norm is not None:
         limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
-        if not np.linalg.norm(answer.values) <= limit:
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
+            within = np.linalg.norm(answer.values) <= limit
+        if not within:
             raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
     return answer
