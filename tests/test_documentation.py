@@ -41,7 +41,8 @@ def test_relative_links_of_documents_exist(document):
 def test_files_that_documents_name_exist(document):
     named = re.findall(r"`([\w/]+\.(?:py|toml|md))`", (ROOT / document).read_text(encoding="utf-8"))
     assert named
-    assert not [name for name in named if not (ROOT / name).exists() and not (ROOT / "userdp" / name).exists()]
+    folders = (ROOT, *(ROOT / package for package in PACKAGES))
+    assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
