@@ -17,6 +17,8 @@ from userdp.errors import BadInput
 from userdp.node import Answer, Node
 
 _PARAMETER = "parameter."
+_USERS = np.dtype("<i8")
+"""User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
 
@@ -67,7 +69,7 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     return RecordDict(
         {
             "model": model,
-            "cohort": ArrayRecord({"users": Array(users)}),
+            "cohort": ConfigRecord({"users": users.astype(_USERS).tobytes()}),
             "computation": ConfigRecord(config),  # type: ignore[arg-type]
         }
     )
@@ -91,8 +93,8 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
             if key.startswith(_PARAMETER)
         },
     )
-    users = cast(ArrayRecord, message.content["cohort"])["users"].numpy()
-    return np.asarray(users, dtype=np.int64), computation
+    users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
+    return users.astype(np.int64), computation
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:
@@ -147,8 +149,16 @@ def read_roster(message: Message) -> tuple[NDArray[np.int64], int]:
     return np.asarray(users, dtype=np.int64), clipped
 
 
-def answer_message(node: Node, message: Message, *, share: bool = False) -> Message:
+def answer_message(
+    node: Node, message: Message, *, share: bool = False, model: NDArray[np.float64] | None = None
+) -> Message:
     """The node's reply to any message of the protocol.
+
+    Args:
+        node: who answers.
+        message: the question.
+        share: keep the arrays themselves in the reply (same machine only).
+        model: the message's model, where the caller has read it already.
 
     Raises:
         BadInput: the message asks for something the node cannot give.
@@ -156,5 +166,5 @@ def answer_message(node: Node, message: Message, *, share: bool = False) -> Mess
     if message.metadata.message_type == MessageType.QUERY:
         return Message(roster_content(node.users, node.clipped_samples), reply_to=message)
     users, computation = read_request(message)
-    answer = node.compute(read_model(message), users, computation)
+    answer = node.compute(read_model(message) if model is None else model, users, computation)
     return Message(answer_content(answer, share=share), reply_to=message)

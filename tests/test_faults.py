@@ -13,6 +13,7 @@ from helpers import MARK, ChangedNode, FaultyQuadratic, federation_of, final, lo
 
 from simulations.grids import LocalGrid, RayGrid, shards
 from strategies import DPFedSGD, RobustRounds, model_record, model_vector
+from strategies.protocol import read_request
 from userdp.errors import BadInput, RunFailed
 from userdp.node import Node
 from userdp.problems import Quadratic
@@ -157,7 +158,7 @@ class TwoFaced(LocalGrid):
         replies = list(super().send_and_receive(messages, timeout=timeout))
         asked = [message for message in messages if message.metadata.dst_node_id == 2]
         if asked and "cohort" in asked[0].content:
-            users = asked[0].content["cohort"]["users"].numpy()
+            users, _ = read_request(asked[0])
             lie = ArrayRecord({"users": Array(users), "values": Array(np.full((1, 2), 9.0))})
             content = RecordDict({"answer": lie, "facts": MetricRecord({"non_finite": 0})})
             replies.append(Message(content, reply_to=asked[0]))
