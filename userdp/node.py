@@ -40,8 +40,8 @@ class Node:
         problem: the loss; samples are clipped into its declared bounds before anything is computed.
         federation: where the samples come from.
         users: rising indices, among the n users of the whole population, of those held by this node.
-        rows: where each of them is in ``federation``; the same as ``users`` if not given. A silo with a table of its own,
-            of which user 0 is user 300 of the population, gives ``users = 300 + rows``.
+        rows: where each of them is in ``federation``; the same as ``users`` if not given. A silo with a table of its
+            own, of which user 0 is user 300 of the population, gives ``users = 300 + rows``.
 
     Raises:
         BadInput: users that do not rise, or another number of rows than of users.
