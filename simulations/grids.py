@@ -253,6 +253,9 @@ class RayGrid(InMachineGrid):
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunFailed(f"engine.address = {address!r}: Ray cannot be reached or started ({error})") from error
         count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(user_blocks))  # type: ignore[no-untyped-call]
+        free = int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        if free < count:
+            log.warning("%d actors were asked for and %d CPUs are free: nodes wait until there are more", count, free)
         self._actor = ray.remote(num_cpus=1)(_Worker)
         self._shared = [ray.put(problem), ray.put(federation)]
         self._users = [

@@ -197,11 +197,14 @@ class UserLevelStrategy(Strategy):
             after a failure.
 
         Raises:
-            BadInput: num_rounds disagrees with the plan, or the initial model lies outside the domain.
+            BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain, or the strategy has
+                run before.
             RunFailed: too many users are missing.
         """
         if num_rounds is not None and num_rounds != self.plan.rounds:
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
+        if self.result.rounds:
+            raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
         arrays = model_record(self.problem.initial()) if initial_arrays is None else initial_arrays
         self._released = self._checked_initial(arrays)

@@ -182,3 +182,11 @@ def test_before_anything_is_run_nothing_is_promised():
     method = method_of("dp_fed_sgd")
     assert method.result.guarantee.sentence() == "no privacy guarantee: nothing was run"
     assert math.isinf(method.result.guarantee.epsilon)
+
+
+@each_strategy
+def test_a_strategy_runs_once(name):
+    strategy = method_of(name)
+    strategy.start(local_grid(PROBLEM, FEDERATION))
+    with pytest.raises(BadInput, match="make a new one"):
+        strategy.start(local_grid(PROBLEM, FEDERATION))
