@@ -180,7 +180,8 @@ class _TargetRange(ProblemSection):
         declared = self.target_range or shape.target_range
         if declared is None:
             raise BadInput(
-                "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the target"
+                "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the "
+                "target"
             )
         return declared[0], declared[1]
 

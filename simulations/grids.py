@@ -122,6 +122,22 @@ def _error_reply(message: Message, error: Exception) -> Message:
     return Message(Error(_NODE_FAILED, reason), reply_to=message)
 
 
+class _Models:
+    """The models of a round's messages, each read once: all messages of a round carry the same record."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, NDArray[np.float64]] = {}
+
+    def of(self, message: Message) -> NDArray[np.float64] | None:
+        """The message's model; None in a query."""
+        if message.metadata.message_type == MessageType.QUERY:
+            return None
+        key = id(message.content["model"])
+        if key not in self._read:
+            self._read[key] = read_model(message)
+        return self._read[key]
+
+
 class LocalGrid(InMachineGrid):
     """All nodes in this process, one after the other.
 
@@ -135,13 +151,15 @@ class LocalGrid(InMachineGrid):
 
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         deadline = None if timeout is None else time.monotonic() + timeout
+        models = _Models()
         with one_thread():
             for message in messages:
                 if deadline is not None and time.monotonic() > deadline:
                     log.warning("time is up: the remaining nodes were not asked")
                     return
                 try:
-                    yield answer_message(self._nodes[message.metadata.dst_node_id - 1], message, share=True)
+                    node = self._nodes[message.metadata.dst_node_id - 1]
+                    yield answer_message(node, message, share=True, model=models.of(message))
                 except Exception as error:
                     yield _error_reply(message, error)
 
@@ -167,20 +185,24 @@ class _Worker:
         self._nodes: dict[int, Node] = {}
 
     def compute(
-        self, x: NDArray[np.float64], tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
+        self, x: NDArray[np.float64] | None, tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
     ) -> list[tuple[NDArray[np.int64], Any, int] | Exception]:
         """Answers in order; a task without computation asks whom the node holds."""
         with one_thread():
             return [self._one(x, *task) for task in tasks]
 
     def _one(
-        self, x: NDArray[np.float64], node_id: int, users: NDArray[np.int64] | None, computation: Computation | None
+        self,
+        x: NDArray[np.float64] | None,
+        node_id: int,
+        users: NDArray[np.int64] | None,
+        computation: Computation | None,
     ) -> tuple[NDArray[np.int64], Any, int] | Exception:
         try:
             if node_id not in self._nodes:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
             node = self._nodes[node_id]
-            if users is None or computation is None:
+            if x is None or users is None or computation is None:
                 return node.users, None, node.clipped_samples
             answer = node.compute(x, users, computation)
         except UserdpError as error:
@@ -231,6 +253,9 @@ class RayGrid(InMachineGrid):
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunFailed(f"engine.address = {address!r}: Ray cannot be reached or started ({error})") from error
         count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(user_blocks))  # type: ignore[no-untyped-call]
+        free = int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        if free < count:
+            log.warning("%d actors were asked for and %d CPUs are free: nodes wait until there are more", count, free)
         self._actor = ray.remote(num_cpus=1)(_Worker)
         self._shared = [ray.put(problem), ray.put(federation)]
         self._users = [
@@ -252,20 +277,15 @@ class RayGrid(InMachineGrid):
 
     def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
         pending: dict[Any, tuple[int, list[Message]]] = {}
-        models: dict[int, NDArray[np.float64]] = {}
+        models = _Models()
         for worker, part in self._by_worker(messages).items():
-            x = np.zeros(0)
+            x: NDArray[np.float64] | None = None
             tasks: list[tuple[int, NDArray[np.int64] | None, Computation | None]] = []
             for message in part:
-                if message.metadata.message_type == MessageType.QUERY:
-                    tasks.append((message.metadata.dst_node_id, None, None))
-                    continue
-                # All messages of a round carry one model: decode it once.
-                key = id(message.content["model"])
-                if key not in models:
-                    models[key] = read_model(message)
-                x = models[key]
-                users, computation = read_request(message)
+                users, computation = None, None
+                if (model := models.of(message)) is not None:
+                    x = model
+                    users, computation = read_request(message)
                 tasks.append((message.metadata.dst_node_id, users, computation))
             pending[self._workers[worker].compute.remote(x, tasks)] = (worker, part)
         done, late = self._ray.wait(list(pending), num_returns=len(pending), timeout=timeout) if pending else ([], [])

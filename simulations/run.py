@@ -189,11 +189,9 @@ class _Course:
         """Write every file but the report."""
         outcome, model = self.strategy.result, self.model
         guarantee = self._guarantee(failed=error is not None)
-        spent = outcome.rounds[-1].spent_epsilon if outcome.rounds else None
         self.files.progress(outcome.rounds, model, now=True)
-        self.files.json(
-            "guarantee.json", {**guarantee.as_dict(), "sentence": guarantee.sentence(), "spent_epsilon": spent}
-        )
+        spent = {"sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
+        self.files.json("guarantee.json", guarantee.as_dict() | spent)
         self.files.json("data.json", self._data())
         result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
         if error is not None:
@@ -205,8 +203,7 @@ class _Course:
         """What holds for the rounds that were run."""
         guarantee = with_assumptions(self.strategy.result.guarantee, self.config)
         if failed and guarantee.holds:
-            rounds = self.strategy.result.rounds
-            return replace(guarantee, epsilon=(rounds[-1].spent_epsilon or 0.0) if rounds else 0.0)
+            return replace(guarantee, epsilon=self.strategy.spent_epsilon or 0.0)
         return guarantee
 
     def _data(self) -> dict[str, Any]:

@@ -9,12 +9,16 @@ from simulations.flower import output_directory, run_configuration
 from simulations.run import run
 
 app = ServerApp()
+log = logging.getLogger("userdp")
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the configuration and write its run directory."""
-    logging.basicConfig(level=logging.INFO)
+    if not log.handlers:
+        # Flower sends what is printed to `flwr log`; the root logger would repeat Flower's own lines.
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
     config = run_configuration(context)
     outcome = run(config, grid=grid, directory=output_directory(context, config))
-    logging.getLogger("userdp").info("results are in %s", outcome.directory)
+    log.info("results are in %s", outcome.directory)

@@ -1,8 +1,8 @@
 """The round loop that every userdp strategy shares.
 
 A strategy owns sampler, computation, estimator, noise and ledger together. It is a Flower `Strategy`: put it in any
-ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does not
-answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
+ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does
+not answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
 """
 
 import inspect
@@ -55,7 +55,7 @@ class UserLevelStrategy(Strategy):
         options: the fields of the strategy's `Options`.
 
     Raises:
-        BadInput: an option is unknown or out of range, or the plan cannot be made; raised here, before any data is seen.
+        BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
     """
 
     name: ClassVar[str]
@@ -182,7 +182,8 @@ class UserLevelStrategy(Strategy):
 
         Args:
             grid: Flower's, or userdp's local and Ray grids.
-            initial_arrays: ``model_record(x)``; the problem's initial model by default. Must not depend on private data.
+            initial_arrays: ``model_record(x)``, which must not depend on private data; the problem's initial model by
+                default.
             num_rounds: leave out; the plan fixes it, and another number is refused.
             timeout: seconds a round may take before unanswered users count as missing.
             train_config: not used: the plan is all there is.
@@ -196,11 +197,14 @@ class UserLevelStrategy(Strategy):
             after a failure.
 
         Raises:
-            BadInput: num_rounds disagrees with the plan, or the initial model lies outside the domain.
+            BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain, or the strategy has
+                run before.
             RunFailed: too many users are missing.
         """
         if num_rounds is not None and num_rounds != self.plan.rounds:
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
+        if self.result.rounds:
+            raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
         arrays = model_record(self.problem.initial()) if initial_arrays is None else initial_arrays
         self._released = self._checked_initial(arrays)
@@ -228,8 +232,8 @@ class UserLevelStrategy(Strategy):
         x = model_vector(arrays)
         if x.shape != (self.problem.dimension,) or not np.array_equal(self.problem.domain.project(x), x):
             raise BadInput(
-                f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on which its "
-                "certificate was computed"
+                f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on "
+                "which its certificate was computed"
             )
         return x
 
@@ -250,7 +254,7 @@ class UserLevelStrategy(Strategy):
             seconds=seconds,
             missing_users=int(counts.get("missing_users", 0)),
             non_finite_users=int(counts.get("non_finite_users", 0)),
-            spent_epsilon=self._ledger.epsilon() if self._ledger is not None else None,
+            spent_epsilon=self.spent_epsilon,
             facts=dict(self.facts),
             metrics=_evaluate(evaluate_fn, server_round, result.arrays),
         )
@@ -259,6 +263,11 @@ class UserLevelStrategy(Strategy):
             result.train_metrics_clientapp[server_round] = metrics
         if on_round is not None:
             on_round(record)
+
+    @property
+    def spent_epsilon(self) -> float | None:
+        """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
+        return None if self._ledger is None else self._ledger.epsilon()
 
     def _guarantee(self) -> Guarantee:
         """What is promised for the rounds run so far."""

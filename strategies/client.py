@@ -23,8 +23,8 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
     """A ClientApp that answers userdp strategies from the node that ``load`` returns.
 
     Args:
-        load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`. Flower may run it for
-            every message: keep what is expensive in a cache of its own module.
+        load: from Flower's context (``context.node_config["partition-id"]`` and so on) to a `Node`. Flower may run it
+            for every message: keep what is expensive in a cache of its own module.
     """
     app = ClientApp()
 

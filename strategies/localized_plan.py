@@ -15,34 +15,29 @@ noise of the release in travelled distance.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from scipy.special import erfc
 
+from strategies.passing import (
+    KERNELS,
+    TESTS,
+    certified_ratio,
+    guaranteed_score,
+    make_estimator,
+    needed_ratio,
+    needed_score,
+)
 from userdp.accounting import Cost, calibrate_noise
-from userdp.estimators import MINIMUM_BATCH, Debiased, Estimator, ExpKernel, Kernel, RampKernel, Winsorized
-from userdp.mechanisms import AboveThreshold, ConcentrationTest, MinimumScore
+from userdp.estimators import MINIMUM_BATCH, Estimator, Kernel
+from userdp.mechanisms import ConcentrationTest
 from userdp.problems.base import Certificate
 
-TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
-    "above_threshold": AboveThreshold,
-    "min_score": MinimumScore,
-}
-KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ramp": RampKernel}
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
 """Shares of epsilon that the search tries for the test."""
 
 COMPARISONS = 5e9
 """Coordinate comparisons that the scores of a whole run may take: a few seconds. Large batches of users that agree
 only barely would take hours; they get a radius at which the ramp score is certified in linear time instead."""
-
-
-def make_estimator(estimate: str, statistic: str, radius: float) -> Estimator:
-    """The estimate by name, at its default width."""
-    if estimate == "winsorized":
-        return Winsorized(radius=radius)
-    return Debiased(statistic="median" if statistic == "median" else "trimmed_mean", radius=radius)
 
 
 @dataclass(frozen=True)
@@ -135,84 +130,6 @@ class LocalizedPlan:
     pass_probability: float
 
 
-def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:
-    """Lower bound on E phi(||q - q'||_inf / rho) for two users whose coordinates are sub-Gaussian.
-
-    Args:
-        kernel: "exp" or "ramp".
-        ratio: rho / v.
-        dimension: d.
-
-    With tail P(||q - q'||_inf > u) <= min(1, d erfc(u / 2v)), integrated against the kernel's slope.
-    """
-    if kernel == "ramp":
-        u = np.linspace(0.5, 1.0, 129)
-        slope = np.full_like(u, 2.0)
-    else:
-        u = np.linspace(0.0, 30.0, 3001)
-        slope = np.exp(-u)
-    tail = np.minimum(1.0, dimension * erfc(u * ratio / 2))
-    return float(1.0 - np.trapezoid(slope * tail, u))
-
-
-def guaranteed_score(kernel: str, ratio: float, batch: int, dimension: int, steps: int, failure: float) -> float:
-    """A score that all ``steps`` batches reach with probability ``1 - failure`` if users are sub-Gaussian.
-
-    The better of two bounds: every pair within rho/2 (union bound; ramp kernel only), and the mean score less
-    McDiarmid's deviation (replacing one user moves the score by less than 2).
-    """
-    typical = batch * expected_kernel(kernel, ratio, dimension) - math.sqrt(2 * batch * math.log(steps / failure))
-    if kernel == "ramp":
-        pairs = batch * (batch - 1) / 2 * steps * dimension
-        if pairs * erfc(ratio / 4) <= failure:
-            return float(batch)
-    return typical
-
-
-@lru_cache(maxsize=4096)
-def needed_ratio(kernel: str, batch: int, dimension: int, steps: int, failure: float, score: float) -> float | None:
-    """Smallest rho / v at which the guaranteed score reaches ``score``; None if none does."""
-    low, high = 0.0, 4096.0
-    if guaranteed_score(kernel, high, batch, dimension, steps, failure) < score:
-        return None
-    for _ in range(30):
-        middle = (low + high) / 2
-        if guaranteed_score(kernel, middle, batch, dimension, steps, failure) >= score:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-@lru_cache(maxsize=4096)
-def needed_score(
-    test: str, kernel: str, batch: int, movement: float, epsilon: float, delta: float, steps: int, failure: float
-) -> float | None:
-    """Smallest constant score that passes ``steps`` queries with probability ``1 - failure``; None beyond B.
-
-    ``movement`` is in units of rho: the test does not depend on rho itself.
-    """
-    chosen = TESTS[test](batch=batch, kernel=KERNELS[kernel](1.0), movement=movement, epsilon=epsilon, delta=delta)
-    if chosen.threshold > batch or chosen.pass_probability(float(batch), steps) < 1 - failure:
-        return None
-    low, high = chosen.threshold, float(batch)
-    for _ in range(20):
-        middle = (low + high) / 2
-        if chosen.pass_probability(middle, steps) >= 1 - failure:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def certified_ratio(batch: int, dimension: int, steps: int, failure: float) -> float:
-    """The rho / v at which every user lies within rho / 4 of the batch's median, so the ramp score takes linear time.
-
-    A union bound over users and coordinates, with 5% to spare for the median's own distance from the mean.
-    """
-    return 4.2 * math.sqrt(2 * math.log(2 * dimension * batch * steps / failure))
-
-
 def phase_users(users: int, phases: int) -> list[int]:
     """n/2, n/4, ... users a phase; the last takes what is left."""
     sizes = [users >> (phase + 1) for phase in range(phases - 1)]
@@ -238,6 +155,19 @@ def phase_risk(
     sampling = learning_rate * d * setting.user_deviation**2 / batch
     linear = setting.gradient_bound * d * deviation * math.sqrt(2 / math.pi)
     return optimisation + sampling, min(linear, beta * d * deviation**2 / 2)
+
+
+def theory_radius(setting: Setting, batch: int, steps: int, score: float) -> float | None:
+    """The smallest rho at which honest users are sure of ``score`` and scores can be computed in time; None if none."""
+    failure = setting.failure / 2
+    ratio = needed_ratio(setting.kernel, batch, setting.dimension, steps, failure, score)
+    if ratio is None:
+        return None
+    if setting.batch is None and batch**2 / 2 * setting.dimension * steps > COMPARISONS:
+        if setting.kernel != "ramp":
+            return None
+        ratio = max(ratio, certified_ratio(batch, setting.dimension, steps, failure))
+    return ratio * setting.user_deviation
 
 
 def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
@@ -314,19 +244,12 @@ def build(
         needed_score(setting.test, setting.kernel, batch, movement, epsilon, delta, count, setting.failure / 2 / phases)
         for movement, count in zip(movements, steps, strict=True)
     ]
-    if any(score is None for score in scores):
+    passable = [score for score in scores if score is not None]
+    if len(passable) < phases:
         return None
-    radius = setting.radius
+    radius = setting.radius or theory_radius(setting, batch, sum(steps), max(passable))
     if radius is None:
-        worst = max(score for score in scores if score is not None)
-        ratio = needed_ratio(setting.kernel, batch, setting.dimension, sum(steps), setting.failure / 2, worst)
-        if ratio is None:
-            return None
-        if setting.batch is None and batch**2 / 2 * setting.dimension * sum(steps) > COMPARISONS:
-            if setting.kernel != "ramp":
-                return None
-            ratio = max(ratio, certified_ratio(batch, setting.dimension, sum(steps), setting.failure / 2))
-        radius = ratio * setting.user_deviation
+        return None
     if calibrated:
         multiplier = calibrate_noise(setting.epsilon, setting.delta, 1, test_epsilon=epsilon, test_delta=delta)
     else:

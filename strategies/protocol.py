@@ -20,6 +20,8 @@ from userdp.errors import BadInput
 from userdp.node import Answer, Node
 
 _PARAMETER = "parameter."
+_USERS = np.dtype("<i8")
+"""User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
 
@@ -74,7 +76,7 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     content = RecordDict(
         {
             "model": model,
-            "cohort": ArrayRecord({"users": Array(users)}),
+            "cohort": ConfigRecord({"users": users.astype(_USERS).tobytes()}),
             "computation": ConfigRecord(config),  # type: ignore[arg-type]
         }
     )
@@ -104,8 +106,8 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         statistic=str(config["statistic"]) if "statistic" in config else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )
-    users = cast(ArrayRecord, message.content["cohort"])["users"].numpy()
-    return np.asarray(users, dtype=np.int64), computation
+    users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
+    return users.astype(np.int64), computation
 
 
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
@@ -164,8 +166,16 @@ def read_roster(message: Message) -> tuple[NDArray[np.int64], int]:
     return np.asarray(users, dtype=np.int64), clipped
 
 
-def answer_message(node: Node, message: Message, *, share: bool = False) -> Message:
+def answer_message(
+    node: Node, message: Message, *, share: bool = False, model: NDArray[np.float64] | None = None
+) -> Message:
     """The node's reply to any message of the protocol.
+
+    Args:
+        node: who answers.
+        message: the question.
+        share: keep the arrays themselves in the reply (same machine only).
+        model: the message's model, where the caller has read it already.
 
     Raises:
         BadInput: the message asks for something the node cannot give.
@@ -173,5 +183,5 @@ def answer_message(node: Node, message: Message, *, share: bool = False) -> Mess
     if message.metadata.message_type == MessageType.QUERY:
         return Message(roster_content(node.users, node.clipped_samples), reply_to=message)
     users, computation = read_request(message)
-    answer = node.compute(read_model(message), users, computation)
+    answer = node.compute(read_model(message) if model is None else model, users, computation)
     return Message(answer_content(answer, share=share), reply_to=message)

@@ -1,4 +1,4 @@
-"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer properly is missing."""
+"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer is missing."""
 
 import logging
 from collections.abc import Iterable
@@ -101,7 +101,9 @@ def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Compu
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
     if computation.reduce == "sum" and computation.clip_norm is not None and computation.noise is None:
         limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
-        if not np.linalg.norm(answer.values[:, :p]) <= limit:
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
+            within = np.linalg.norm(answer.values[:, :p]) <= limit
+        if not within:
             raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
         if computation.statistic is not None:
             bounds, total = statistic(computation.statistic), answer.values[0, p]

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
-from strategies.localized_plan import KERNELS, make_estimator, needed_ratio, needed_score
+from strategies.passing import KERNELS, make_estimator, needed_ratio, needed_score
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, calibrate_noise, epsilon_of

@@ -37,10 +37,10 @@ class SampleClippedSGD(UserLevelStrategy):
     """Projected gradient descent with a clipped, noisy mean of per-sample gradients (all samples, every round).
 
     *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples of all users, is public and
-    divides. Each sample's gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N. Under
-    ``unit = "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and the
-    sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T rounds compose as one Gaussian
-    mechanism. Every iterate is released; the server is trusted, nodes clip and sum as told.
+    divides. Each sample's gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N.
+    Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and
+    the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T rounds compose as one
+    Gaussian mechanism. Every iterate is released; the server is trusted, nodes clip and sum as told.
     """
 
     name: ClassVar[str] = "sample_clipped_sgd"
@@ -83,7 +83,8 @@ class SampleClippedSGD(UserLevelStrategy):
             )
         if group > 1:
             warnings.append(
-                f"user level by group privacy: the noise is {group} times that of sample level (data.max_samples = {group})"
+                f"user level by group privacy: the noise is {group} times that of sample level "
+                f"(data.max_samples = {group})"
             )
         return Plan(
             strategy=self.name,

@@ -35,11 +35,10 @@ def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
             continue
         # The smallest numbers have few bits: their quotients are exact to one unit of the smallest number only.
         direction = row / largest
-        with np.errstate(over="ignore"):  # longer than any number: not short
-            length = largest * np.linalg.norm(direction)
-        expected = direction * min(largest, clip_norm / np.linalg.norm(direction))
+        norm = float(np.linalg.norm(direction))
+        expected = direction * min(largest, clip_norm / norm)
         np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-320)
-        if length <= clip_norm * (1 - 1e-12):
+        if largest <= clip_norm / norm * (1 - 1e-12):  # a product could overflow
             np.testing.assert_allclose(new, row, rtol=1e-12, atol=1e-320)
 
 

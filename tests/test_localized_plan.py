@@ -9,7 +9,8 @@ import pytest
 from helpers import federation_of, make, run
 
 from strategies import LocalizedRobustSGD
-from strategies.localized_plan import expected_kernel, guaranteed_score, needed_ratio, needed_score, phase_users
+from strategies.localized_plan import phase_users
+from strategies.passing import KERNELS, TESTS, expected_kernel, guaranteed_score, needed_ratio, needed_score
 from userdp.accounting import epsilon_of
 from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall
 from userdp.estimators import concentration_score
@@ -272,7 +273,6 @@ def test_the_papers_batch_may_be_too_small_to_be_private():
 @pytest.mark.parametrize("kernel", ["exp", "ramp"])
 @pytest.mark.parametrize(("dimension", "ratio"), [(1, 4.0), (10, 8.0), (50, 20.0)])
 def test_the_expected_kernel_is_a_lower_bound_on_a_monte_carlo_mean(kernel, dimension, ratio):
-    from strategies.localized_plan import KERNELS
 
     q = np.random.default_rng(0).normal(size=(2, 40_000, dimension))
     values = KERNELS[kernel](ratio).values(np.abs(q[0] - q[1]).max(axis=1))
@@ -281,7 +281,6 @@ def test_the_expected_kernel_is_a_lower_bound_on_a_monte_carlo_mean(kernel, dime
 
 @pytest.mark.parametrize("kernel", ["exp", "ramp"])
 def test_gaussian_users_reach_the_guaranteed_score_as_often_as_promised(kernel):
-    from strategies.localized_plan import KERNELS
 
     batch, dimension, steps, failure, runs = 400, 3, 5, 0.2, 60
     needed = needed_score("min_score", kernel, batch, 0.0, 2.0, 1e-4, steps, 0.01)
@@ -302,7 +301,6 @@ def test_tests_that_no_score_passes_need_no_ratio():
 
 @pytest.mark.parametrize("test", ["min_score", "above_threshold"])
 def test_the_needed_score_is_passed_with_the_promised_probability_and_hardly_more(test):
-    from strategies.localized_plan import KERNELS, TESTS
 
     score = needed_score(test, "ramp", 2000, 0.0, 0.5, 1e-6, 7, 0.01)
     chosen = TESTS[test](batch=2000, kernel=KERNELS["ramp"](1.0), epsilon=0.5, delta=1e-6)

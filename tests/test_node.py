@@ -103,3 +103,23 @@ def test_gradients_that_are_not_finite_become_zero_and_are_counted_block_by_bloc
     answer = node.compute(np.zeros(1), np.arange(5), Computation(reduce=reduce))
     assert answer.non_finite == 3
     assert answer.values.sum() == -0.5
+
+
+@pytest.mark.parametrize("memory", [0, node_module.MEMORY_BYTES], ids=["streamed", "kept"])
+def test_a_silo_answers_from_a_table_of_its_own_under_the_populations_numbers(memory, monkeypatch):
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
+    problem, x, rows = Quadratic(5, 1.0, 2.0), np.linspace(-1, 1, 5), np.arange(40, 90)
+    silo = Node(problem, people().select(rows), users=rows, rows=rows - 40)
+    whole = Node(problem, people(), users=rows)
+    asked = rows[::4]
+    np.testing.assert_allclose(
+        silo.compute(x, asked, Computation()).values, whole.compute(x, asked, Computation()).values, rtol=1e-12
+    )
+
+
+def test_users_that_do_not_rise_or_do_not_match_their_rows_are_refused():
+    problem = Quadratic(5, 1.0, 2.0)
+    with pytest.raises(BadInput, match="must rise"):
+        Node(problem, people(), np.array([3, 3]))
+    with pytest.raises(BadInput, match="one row a user"):
+        Node(problem, people(), np.array([3, 4]), rows=np.array([0]))

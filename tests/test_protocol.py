@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from helpers import federation_of, local_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strategies import client_app
 from strategies.protocol import (
     SharedArray,
     answer_content,
@@ -143,3 +144,15 @@ def test_a_roster_survives():
     content = roster_content(np.array([4, 7]), 3)
     np.testing.assert_array_equal(content["roster"]["users"].numpy(), [4, 7])
     assert content["facts"]["clipped_samples"] == 3
+
+
+def test_a_client_app_answers_from_the_node_that_its_loader_returns():
+    node = Node(Quadratic(2, 1.0, 1.0), federation_of([[0.5, 0.0], [0.25, 0.5]]), np.arange(2))
+    contexts = []
+    app = client_app(lambda context: contexts.append(context) or node)
+    context = Context(run_id=1, node_id=1, node_config={"partition-id": 0}, state=RecordDict(), run_config={})
+    request = message(train_content(model_record(np.zeros(2)), np.array([1]), Computation()))
+    np.testing.assert_array_equal(read_answer(app(request, context)).values, [[-0.25, -0.5]])
+    roster = app(message(RecordDict(), MessageType.QUERY), context).content
+    np.testing.assert_array_equal(roster["roster"]["users"].numpy(), [0, 1])
+    assert contexts == [context, context]

@@ -1,1 +1,1 @@
-"""Mathematics and data of user-level differential privacy: problems, federations, estimators, mechanisms, accounting."""
+"""Mathematics and data of user-level privacy: problems, federations, estimators, mechanisms, accounting."""

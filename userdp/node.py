@@ -34,22 +34,38 @@ class Answer:
 
 
 class Node:
-    """Answers for ``users``, indices into ``federation``.
+    """Answers for ``users``, whose samples lie in ``federation``.
 
     Args:
         problem: the loss; samples are clipped into its declared bounds before anything is computed.
         federation: where the samples come from.
-        users: rising user indices held by this node.
+        users: rising indices, among the n users of the whole population, of those held by this node.
+        rows: where each of them is in ``federation``; the same as ``users`` if not given. A silo with a table of its
+            own, of which user 0 is user 300 of the population, gives ``users = 300 + rows``.
+
+    Raises:
+        BadInput: users that do not rise, or another number of rows than of users.
     """
 
-    def __init__(self, problem: Problem, federation: Federation, users: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        users: NDArray[np.int64],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
         self.problem = problem
         self.users = np.asarray(users, dtype=np.int64)
+        if np.any(np.diff(self.users) <= 0):
+            raise BadInput("a node's users must rise: each user once, in the order of the population")
+        self._rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
+        if self._rows.shape != self.users.shape:
+            raise BadInput(f"{len(self._rows)} rows are given for {len(self.users)} users: one row a user")
         self._federation = federation
         self._local: ColumnarFederation | None = None
         self.clipped_samples = 0
-        if len(self.users) and int(federation.sizes[self.users].sum()) * federation.sample_bytes <= MEMORY_BYTES:
-            bounded, self.clipped_samples = problem.bound(federation.block(self.users))
+        if len(self.users) and int(federation.sizes[self._rows].sum()) * federation.sample_bytes <= MEMORY_BYTES:
+            bounded, self.clipped_samples = problem.bound(federation.block(self._rows))
             self._local = ColumnarFederation(bounded)
 
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
@@ -67,7 +83,8 @@ class Node:
         summed = computation.reduce == "sum"
         values = np.zeros((1 if summed else len(users), computation.width(self.problem.dimension)))
         non_finite = 0
-        source, ids = (self._local, positions) if self._local is not None else (self._federation, users)
+        source: Federation = self._federation if self._local is None else self._local
+        ids = self._rows[positions] if self._local is None else positions
         max_users = max(1, ROW_BYTES // (8 * self.problem.dimension))
         for where, block in source.blocks(ids, max_users=max_users):
             rows, bad = computation(self.problem, x, self._bounded(block))

@@ -1,0 +1,125 @@
+"""docs/configuration.md, made from the configuration's own models: ``python docs/make_configuration.py``.
+
+A test fails when the file on disk is not what this prints.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
+from simulations.config_data import SYNTHETIC, PublicData, SyntheticData, TableColumns, TableData
+from simulations.config_problem import PROBLEMS, ProblemSection
+from strategies import STRATEGIES, StrategyOptions
+
+INTRODUCTION = """\
+# Configuration
+
+One TOML file describes a run. Its sections are `[problem]`, `[data]`, `[privacy]`, `[strategy]`, `[engine]` and
+`[output]`; `name` and `seed` stand on top. The files in [simulations/configs](../simulations/configs) explain
+their settings line by line. Unknown keys are refused, with the nearest name. Every number that privacy rests on comes
+from here, never from the data: `userdp plan FILE` computes the whole run without opening them.
+
+`--set section.key=value` overrides a key (repeatable; the value is TOML, a bare word is a string), and
+`--set 'strategy={kind="non_private"}'` replaces a section. `--engine`, `--seed` and `--output` are short for
+`engine.kind`, `seed` and `output.directory`.
+
+This page is made by `docs/make_configuration.py` from the models that check the file.
+"""
+SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION, "## Top level\n", table(RunConfig, ["name", "seed"])]
+    parts += ["## [problem]\n", "`kind` chooses the loss; every loss has:\n", table(ProblemSection, skip=["kind"])]
+    for name, section in PROBLEMS.items():
+        parts += [f'### problem.kind = "{name}"\n', f"{sentence(section.summary)}\n"]
+        parts.append(table(section, skip=["kind", *ProblemSection.model_fields]))
+    parts += [
+        "## [data]\n",
+        '### data.kind = "synthetic"\n',
+        "`population` chooses what users are drawn from; all have:\n",
+    ]
+    parts.append(table(SyntheticData, skip=["kind", "population"]))
+    for name, synthetic in SYNTHETIC.items():
+        parts += [f'#### data.population = "{name}"\n', f"{sentence(synthetic.__doc__ or '')}\n"]
+        parts.append(table(synthetic, skip=SyntheticData.model_fields))
+    for kind, model in (("table", TableData), ("public", PublicData)):
+        parts += [f'### data.kind = "{kind}"\n', f"{sentence(model.__doc__ or '')}\n"]
+        parts.append(table(model, skip=["kind", *TableColumns.model_fields]))
+    parts += ["### Columns, for tables and public data sets\n", table(TableColumns)]
+    parts += ["## [privacy]\n", table(PrivacySection)]
+    parts += [
+        "## [strategy]\n",
+        "`kind` chooses the strategy; [guarantees.md](guarantees.md) says what each promises. All have:\n",
+    ]
+    parts.append(table(StrategyOptions))
+    for name, options in STRATEGY_SECTIONS.items():
+        parts += [f'### strategy.kind = "{name}"\n', f"{sentence(STRATEGIES[name].summary_line)}\n"]
+        parts.append(table(options, skip=["kind", *StrategyOptions.model_fields]))
+    parts += ["## [engine]\n", table(EngineSection), "## [output]\n", table(OutputSection)]
+    return "\n".join(part for part in parts if part)
+
+
+def table(model: type[BaseModel], only: Iterable[str] | None = None, skip: Iterable[str] = ()) -> str:
+    """One line a key; nothing for a model without further keys."""
+    names = [name for name in (only or model.model_fields) if name not in set(skip)]
+    if not names:
+        return ""
+    rows = [row(name, model.model_fields[name]) for name in names]
+    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def row(name: str, field: FieldInfo) -> str:
+    """A line of a table."""
+    default = "**needed**" if field.is_required() else shown(field.get_default(call_default_factory=True))
+    told = " ".join((field.description or "").split()).replace("|", "\\|")
+    return f"| `{name}` | {values(field)} | {default} | {told} |"
+
+
+def values(field: FieldInfo) -> str:
+    """What a key may be, with its bounds."""
+    bounds = [
+        f"{sign} {getattr(item, attribute):g}"
+        for item in field.metadata
+        for kind, (sign, attribute) in SIGNS.items()
+        if isinstance(item, kind)
+    ]
+    return " ".join([kind_of(field.annotation), ", ".join(bounds)]).strip()
+
+
+def kind_of(annotation: Any) -> str:
+    """A type in words of TOML."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " or ".join(f'`"{choice}"`' for choice in get_args(annotation))
+    if origin in (Union, UnionType):
+        return " or ".join(kind_of(part) for part in get_args(annotation) if part is not NoneType)
+    if origin is list:
+        return f"list of {kind_of(get_args(annotation)[0])}"
+    if origin is dict:
+        return f"table of {kind_of(get_args(annotation)[1])}"
+    return {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(annotation, "any value")
+
+
+def shown(default: object) -> str:
+    """A default as it would stand in the file."""
+    if default is None:
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else repr(default)}`".replace("'", '"')
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    text = " ".join(text.split()).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")

@@ -1,0 +1,148 @@
+"""Documents and code agree, and the code keeps the rules that it sets itself."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
+from simulations.config_data import SYNTHETIC, PublicData, TableData
+from simulations.config_problem import PROBLEMS
+from strategies import STRATEGIES
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("userdp", "strategies", "simulations")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+FORBIDDEN = {
+    "userdp": {"flwr", "ray", "strategies", "simulations"},
+    "strategies": {"ray", "simulations"},
+    "simulations": {"tests", "benchmarks"},
+}
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_of_documents_exist(document):
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+    missing = [link for link in links if link and "://" not in link and not (document.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", ["docs/guarantees.md", "docs/architecture.md"])
+def test_files_that_documents_name_exist(document):
+    named = re.findall(r"`([\w/]+\.(?:py|toml|md))`", (ROOT / document).read_text(encoding="utf-8"))
+    assert named
+    folders = (ROOT, *(ROOT / package for package in PACKAGES))
+    assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_in_the_documents_with_its_assumptions(name):
+    assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    section = (
+        (ROOT / "docs/guarantees.md").read_text(encoding="utf-8").partition(f"### {name}\n")[2].partition("\n##")[0]
+    )
+    assert "*Claim.*" in section
+    assert f"`{STRATEGIES[name].__name__}`" in section
+    if name != "non_private":
+        assert "*Assumptions.*" in section
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_states_formal_guarantees(name):
+    assert "*Formal guarantees.*" in inspect.getdoc(STRATEGIES[name])
+
+
+def public_members() -> list[tuple[str, object]]:
+    """Public classes, functions and methods that are defined in userdp and strategies."""
+    found = []
+    for package in ("userdp", "strategies"):
+        root = importlib.import_module(package)
+        modules = [
+            root,
+            *(importlib.import_module(m.name) for m in pkgutil.walk_packages(root.__path__, package + ".")),
+        ]
+        for module in modules:
+            found.append((module.__name__, module))
+            for name, member in vars(module).items():
+                if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
+                    continue
+                if inspect.isclass(member) or inspect.isfunction(member):
+                    found.append((f"{module.__name__}.{name}", member))
+                if inspect.isclass(member):
+                    own = [
+                        (key, inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value)))
+                        for key, value in vars(member).items()
+                    ]
+                    found += [
+                        (f"{module.__name__}.{name}.{key}", value)
+                        for key, value in own
+                        if not key.startswith("_") and inspect.isfunction(value)
+                    ]
+    return found
+
+
+def test_everything_public_has_a_docstring():
+    members = public_members()
+    assert len(members) > 300  # the walk finds them
+    assert not [name for name, member in members if not (inspect.getdoc(member) or "").strip()]
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level packages that a file imports anywhere, type-checking blocks included."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_one_way(package):
+    wrong = {str(path.relative_to(ROOT)): imported(path) & FORBIDDEN[package] for path in sources(package)}
+    assert not {path: names for path, names in wrong.items() if names}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_is_longer_than_400_lines(package):
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in sources(package)
+    }
+    assert not {path: length for path, length in lengths.items() if length > 400}
+
+
+@pytest.fixture(scope="module")
+def configuration() -> str:
+    return (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+
+
+def test_the_configuration_reference_is_up_to_date(configuration):
+    spec = importlib.util.spec_from_file_location("make_configuration", ROOT / "docs/make_configuration.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert configuration == module.page(), "run: python docs/make_configuration.py"
+
+
+def test_every_key_of_the_configuration_is_in_the_reference_with_a_meaning(configuration):
+    models = [RunConfig, PrivacySection, EngineSection, OutputSection, TableData, PublicData]
+    models += [*PROBLEMS.values(), *SYNTHETIC.values(), *STRATEGY_SECTIONS.values()]
+    told = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*?) \|$", configuration, flags=re.MULTILINE))
+    keys = (
+        {key for model in models for key in model.model_fields} - set(RunConfig.model_fields) - {"kind", "population"}
+    )
+    assert len(keys) > 60
+    assert not [key for key in keys | {"name", "seed"} if not told.get(key)]
+    kinds = [*PROBLEMS, *SYNTHETIC, *STRATEGIES, "table", "public", "synthetic", "local", "ray"]
+    assert not [kind for kind in kinds if f'"{kind}"' not in configuration]

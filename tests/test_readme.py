@@ -1,0 +1,100 @@
+"""The README's example and configuration, taken out of it and run as written."""
+
+import importlib.util
+import json
+import re
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from simulations.config import parse_config
+from simulations.grids import LocalGrid
+from strategies import STRATEGIES
+from userdp.data import LogisticRegression, SyntheticFederation
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The README's fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def context(node_config: dict | None = None, run_config: dict | None = None) -> Context:
+    return Context(1, 0, node_config=node_config or {}, state=RecordDict(), run_config=run_config or {})
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The example, imported from a file as its reader would have it."""
+    (code,) = blocks("python")
+    path = tmp_path_factory.mktemp("readme") / "app.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location("readme_app", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["readme_app"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["readme_app"]
+
+
+def check(example, x: np.ndarray) -> None:
+    """The model beats the initial one on users who took no part, by most of what there is to gain."""
+    truth = np.array([2.0, -1.0, 0.5])
+    population = LogisticRegression(dimension=3, parameter=truth.tolist())
+    others = SyntheticFederation(population, 2000, seed=9, samples_per_user=50).block(np.arange(2000))
+    loss = {
+        name: example.problem.metrics(at, others)["test_loss"].mean()
+        for name, at in (("initial", np.zeros(3)), ("model", x), ("truth", truth))
+    }
+    assert loss["model"] - loss["truth"] < 0.2 * (loss["initial"] - loss["truth"])
+
+
+def test_the_example_app_runs_as_written_and_learns(example, tmp_path, capsys):
+    nodes = [example.load(context({"partition-id": index, "num-partitions": 4})) for index in range(4)]
+    with LocalGrid(nodes) as grid:
+        example.server(grid, context(run_config={"output": str(tmp_path)}))
+    check(example, np.load(tmp_path / "model.npy"))
+    assert capsys.readouterr().out.startswith("(2, 1e-06)-differential privacy for replacing one whole user")
+
+
+@pytest.mark.slow
+def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_readme(example, tmp_path):
+    from test_flower_engine import FlowerEngine
+
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "app.py").write_text(blocks("python")[0])
+    (app / "pyproject.toml").write_text(next(block for block in blocks("toml") if "tool.flwr.app" in block))
+    home = tmp_path / "flower"
+    home.mkdir()
+    engine = FlowerEngine(home)
+    try:
+        federation = "num-supernodes=4 client-resources-num-cpus=1"
+        config = f'output="{tmp_path}"'
+        command = ["run", str(app), "--federation-config", federation, "--run-config", config, "--format", "json"]
+        number = str(json.loads(engine.flwr(*command))["run-id"])
+        deadline, status = time.monotonic() + 240, ""
+        while not status.startswith("finished") and time.monotonic() < deadline:
+            time.sleep(1)
+            status = json.loads(engine.flwr("ls", "--run-id", number, "--format", "json"))["runs"][0]["status"]
+        assert status == "finished:completed", engine.flwr("log", number, "--show")
+    finally:
+        engine.stop()
+    check(example, np.load(tmp_path / "model.npy"))
+
+
+def test_the_configuration_of_the_readme_is_valid():
+    (text,) = (block for block in blocks("toml") if "[problem]" in block)
+    config = parse_config(tomllib.loads(text))
+    assert config.data.sample_shape.columns == 2
+
+
+def test_the_table_of_strategies_names_each_once():
+    section = README.partition("## Strategies")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE) == list(STRATEGIES)
