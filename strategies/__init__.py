@@ -20,6 +20,7 @@ from strategies.registry import STRATEGIES
 from strategies.results import PrivateResult, RoundRecord
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
+from strategies.winsorized_rotation import WinsorizedRotation
 
 __all__ = [
     "DPFTRL",
@@ -41,6 +42,7 @@ __all__ = [
     "SampleClippedSGD",
     "StrategyOptions",
     "UserLevelStrategy",
+    "WinsorizedRotation",
     "client_app",
     "model_record",
     "model_vector",

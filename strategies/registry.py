@@ -12,6 +12,7 @@ from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
+from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
     strategy.name: strategy
@@ -22,6 +23,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         LocalizedClipping,
         LocalDPSGD,
         OutlierRemovalSGD,
+        WinsorizedRotation,
         DPFedSGD,
         DPFedAvg,
         AdaptiveClipping,

@@ -5,19 +5,22 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from flwr.app import Message, MessageType
+from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from simulations.grids import LocalGrid
 from strategies import DPFedSGD, RecentredClipping
+from strategies.protocol import model_record, read_request, train_content
 from strategies.replies import Gathered
 from userdp.accounting import Privacy, calibrate_noise, epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.computations import Computation
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
-from userdp.node import Node
+from userdp.node import Answer, Node
 from userdp.problems import Linear, Logistic, Quadratic
 from userdp.sampling import WeightedBatches, WeightedSlots
 
@@ -261,6 +264,32 @@ def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
             Computation(clip_norm=1.0, center=center)(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
     with pytest.raises(BadInput, match="statistic 'median' is unknown"):
         Computation(clip_norm=1.0, statistic="median")(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
+
+
+def test_centre_and_statistic_travel_in_the_message():
+    asked = Computation(clip_norm=0.5, center=np.array([0.1, -2.0]), statistic="log_distance")
+    content = train_content(model_record(np.zeros(2)), np.arange(2), asked)
+    users, read = read_request(Message(content, 1, MessageType.TRAIN))
+    np.testing.assert_array_equal(users, [0, 1])
+    np.testing.assert_array_equal(read.center, asked.center)
+    assert read == asked
+
+
+@pytest.mark.parametrize("forged", [20.1, -50.1, float("nan")])
+def test_a_node_whose_log_distances_exceed_what_its_users_can_add_up_to_counts_as_missing(forged):
+    problem, federation = Quadratic(2, 1.0, 1.0), federation_of(np.full((40, 2), 0.5))
+
+    def forge(answer):
+        values = answer.values.copy()
+        values[0, -1] = forged
+        return Answer(answer.users, values, answer.non_finite)
+
+    honest, liar = (Node(problem, federation, np.arange(first, first + 20)) for first in (0, 20))
+    method = make(RecentredClipping, problem, 40, delta=1e-3, rounds=1, max_missing=0.6)
+    with LocalGrid([honest, ChangedNode(liar, forge)]) as grid:
+        result = method.start(grid)
+    assert result.rounds[0].missing_users == 20
+    assert np.isfinite(final(result)).all()
 
 
 # --- Claims ---------------------------------------------------------------------------------------------------------

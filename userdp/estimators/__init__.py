@@ -12,12 +12,15 @@ from userdp.estimators.robust import (
     smallest_trim,
     trimmed_mean,
 )
+from userdp.estimators.rotation import CellGrid, HadamardRotation
 
 __all__ = [
     "MINIMUM_BATCH",
+    "CellGrid",
     "Debiased",
     "Estimator",
     "ExpKernel",
+    "HadamardRotation",
     "IndicatorKernel",
     "Kernel",
     "OutlierRemoval",

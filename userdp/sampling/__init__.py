@@ -1,12 +1,14 @@
 """Who takes part in a round: the sampler that a ledger accounts is the one that is drawn from."""
 
 from userdp.sampling.base import Sampler
+from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
 from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, check_batch
 from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
 from userdp.sampling.weighted import WeightedBatches, WeightedSlots
 
 __all__ = [
+    "ConcentratedBatches",
     "CorrelatedBatches",
     "CyclicBatches",
     "DisjointBatches",

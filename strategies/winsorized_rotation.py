@@ -1,0 +1,159 @@
+"""Winsorised mean after a random rotation: each coordinate is clamped to an interval that is found privately."""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.plan import Plan
+from strategies.replies import Gathered, Request
+from userdp.accounting import AnyLedger
+from userdp.computations import Computation
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators.rotation import CellGrid, HadamardRotation
+from userdp.mechanisms import GaussianMechanism
+from userdp.problems.base import Vector
+from userdp.sampling.concentrated import ConcentratedBatches
+
+_MOST_SELECTION = 0.5
+_NOTHING = 1e-6
+"""Share of the budget kept from the mean when no interval has to be chosen, against rounding."""
+
+
+class WinsorizedRotationOptions(StrategyOptions):
+    """Settings of `WinsorizedRotation`."""
+
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that gradients are clipped to: how far intervals may lie.")
+    deviation: float | None = Field(
+        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
+    )
+    heterogeneity: float = Field(
+        0.0, ge=0, description="Deviation between users of their mean gradient (utility only)."
+    )
+    rounds: int = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
+    epochs: int = Field(1, ge=1, description="How often each user takes part.")
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+    failure: float = Field(0.01, gt=0, lt=1, description="Probability that some coordinate of a round goes wrong.")
+
+
+class WinsorizedRotation(UserLevelStrategy):
+    """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss. In a round, (1) the
+    exponential mechanism chooses a cell for each of the d' rotated coordinates (score of sensitivity 1), ``d'
+    epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre +- 2 tau', so replacing a user moves the
+    mean of B users by at most ``4 tau' sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the
+    round's rho. The rotation's signs are public and drawn without looking at data. A user is in one round an epoch;
+    rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+
+    *Split.* The noise falls with the selection's share only as long as cells are found, so it gets what finding them
+    takes and no more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a
+    quarter of the users is allowed for that.
+    """
+
+    name: ClassVar[str] = "winsorized_rotation"
+    summary_line: ClassVar[str] = "rotated, clamped to private intervals, noisy every round"
+    family: ClassVar[str] = "robust"
+    paper: ClassVar[str] = "Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours"
+    Options: ClassVar[type[StrategyOptions]] = WinsorizedRotationOptions
+    options: WinsorizedRotationOptions
+
+    def _make_plan(self) -> Plan:
+        options, n, p = self.options, self.public.users, self.problem.dimension
+        self._batch = batch = min(n, n * options.epochs // options.rounds)
+        if batch < 1:
+            raise PopulationTooSmall(f"data.users = {n}: {options.rounds} rounds take a user each; use fewer rounds")
+        self._rotation = HadamardRotation(p, self.seed)
+        size = self._rotation.size
+        self._sampler = ConcentratedBatches(n, batch, options.epochs, self.seed)
+        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        reach = self._rotation.largest_coordinate(options.clip_norm, batch, options.failure)
+        spread = self._rotation.largest_coordinate(self._concentration(), batch, options.failure)
+        self._grid = CellGrid(reach, min(reach, spread))
+        rho = 1 / (2 * self._multiplier**2)
+        share = self._selection_share(rho)
+        self._selection_epsilon = math.sqrt(8 * share * rho / size)
+        sensitivity = 4 * self._grid.half_width * math.sqrt(size) / batch
+        self._mechanism = GaussianMechanism(sensitivity, self._multiplier / math.sqrt(1 - share))
+        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        noise = self._mechanism.standard_deviation * math.sqrt(p)
+        warnings = []
+        if noise >= options.clip_norm:
+            warnings.append(
+                f"the noise of one round ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds the mean "
+                "gradient: use fewer strategy.rounds, more users or a larger epsilon"
+            )
+        if share == _MOST_SELECTION:
+            warnings.append(
+                "half of the budget does not suffice to find the coordinates' intervals reliably: use fewer "
+                "strategy.rounds, more users or a smaller strategy.clip_norm"
+            )
+        return Plan(
+            strategy=self.name,
+            rounds=min(options.rounds, self._sampler.rounds),
+            cohort=batch,
+            users=n,
+            users_needed=math.ceil(options.rounds / options.epochs),
+            guarantee=self._sampler.guarantee(
+                self._multiplier,
+                self.privacy.delta,
+                "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients",
+                ("the server is trusted",),
+            ),
+            noise=noise,
+            signal=options.clip_norm,
+            numbers={
+                "cohort": batch,
+                "epochs": options.epochs,
+                "learning_rate": self._rate,
+                "noise_multiplier": self._multiplier,
+                "rotated_dimension": size,
+                "interval": 2 * self._grid.half_width,
+                "cells": self._grid.cells,
+                "selection_epsilon": self._selection_epsilon,
+                "l2_sensitivity": sensitivity,
+                "noise_deviation": self._mechanism.standard_deviation,
+            },
+            warnings=tuple(warnings),
+        )
+
+    def _concentration(self) -> float:
+        """l2 distance of a user's gradient from the mean that is rarely exceeded, for normal gradients."""
+        per_sample = self.options.deviation or self.problem.certificate.lipschitz
+        if per_sample is None:
+            raise BadInput(
+                "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; give "
+                "strategy.deviation (of one sample's gradient, per coordinate)"
+            )
+        deviation = math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
+        return deviation * (math.sqrt(self.problem.dimension) + 3)
+
+    def _selection_share(self, rho: float) -> float:
+        """Of a round's rho; next to nothing if there is one cell only."""
+        if self._grid.cells == 1:
+            return _NOTHING
+        size = self._rotation.size
+        needed = 8 * math.log(self._grid.cells * size / self.options.failure) / self._batch
+        return min(_MOST_SELECTION, size * needed**2 / (8 * rho))
+
+    def _make_ledger(self) -> AnyLedger:
+        return self._sampler.ledger(self._multiplier, self.privacy)
+
+    def _ask(self, index: int) -> Request:
+        return Request(self._sampler.cohort(index), Computation("user_gradient", clip_norm=self.options.clip_norm))
+
+    def _clamped_mean(self, rotated: Vector, centers: Vector) -> Vector:
+        """Of (B, d') rows, each coordinate held to its interval."""
+        interval = 2 * self._grid.half_width
+        return np.asarray(np.clip(rotated, centers - interval, centers + interval).mean(axis=0))
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        rotated = self._rotation(gathered.values)
+        centers = self._grid.select(rotated, self._selection_epsilon, self._noise(index, 1))
+        mean = self._mechanism.release(self._clamped_mean(rotated, centers), self._noise(index, 2))
+        gradient = self._rotation.inverse(mean[None])[0]
+        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
+        x = self.problem.domain.project(x - self._rate * gradient)
+        return x, x

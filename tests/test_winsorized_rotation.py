@@ -1,0 +1,145 @@
+"""Winsorised mean after a rotation: the rotation, the selection, sensitivities of a round, budget and behaviour."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.linalg import hadamard
+
+from strategies import WinsorizedRotation
+from userdp.accounting import Privacy, zcdp_to_epsilon
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators.rotation import CellGrid, HadamardRotation, _hadamard
+from userdp.problems import Quadratic
+from userdp.sampling.concentrated import ConcentratedBatches
+
+codes = st.integers(0, len(WILD) - 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 64])
+def test_the_fast_transform_is_the_matrix(size):
+    rows = np.random.default_rng(0).normal(size=(5, size))
+    np.testing.assert_allclose(_hadamard(rows), rows @ hadamard(size) / math.sqrt(size), atol=1e-12)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5, 100])
+def test_a_rotation_keeps_distances_and_can_be_undone(dimension):
+    rotation = HadamardRotation(dimension, 3)
+    rows = np.random.default_rng(0).normal(size=(7, dimension))
+    np.testing.assert_allclose(np.linalg.norm(rotation(rows), axis=1), np.linalg.norm(rows, axis=1))
+    np.testing.assert_allclose(rotation.inverse(rotation(rows)), rows, atol=1e-12)
+    assert rotation.size == {1: 1, 2: 2, 5: 8, 100: 128}[dimension]
+
+
+def test_a_rotation_spreads_a_vector_as_far_as_stated():
+    """The worst vector for a fixed matrix, all on one coordinate or spread evenly; 400 draws of the signs."""
+    exceeded = 0
+    for seed in range(400):
+        rotation = HadamardRotation(64, seed)
+        rows = rotation(np.array([np.eye(64)[0], np.ones(64) / 8]))
+        exceeded += bool(np.abs(rows).max() > rotation.largest_coordinate(1.0, 2, 0.1))
+    assert exceeded < 0.1 * 400
+
+
+@settings(deadline=None, max_examples=200)
+@given(arrays(np.int64, (7, 2), elements=st.integers(-96, 96)), arrays(np.int64, 2, elements=st.integers(-96, 96)))
+def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
+    grid = CellGrid(4.0, 0.5)
+    rows = rows / 16  # many of them exactly on the edge of a cell
+    neighbour = rows.copy()
+    neighbour[3] = other / 16
+    scores = grid.scores(rows)
+    assert np.abs(scores - grid.scores(neighbour)).max() <= 1
+    edges = np.append(grid.centers - 0.5, grid.centers[-1] + 0.5)
+    inside = np.clip(rows, -3.999999, 3.999999)
+    for column in range(2):
+        for cell in range(8):
+            left = (inside[:, column] < edges[cell]).sum()
+            right = (inside[:, column] >= edges[cell + 1]).sum()
+            assert scores[column, cell] == -max(left, right)
+
+
+def test_a_choice_follows_the_law_of_the_exponential_mechanism():
+    grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
+    draws = grid.select(np.repeat(rows, 20000, axis=1), 1.5, np.random.default_rng(0))
+    weights = np.exp(0.75 * grid.scores(rows)[0])
+    shares = [(np.abs(draws - center) < 0.1).mean() for center in grid.centers]
+    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.015)  # over four standard errors
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    arrays(np.int64, (5, 3), elements=codes),
+    arrays(np.int64, 3, elements=codes),
+    arrays(np.float64, 4, elements=st.floats(-1, 1)),
+)
+def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(users, other, centers):
+    method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=0.1)
+    neighbour = users.copy()
+    neighbour[2] = other
+    means = [
+        method._clamped_mean(method._rotation(gathered(method, federation_of(data), 0, np.zeros(3)).values), centers)
+        for data in (users, neighbour)
+    ]
+    assert np.linalg.norm(means[0] - means[1]) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
+
+
+def test_the_stated_sensitivity_of_the_mean_is_attained():
+    method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=0.1)
+    rows = np.zeros((5, 4))
+    other = rows.copy()
+    rows[0], other[0] = 100.0, -100.0
+    moved = method._clamped_mean(rows, np.zeros(4)) - method._clamped_mean(other, np.zeros(4))
+    assert np.linalg.norm(moved) == pytest.approx(method._mechanism.l2_sensitivity)
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (4, 1), (4, 3)])
+@pytest.mark.parametrize("deviation", [0.1, 100.0])
+def test_choices_and_means_together_spend_the_budget(rounds, epochs, deviation):
+    method = make(WinsorizedRotation, Quadratic(5, 9.0, 9.0), 5000, rounds=rounds, epochs=epochs, deviation=deviation)
+    rho = 8 * method._selection_epsilon**2 / 8 + 1 / (2 * method._mechanism.noise_multiplier**2)
+    epsilon = zcdp_to_epsilon(epochs * rho, 1e-6)
+    assert 0.999 < epsilon <= 1 + 1e-9
+    assert method.plan.guarantee.epsilon == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_concentrated_batches_count_epochs_begun():
+    sampler = ConcentratedBatches(10, 5, 2)
+    z = sampler.calibrate(1.0, 1e-5)
+    assert sampler.epsilon(z, 1e-5, 0) == 0
+    assert sampler.epsilon(z, 1e-5, 1) == sampler.epsilon(z, 1e-5, 2) == zcdp_to_epsilon(1 / (2 * z**2), 1e-5)
+    assert 0.9999 < sampler.epsilon(z, 1e-5) <= 1
+    with pytest.raises(BadInput, match="would cost"):
+        sampler.ledger(z / 2, Privacy(1.0, 1e-5))
+
+
+def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
+    population = Gaussian(dimension=10, mean=1.0, outliers=0.05, outlier_shift=20.0)
+    federation = SyntheticFederation(population, users=6000, seed=2, samples_per_user=50)
+    problem = Quadratic(10, 90.0, 90.0)
+
+    def trained(seed):
+        options = {"rounds": 2, "deviation": 1.0, "clip_norm": 10.0, "facts": {"min_samples": 50}}
+        return final(run(make(WinsorizedRotation, problem, 6000, seed=seed, **options), federation))
+
+    x = trained(0)
+    assert np.linalg.norm(x - 1.0) < 1.0  # the start is 3.2 off, the plain mean would be too
+    np.testing.assert_array_equal(x, trained(0))
+    assert not np.array_equal(x, trained(1))
+
+
+def test_what_cannot_be_planned_is_refused_and_what_cannot_work_is_warned_of():
+    with pytest.raises(PopulationTooSmall, match="fewer rounds"):
+        make(WinsorizedRotation, Quadratic(2, 1.0, 1.0), 3, delta=1e-3, rounds=5)
+    with pytest.raises(BadInput, match=r"strategy.deviation"):
+        make(WinsorizedRotation, Quadratic(2, 1.0, math.inf), 100)
+    plan = make(WinsorizedRotation, Quadratic(50, 1.0, 1.0), 50, delta=1e-3, rounds=1, deviation=0.01).plan
+    assert "half of the budget" in plan.warnings[-1]
+    assert make(WinsorizedRotation, Quadratic(50, 9.0, 9.0), 50, delta=1e-3, rounds=1).plan.drowned
+    with pytest.raises(BadInput, match="positive numbers"):
+        CellGrid(0.0, 1.0)

@@ -1,0 +1,116 @@
+"""Random rotations that spread a vector evenly over its coordinates, and private intervals for each coordinate.
+
+Source: Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh, "Learning with User-Level Privacy" (2021).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput
+from userdp.randomness import stream
+
+Rows = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HadamardRotation:
+    """``U = H D / sqrt(d')``: random signs D, then the Walsh-Hadamard matrix of size d', the next power of two.
+
+    U keeps l2 distances. For any vector v and t > 0, ``P[|(U v)_j| > t] <= 2 exp(-t^2 d' / (2 ||v||^2))`` for each j,
+    since ``(U v)_j`` is a sum of independent terms ``+-v_k / sqrt(d')`` (Hoeffding 1963).
+
+    Attributes:
+        dimension: d, coordinates before the rotation.
+        seed: of the signs, public.
+    """
+
+    dimension: int
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """Coordinates after the rotation, d'."""
+        return 1 << (self.dimension - 1).bit_length()
+
+    def largest_coordinate(self, norm: float, vectors: int, failure: float) -> float:
+        """What no coordinate of ``vectors`` vectors of that norm exceeds, but with probability ``failure``."""
+        return norm * math.sqrt(2 * math.log(2 * self.size * vectors / failure) / self.size)
+
+    @property
+    def _signs(self) -> NDArray[np.float64]:
+        return stream(self.seed, "sampling", 1 << 20).choice([-1.0, 1.0], self.size)
+
+    def __call__(self, rows: Rows) -> Rows:
+        """(B, d) -> (B, d')."""
+        padded = np.zeros((len(rows), self.size))
+        padded[:, : self.dimension] = rows
+        return _hadamard(padded * self._signs)
+
+    def inverse(self, rows: Rows) -> Rows:
+        """(B, d') -> (B, d)."""
+        return np.asarray((_hadamard(rows) * self._signs)[:, : self.dimension])
+
+
+def _hadamard(rows: Rows) -> Rows:
+    """Each row times the orthonormal Walsh-Hadamard matrix, in d' log d' additions."""
+    users, size = rows.shape
+    half = 1
+    while half < size:
+        pairs = rows.reshape(users, size // (2 * half), 2, half)
+        rows = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
+        half *= 2
+    return np.asarray(rows.reshape(users, size) / math.sqrt(size), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """Cells of width ``2 half_width`` that cover [-reach, reach], the same for each coordinate; public.
+
+    Attributes:
+        reach: > 0.
+        half_width: > 0, tau'.
+    """
+
+    reach: float
+    half_width: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.reach < math.inf and 0 < self.half_width < math.inf):
+            raise BadInput(f"reach = {self.reach} and half_width = {self.half_width} must be positive numbers")
+
+    @property
+    def cells(self) -> int:
+        """How many there are."""
+        return max(1, math.ceil(self.reach / self.half_width))
+
+    @property
+    def centers(self) -> NDArray[np.float64]:
+        """(K,) middle of each cell, symmetric about zero."""
+        return np.asarray((2 * np.arange(self.cells) - self.cells + 1) * self.half_width, dtype=np.float64)
+
+    def scores(self, rows: Rows) -> NDArray[np.int64]:
+        """(d', K): minus the larger of the numbers of rows left and right of a cell; best at the median's cell.
+
+        *Formal guarantees.* Replacing one row changes the number left of a cell by at most 1, likewise right of it,
+        and so the larger one by at most 1.
+        """
+        users, columns = rows.shape
+        cell = np.floor(rows / (2 * self.half_width) + self.cells / 2)
+        cell = np.clip(cell, 0, self.cells - 1).astype(np.int64) + self.cells * np.arange(columns)
+        counts = np.bincount(cell.ravel(), minlength=columns * self.cells).reshape(columns, self.cells)
+        upto = counts.cumsum(axis=1)
+        return np.asarray(-np.maximum(upto - counts, users - upto), dtype=np.int64)
+
+    def select(self, rows: Rows, epsilon: float, rng: np.random.Generator) -> NDArray[np.float64]:
+        """(d',) centre of a cell near each coordinate's median, by the exponential mechanism.
+
+        *Formal guarantees.* Each coordinate's choice is (epsilon, 0)-DP for replacing one row, and epsilon^2/8-zCDP
+        as an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``.
+        Sampled exactly, by Gumbel noise.
+        """
+        scores = self.scores(rows)
+        chosen = np.argmax(epsilon / 2 * scores + rng.gumbel(size=scores.shape), axis=1)
+        return np.asarray(self.centers[chosen])
