@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds
 from userdp.accounting import Ledger
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.problems import Quadratic
 from userdp.sampling import DisjointBatches
 
@@ -106,9 +106,9 @@ def test_the_ledger_is_charged_with_exactly_the_cohorts_that_were_asked(strategy
         np.testing.assert_array_equal(request.users, indices)
 
 
-def test_the_ledger_stops_a_strategy_that_is_started_a_second_time():
+def test_after_a_run_the_ledger_stops_one_more_round():
     method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=2)
     federation = federation_of(np.zeros((20, 2)))
     run(method, federation)
-    with pytest.raises(Exception, match="a user would take part 3 times where 2 are planned"):
-        run(method, federation)
+    with pytest.raises(RunFailed, match="a user would take part 3 times where 2 are planned"):
+        method._ledger.charge(np.arange(20))
