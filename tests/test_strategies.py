@@ -21,6 +21,7 @@ FACTS = {"min_samples": 1, "max_samples": 1, "samples": 400}
 OPTIONS = {
     "localized_robust_sgd": {"radius": 1.0},
     "robust_rounds": {"radius": 1.0, "rounds": 2},
+    "outlier_removal": {"rounds": 2},
     "dp_fed_sgd": {"rounds": 3},
     "sample_clipped_sgd": {"rounds": 3},
     "non_private": {"rounds": 3},
@@ -76,16 +77,16 @@ def test_the_unit_of_privacy_is_one_that_the_strategy_protects(name):
     strategy = STRATEGIES[name]
     privacy = Privacy(4.0, 1e-4, "sample")
     if "sample" in strategy.units:
-        assert strategy(PROBLEM, PublicFacts(400, **FACTS), privacy, **OPTIONS[name]).plan.rounds == 3
+        assert strategy(PROBLEM, PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {})).plan.rounds == 3
         return
     with pytest.raises(BadInput, match=f"privacy.unit = 'sample': {name} protects user level; set privacy.unit"):
-        strategy(PROBLEM, PublicFacts(400, **FACTS), privacy, **OPTIONS[name])
+        strategy(PROBLEM, PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {}))
 
 
 @each_strategy
 def test_a_delta_that_permits_publishing_a_user_is_refused(name):
     with pytest.raises(BadInput, match=r"privacy.delta = 0.0025 is at least 1/n"):
-        STRATEGIES[name](PROBLEM, PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **OPTIONS[name])
+        STRATEGIES[name](PROBLEM, PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **OPTIONS.get(name, {}))
 
 
 @pytest.mark.parametrize(
