@@ -156,6 +156,12 @@ class Comparison:
         """Where it is written."""
         return Path(self.config.output.directory) / self.config.name
 
+    @property
+    def public_seeds(self) -> range:
+        """Of the federations that tuning searches on."""
+        tuning = self.config.tuning
+        return range(0) if tuning is None else range(tuning.public_seed, tuning.public_seed + tuning.repeats)
+
     def candidates(self, cell: Cell) -> list[dict[str, Any]]:
         """The settings that tuning tries for a cell; none when its strategy is not tuned."""
         tuning = self.config.tuning
@@ -229,7 +235,9 @@ def _cells(config: ComparisonConfig) -> Iterator[Cell]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each a label of its own")
     if config.engine.get("kind", "local") != "local":
-        raise BadInput(f"engine.kind = {config.engine['kind']!r}: cells run side by side on the local engine, leave it out")
+        raise BadInput(
+            f"engine.kind = {config.engine['kind']!r}: cells run side by side on the local engine, leave it out"
+        )
     for entry, point, strategy, seed in product(problems, _combinations(grid), config.strategy, seeds):
         yield Cell(entry.label, strategy.name, seed, point, _sections(config, entry, strategy, point))
 
@@ -300,16 +308,17 @@ def _check_tuning(comparison: Comparison) -> None:
     for cell in comparison.cells:
         if cell.raw["data"].get("kind") != "synthetic":
             raise BadInput(
-                f'[tuning] with data.kind = {cell.raw["data"].get("kind")!r} (problem {cell.problem!r}): a search is free '
-                'only on public synthetic data; declare data.kind = "synthetic", or fix the settings by hand'
+                f"[tuning] with data.kind = {cell.raw['data'].get('kind')!r} (problem {cell.problem!r}): a search is "
+                'free only on public synthetic data; declare data.kind = "synthetic", or fix the settings by hand'
             )
-    public = set(range(tuning.public_seed, tuning.public_seed + tuning.repeats))
-    if shared := sorted(public & {cell.seed for cell in comparison.cells}):
+    if shared := sorted(set(comparison.public_seeds) & {cell.seed for cell in comparison.cells}):
         raise BadInput(f"tuning.public_seed: seed {shared[0]} is also compared on; choose another, such as 1000")
     known = {*comparison.labels, *(entry.kind for entry in comparison.config.strategy)}
     for name, search in tuning.search.items():
         if name not in known:
-            raise BadInput(f"tuning.search.{name}: no strategy has this label or kind; there are {', '.join(sorted(known))}")
+            raise BadInput(
+                f"tuning.search.{name}: no strategy has this label or kind; there are {', '.join(sorted(known))}"
+            )
         if "kind" in search or not search:
             raise BadInput(f"tuning.search.{name}: give the strategy's own keys, such as clip_norm = [0.3, 1.0]")
         for key, values in flatten(search).items():

@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from simulations.evaluation import main_metric
-from simulations.explain import METRICS, NUMBERS, shown
+from simulations.explain import METRICS, NUMBERS, percent, shown
 from simulations.plots import course_chart, score_chart
 from simulations.report_page import PAGE, STYLE
 from userdp.errors import BadInput
@@ -45,7 +45,7 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = shown
+    environment.filters |= {"shown": shown, "percent": percent}
     return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 
