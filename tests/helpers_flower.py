@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 
 from simulations.grids import InMachineGrid, _error_reply
 
+ROOT = Path(__file__).resolve().parent.parent
 FLWR = Path(sys.executable).with_name("flwr")
 
 
@@ -34,6 +35,7 @@ class FlowerEngine:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PYTHONPATH": str(ROOT),  # apps import the tree under test, whatever is installed
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": f"{FLWR.parent}{os.pathsep}{os.environ['PATH']}",
         }
