@@ -25,7 +25,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
-from simulations.config import OutputSection, RunConfig, make_absolute, parse_config, read_toml
+from simulations.config import RunConfig, make_absolute, parse_config, read_toml
 from simulations.config_data import Section
 from simulations.config_errors import sentences
 from userdp.errors import BadInput
@@ -76,6 +76,17 @@ class TuningSection(Section):
     )
 
 
+class ComparisonOutput(Section):
+    """What is written where."""
+
+    directory: str = Field(
+        "comparisons", description="Folder of comparisons' directories; relative to where the command is run from."
+    )
+    evaluate_every: int = Field(
+        1, ge=1, description="Rounds between evaluations; the last is always evaluated, and is what is compared."
+    )
+
+
 class ComparisonConfig(Section):
     """Everything about a comparison. Every cell is calibrated to the same unit, epsilon and delta."""
 
@@ -85,7 +96,7 @@ class ComparisonConfig(Section):
     data: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
     privacy: dict[str, Any] = Field(description="As in a run; what [grid] sets may be left out.")
     engine: dict[str, Any] = Field({}, description="As in a run; always the local engine, cells run in parallel.")
-    output: OutputSection = OutputSection.model_validate({"directory": "comparisons"})
+    output: ComparisonOutput = ComparisonOutput.model_validate({})
     strategy: list[StrategyEntry] = Field(min_length=1, description="The strategies, written [[strategy]].")
     grid: dict[str, Any] = Field(
         {}, description="Dotted keys of problem, data or privacy -> lists of values; all combinations are run."
