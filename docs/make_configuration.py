@@ -12,6 +12,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from simulations.comparison_config import (
+    ComparisonConfig,
+    ComparisonOutput,
+    ProblemEntry,
+    StrategyEntry,
+    TuningSection,
+)
 from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
 from simulations.config_data import SYNTHETIC, PublicData, SyntheticData, TableColumns, TableData
 from simulations.config_problem import PROBLEMS, ProblemSection
@@ -30,6 +37,12 @@ from here, never from the data: `userdp plan FILE` computes the whole run withou
 `engine.kind`, `seed` and `output.directory`.
 
 This page is made by `docs/make_configuration.py` from the models that check the file.
+"""
+COMPARISON = """\
+## Comparisons
+
+`userdp compare FILE` reads a file with these sections, and runs every strategy at every point of the grid with every
+seed, all at the same unit, epsilon and delta. `compare-*.toml` in the same folder explain their settings.
 """
 SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
@@ -64,6 +77,9 @@ def page() -> str:
         parts += [f'### strategy.kind = "{name}"\n', f"{sentence(STRATEGIES[name].summary_line)}\n"]
         parts.append(table(options, skip=["kind", *StrategyOptions.model_fields]))
     parts += ["## [engine]\n", table(EngineSection), "## [output]\n", table(OutputSection)]
+    parts += [COMPARISON, table(ComparisonConfig, skip=["output"]), "### [[strategy]]\n", table(StrategyEntry)]
+    parts += ["### [[problems]]\n", table(ProblemEntry), "### [tuning]\n", table(TuningSection)]
+    parts += ["### [output] of a comparison\n", table(ComparisonOutput)]
     return "\n".join(part for part in parts if part)
 
 

@@ -122,20 +122,66 @@ def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: 
 
 
 @app.command()
-def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.", show_default=False)],
+def compare(
+    file: File,
+    overrides: Overrides = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; overrides seeds.", show_default=False)] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Ray processes, one CPU each; all CPUs if not given, 0 for none.", show_default=False),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Overrides output.directory.", show_default=False)
+    ] = None,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Write report.html of a run directory anew, for finished runs and for failed ones.
+    """Compare strategies at one guarantee, and write a table and a report; what was run before is not run again.
+
+    [dim]Examples:[/dim]
+
+      userdp compare simulations/configs/compare-quick.toml
+
+      userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error)'
+    """
+    with _exit_codes(debug), redirect_stdout(sys.stderr):
+        from simulations.compare import compare as run_all  # noqa: PLC0415
+        from simulations.comparison_config import load_comparison  # noqa: PLC0415
+        from simulations.comparison_live import live  # noqa: PLC0415
+
+        _log_warnings()
+        given = {"seeds": seeds, "output.directory": output}
+        comparison = load_comparison(file, [*(overrides or []), *_assignments(given)])
+        with live(comparison) as watch:
+            outcome = run_all(comparison, workers=workers, watch=watch)
+    if as_json:
+        from simulations.run_directory import plain  # noqa: PLC0415
+
+        _print_json(plain(outcome.rows))
+        return
+    failed = sum(one["error"] is not None for one in outcome.rows)
+    typer.echo(f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now")
+    typer.echo(f"Report: {outcome.directory / 'report.html'}")
+
+
+@app.command()
+def report(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A directory of a run or of a comparison.", show_default=False)
+    ],
+    debug: Debug = False,
+) -> None:
+    """Write the report of a run or a comparison anew, for finished ones and for failed ones.
 
     [dim]Example:[/dim]
 
       userdp report runs/quickstart-localized_robust_sgd-seed0
     """
     with _exit_codes(debug):
+        from simulations.comparison_report import is_comparison, render_comparison  # noqa: PLC0415
         from simulations.report import render  # noqa: PLC0415
 
-        typer.echo(render(directory))
+        typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
 
 
 @app.command()

@@ -124,6 +124,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         BadInput: file missing, TOML syntax, unknown key, wrong type, value out of range; one sentence a problem.
     """
     path = Path(path)
+    raw = read_toml(path, overrides)
+    make_absolute(raw, path.parent)
+    return parse_config(raw)
+
+
+def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a TOML file with overrides in place.
+
+    Raises:
+        BadInput: file missing or unreadable, TOML syntax, or an override that is no assignment.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -134,8 +145,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise BadInput(f"the configuration file {path} is not valid TOML: {error}") from None
     for override in overrides:
         _override(raw, override)
-    _make_absolute(raw, path.parent)
-    return parse_config(raw)
+    return raw
 
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
@@ -167,7 +177,8 @@ def _override(raw: dict[str, Any], override: str) -> None:
     table[last] = value
 
 
-def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
+def make_absolute(raw: dict[str, Any], folder: Path) -> None:
+    """Make the data paths in ``raw`` relative to ``folder``, in place."""
     data = raw.get("data")
     if isinstance(data, dict):
         for key in ("path", "cache"):

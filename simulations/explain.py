@@ -75,3 +75,10 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def percent(share: float) -> str:
+    """A share for people: more digits near the whole, where they tell strategies apart."""
+    whole = 100.0 * share
+    digits = 0 if abs(whole) < 99 or whole > 101 or whole < 0 else 2
+    return f"{whole:,.{digits}f} %"

@@ -1,5 +1,6 @@
 """Charts of a report as inline SVG that follows the page's colours, light or dark."""
 
+import html
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 _INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 BLUE, ORANGE, GREEN, RED = "#3b82f6", "#e08e0b", "#16a34a", "#dc4c4c"
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
     "axes.spines.right": False,
@@ -28,7 +29,7 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": _INK,
     "ytick.color": _INK,
 }
-_LEGEND: dict[str, Any] = {
+LEGEND: dict[str, Any] = {
     "frameon": False,
     "loc": "lower center",
     "bbox_to_anchor": (0.46, 1.0),
@@ -37,7 +38,7 @@ _LEGEND: dict[str, Any] = {
     "handlelength": 1.4,
     "columnspacing": 1.2,
 }
-_LOG_FROM = 20.0
+LOG_FROM = 20.0
 """A logarithmic axis from this ratio of the largest to the smallest value on."""
 
 
@@ -51,8 +52,8 @@ def course_chart(rounds: pd.DataFrame, metric: str, levels: Mapping[str, float])
     """
     measured = rounds[["round", f"metric.{metric}"]].dropna()
     steps, values = [0, *measured["round"]], [next(iter(levels.values())), *measured[f"metric.{metric}"]]
-    with mpl.rc_context(_STYLE):
-        figure, axes = _figure()
+    with mpl.rc_context(STYLE):
+        figure, axes = figure_and_axes()
         marker = "o" if len(steps) <= 40 else None
         axes.plot(steps, values, color=BLUE, marker=marker, markersize=4, label="released model")
         for (label, value), colour, dash in zip(levels.items(), (RED, GREEN), ("--", ":"), strict=False):
@@ -61,15 +62,15 @@ def course_chart(rounds: pd.DataFrame, metric: str, levels: Mapping[str, float])
         axes.set_xlabel("round")
         axes.set_ylabel(metric.replace("_", " "))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.legend(**_LEGEND)
-        return _svg(figure, f"{metric.replace('_', ' ')} by round")
+        axes.legend(**LEGEND)
+        return svg(figure, f"{metric.replace('_', ' ')} by round")
 
 
 def score_chart(rounds: pd.DataFrame) -> str:
     """Concentration scores against the threshold."""
     scored = rounds[["round", "fact.score_private", "fact.threshold"]].dropna()
-    with mpl.rc_context(_STYLE):
-        figure, axes = _figure(height=2.4)
+    with mpl.rc_context(STYLE):
+        figure, axes = figure_and_axes(height=2.4)
         axes.plot(
             scored["round"], scored["fact.score_private"], color=BLUE, marker="o", markersize=4, label="agreement"
         )
@@ -79,11 +80,12 @@ def score_chart(rounds: pd.DataFrame) -> str:
         axes.set_xlabel("round")
         axes.set_ylabel("score")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.legend(**_LEGEND)
-        return _svg(figure, "concentration score and threshold by round")
+        axes.legend(**LEGEND)
+        return svg(figure, "concentration score and threshold by round")
 
 
-def _figure(height: float = 3.0) -> tuple[Figure, Axes]:
+def figure_and_axes(height: float = 3.0) -> tuple[Figure, Axes]:
+    """An empty chart, as wide as a report's page is."""
     figure = Figure(figsize=(4.6, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=True)
@@ -91,17 +93,18 @@ def _figure(height: float = 3.0) -> tuple[Figure, Axes]:
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:
-    if min(values) > 0 and max(values) / min(values) >= _LOG_FROM:
+    if min(values) > 0 and max(values) / min(values) >= LOG_FROM:
         axes.set_yscale("log")
 
 
-def _svg(figure: Figure, title: str) -> str:
+def svg(figure: Figure, title: str) -> str:
+    """The figure as an element of a page, ``title`` read out by screen readers."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Inside HTML, SVG needs no namespaces; the size comes from the page.
-    svg = re.sub(r' (xmlns(:\w+)?|version|width|height)="[^"]*"', "", svg, count=5)
-    svg = svg.replace(_INK, "currentColor").replace("xlink:href", "href")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+    text = re.sub(r' (xmlns(:\w+)?|version|width|height)="[^"]*"', "", text, count=5)
+    text = text.replace(_INK, "currentColor").replace("xlink:href", "href")
+    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)

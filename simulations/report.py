@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from simulations.evaluation import main_metric
-from simulations.explain import METRICS, NUMBERS, shown
+from simulations.explain import METRICS, NUMBERS, percent, shown
 from simulations.plots import course_chart, score_chart
-from simulations.report_page import PAGE
+from simulations.report_page import PAGE, STYLE
 from userdp.errors import BadInput
 
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
@@ -30,17 +31,22 @@ def render(directory: Path) -> Path:
     for name in _NEEDED:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
+    page = fill(PAGE, _content(directory))
+    path = directory / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
+    """A page from its template; with ``html`` what stands in the content cannot add markup."""
     environment = Environment(
-        autoescape=True,
+        autoescape=html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = shown
-    page = environment.from_string(PAGE).render(**_content(directory))
-    path = directory / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    environment.filters |= {"shown": shown, "percent": percent}
+    return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 
 def _content(directory: Path) -> dict[str, Any]:

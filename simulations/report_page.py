@@ -3,14 +3,7 @@
 It is a module because Flower packs an app's Python files with it, and no HTML.
 """
 
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ result.name }}: {{ result.strategy }}</title>
-<style>
+STYLE = """\
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #5b6575; --paper: #ffffff; --card: #f4f6f9; --line: #d9dee6;
   --good: #15803d; --bad: #b42318; --warn: #9a6700; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --soft: #a3adbd; --paper: #12161d; --card: #1b212b;
@@ -44,7 +37,18 @@ summary { cursor: pointer; }
 @media (max-width: 34rem) { .plan td.told { display: block; border: 0; padding-top: 0; }
   .plan tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
   .plan td, .plan th { border: 0; } .plan td.told { grid-column: 1 / -1; } .plan thead { display: none; } }
-</style>
+"""
+"""Of every report: light or dark as the reader's system, down to the width of a phone."""
+
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ result.name }}: {{ result.strategy }}</title>
+<style>
+{{ style }}</style>
 </head>
 <body>
 <h1>{{ result.name }}</h1>

@@ -80,6 +80,7 @@ def run(
     grid: Grid | None = None,
     directory: Path | None = None,
     progress: Progress | None = None,
+    report: bool = True,
 ) -> RunOutcome:
     """Train, evaluate, compare with the initial model and with training without privacy, and write it all down.
 
@@ -88,6 +89,7 @@ def run(
         grid: where to run; the configured engine's if not given. Its nodes must hold the configured users.
         directory: where to write; ``config.run_directory`` if not given.
         progress: called after every round.
+        report: also write report.html; `simulations.report.render` can write it later.
 
     Returns:
         The directory, the content of result.json, and the released model.
@@ -120,7 +122,8 @@ def run(
             raise RunFailed(f"{_reason(error)}; what the run had written is in {files.path}") from error
         raise
     outcome = course.finish(None)
-    render(files.path)
+    if report:
+        render(files.path)
     return outcome
 
 
@@ -250,7 +253,7 @@ class _Course:
                 "per_round": sum(seconds) / len(seconds) if seconds else 0.0,
             },
             "peak_memory_mib": _peak_memory(),
-            "versions": _versions(),
+            "versions": versions(),
         }
         values: dict[str, Any] = plain(result)
         return values
@@ -263,7 +266,8 @@ def _peak_memory() -> float:
     return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Package -> version, of what a result depends on."""
     found = {"python": platform.python_version()}
     for package in ("userdp", "flwr", "ray", "numpy", "torch"):
         try:

@@ -6,6 +6,7 @@ Each is a Flower `Strategy`; give it a problem, public facts about the users and
 from strategies.adaptive_clipping import AdaptiveClipping
 from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.client import client_app
+from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
@@ -28,6 +29,9 @@ __all__ = [
     "AdaptiveClipping",
     "DPFedAvg",
     "DPFedSGD",
+    "DropInAdaptiveClipping",
+    "DropInFedAvg",
+    "DropInRecentredClipping",
     "LocalDPSGD",
     "LocalizedClipping",
     "LocalizedRobustSGD",

@@ -13,18 +13,21 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from strategies.plan import Plan, PublicFacts
-from strategies.protocol import model_record, model_vector, train_content
+from strategies.protocol import model_record, model_vector, read_answer, train_content
 from strategies.replies import Gathered, Request, gather
 from strategies.results import PrivateResult, RoundRecord
 from strategies.roster import Roster
 from userdp.accounting import AnyLedger, Guarantee, Privacy
+from userdp.computations import Computation
 from userdp.errors import BadInput
+from userdp.node import Answer
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
 
@@ -108,20 +111,43 @@ class UserLevelStrategy(Strategy):
         """Whether to stop before round ``index``."""
         return False
 
+    # How models and answers travel; `strategies.drop_in` has another way --------------------------------------------
+
+    def _arrays_of(self, x: Vector) -> ArrayRecord:
+        """A model as it travels."""
+        return model_record(x)
+
+    def _vector_of(self, arrays: ArrayRecord) -> Vector:
+        """The model in a record."""
+        return model_vector(arrays)
+
+    def _content(
+        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
+    ) -> RecordDict:
+        """What a node is sent."""
+        return train_content(arrays, users, computation)
+
+    def _read(self, reply: Message) -> Answer:
+        """The answer in a reply."""
+        return read_answer(reply)
+
     # Flower's five methods -----------------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One message a node: the model, which of its users answer, and what they compute."""
-        self._x = model_vector(arrays)
+        self._x = self._vector_of(arrays)
         self._request = self._ask(server_round - 1)
         if self._request is None:
             return []
         request = self._request
         return [
             Message(
-                train_content(arrays, users, request.computation), node, MessageType.TRAIN, group_id=str(server_round)
+                self._content(arrays, config, users, request.computation),
+                node,
+                MessageType.TRAIN,
+                group_id=str(server_round),
             )
             for node, users in self._roster.assign(request.users)
         ]
@@ -136,7 +162,9 @@ class UserLevelStrategy(Strategy):
         """
         if self._request is None:
             return None, None
-        gathered = gather(self._request, self._roster, replies, self.problem.dimension, self.options.max_missing)
+        gathered = gather(
+            self._request, self._roster, replies, self.problem.dimension, self.options.max_missing, self._read
+        )
         self.facts = {}
         if self._ledger is not None:
             self._ledger.charge(self._request.users)
@@ -144,7 +172,7 @@ class UserLevelStrategy(Strategy):
         if released is not None:
             self._released = released
         metrics = {"missing_users": gathered.missing, "non_finite_users": gathered.non_finite}
-        return model_record(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
+        return self._arrays_of(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -206,7 +234,7 @@ class UserLevelStrategy(Strategy):
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
-        arrays = model_record(self.problem.initial()) if initial_arrays is None else initial_arrays
+        arrays = self._arrays_of(self.problem.initial()) if initial_arrays is None else initial_arrays
         self._released = self._checked_initial(arrays)
         self._roster.gather(grid, roster_timeout)
         self.result = PrivateResult(
@@ -215,11 +243,13 @@ class UserLevelStrategy(Strategy):
             initial_metrics=_evaluate(evaluate_fn, 0, arrays),
             clipped_samples=self._roster.clipped_samples,
         )
+        self._keep_metrics(0, self.result.initial_metrics)
         for server_round in range(1, self.plan.rounds + 1):
             if self._done(server_round - 1):
                 break
             started = time.perf_counter()
-            messages = list(self.configure_train(server_round, arrays, ConfigRecord(), grid))
+            config = ConfigRecord({**(train_config or {}), "server-round": server_round})
+            messages = list(self.configure_train(server_round, arrays, config, grid))
             if self._request is None:
                 continue
             replies = grid.send_and_receive(messages, timeout=timeout)
@@ -229,7 +259,7 @@ class UserLevelStrategy(Strategy):
         return self.result
 
     def _checked_initial(self, arrays: ArrayRecord) -> Vector:
-        x = model_vector(arrays)
+        x = self._vector_of(arrays)
         if x.shape != (self.problem.dimension,) or not np.array_equal(self.problem.domain.project(x), x):
             raise BadInput(
                 f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on "
@@ -246,7 +276,7 @@ class UserLevelStrategy(Strategy):
         on_round: Callable[[RoundRecord], None] | None,
     ) -> None:
         result = self.result
-        result.arrays = model_record(self._released)
+        result.arrays = self._arrays_of(self._released)
         result.guarantee = self._guarantee()
         counts: dict[str, Any] = dict(metrics or {})
         record = RoundRecord(
@@ -259,10 +289,16 @@ class UserLevelStrategy(Strategy):
             metrics=_evaluate(evaluate_fn, server_round, result.arrays),
         )
         result.rounds.append(record)
+        self._keep_metrics(server_round, record.metrics)
         if metrics is not None:
             result.train_metrics_clientapp[server_round] = metrics
         if on_round is not None:
             on_round(record)
+
+    def _keep_metrics(self, server_round: int, metrics: dict[str, float]) -> None:
+        """The server's metrics, where Flower's own result has them."""
+        if metrics:
+            self.result.evaluate_metrics_serverapp[server_round] = MetricRecord(metrics)  # type: ignore[arg-type]
 
     @property
     def spent_epsilon(self) -> float | None:

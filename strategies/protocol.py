@@ -22,7 +22,7 @@ from userdp.node import Answer, Node
 _PARAMETER = "parameter."
 _USERS = np.dtype("<i8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
-_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
+MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
 
 
@@ -133,7 +133,7 @@ def read_answer(message: Message) -> Answer:
         arrays = cast(ArrayRecord, message.content["answer"])
         users, values = arrays["users"].numpy(), arrays["values"].numpy()
         non_finite = int(cast(MetricRecord, message.content["facts"])["non_finite"])  # type: ignore[arg-type]
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
     if users.dtype.kind not in "iu" or values.dtype.kind not in "fiu":
         raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {values.dtype})")
@@ -159,7 +159,7 @@ def read_roster(message: Message) -> tuple[NDArray[np.int64], int]:
     try:
         users = cast(ArrayRecord, message.content["roster"])["users"].numpy()
         clipped = int(cast(MetricRecord, message.content["facts"])["clipped_samples"])  # type: ignore[arg-type]
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
     if users.dtype.kind not in "iu" or users.ndim != 1:
         raise BadInput(f"a reply does not follow the protocol (users are {users.dtype} of shape {users.shape})")

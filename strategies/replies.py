@@ -1,7 +1,7 @@
 """From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer is missing."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,9 +42,14 @@ class Gathered:
 
 
 def gather(
-    request: Request, roster: Roster, replies: Iterable[Message], dimension: int, max_missing: float
+    request: Request,
+    roster: Roster,
+    replies: Iterable[Message],
+    dimension: int,
+    max_missing: float,
+    read: Callable[[Message], Answer] = read_answer,
 ) -> Gathered:
-    """Put replies together.
+    """Put replies together; of a sum, one answer at a time is in memory.
 
     Args:
         request: what was asked.
@@ -52,26 +57,28 @@ def gather(
         replies: in any order; the result does not depend on it.
         dimension: p.
         max_missing: largest share of the cohort that may be missing.
+        read: from a reply of a node that was asked to its answer; raises `BadInput` where there is none.
 
     Raises:
         RunFailed: more users are missing than that.
     """
     expected = dict(roster.assign(request.users))
-    answers, complaint = [], "no reply in time"
-    for reply in replies:
-        node = reply.metadata.src_node_id
-        try:
-            answers.append(_checked(reply, expected.pop(node, None), request.computation, dimension))
-        except BadInput as error:
-            complaint = str(error)
-            log.warning("node %d counts as missing: %s", node, complaint)
+    first = {node: int(users[0]) for node, users in expected.items()}
+    complaint = "no reply in time"
     summed = request.computation.reduce == "sum"
     width = request.computation.width(dimension)
     values = np.zeros(width if summed else (len(request.users), width))
     answered = np.zeros(len(request.users), dtype=bool)
     non_finite = 0
     # By user, not by arrival: a sum of floats depends on the order.
-    for answer in sorted(answers, key=lambda answer: int(answer.users[0])):
+    for reply in sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1)):
+        node = reply.metadata.src_node_id
+        try:
+            answer = _checked(reply, expected.pop(node, None), request.computation, dimension, read)
+        except BadInput as error:
+            complaint = str(error)
+            log.warning("node %d counts as missing: %s", node, complaint)
+            continue
         rows, bad = finite_rows(answer.values)
         non_finite += bad + answer.non_finite
         positions = np.searchsorted(request.users, answer.users)
@@ -89,13 +96,19 @@ def gather(
     return Gathered(values, missing, non_finite)
 
 
-def _checked(reply: Message, users: NDArray[np.int64] | None, computation: Computation, p: int) -> Answer:
+def _checked(
+    reply: Message,
+    users: NDArray[np.int64] | None,
+    computation: Computation,
+    p: int,
+    read: Callable[[Message], Answer],
+) -> Answer:
     """The reply's answer, if it is one to the question asked."""
     if users is None:
         raise BadInput("it was not asked, or answered twice")
     if reply.has_error():
         raise BadInput(f"its app failed: {reply.error.reason}")
-    answer = read_answer(reply)
+    answer = read(reply)
     shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
     if answer.values.shape != shape or not np.array_equal(answer.users, users):
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")

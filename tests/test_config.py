@@ -17,7 +17,8 @@ from userdp.data import PUBLIC_DATASETS
 from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall
 
 CATEGORIES = {"kind": "synthetic", "population": "categorical", "levels": 3, "users": 9}
-CONFIGS = sorted((Path(__file__).resolve().parents[1] / "simulations" / "configs").glob("*.toml"))
+FOLDER = Path(__file__).resolve().parents[1] / "simulations" / "configs"
+CONFIGS = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("compare-"))
 
 
 def refusal(raw):

@@ -1,16 +1,15 @@
 """The README's example and configuration, taken out of it and run as written."""
 
 import importlib.util
-import json
 import re
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from helpers_flower import FlowerEngine
 
 from simulations.config import parse_config
 from simulations.grids import LocalGrid
@@ -65,8 +64,6 @@ def test_the_example_app_runs_as_written_and_learns(example, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_readme(example, tmp_path):
-    from test_flower_engine import FlowerEngine
-
     app = tmp_path / "app"
     app.mkdir()
     (app / "app.py").write_text(blocks("python")[0])
@@ -75,15 +72,7 @@ def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_readme(example
     home.mkdir()
     engine = FlowerEngine(home)
     try:
-        federation = "num-supernodes=4 client-resources-num-cpus=1"
-        config = f'output="{tmp_path}"'
-        command = ["run", str(app), "--federation-config", federation, "--run-config", config, "--format", "json"]
-        number = str(json.loads(engine.flwr(*command))["run-id"])
-        deadline, status = time.monotonic() + 240, ""
-        while not status.startswith("finished") and time.monotonic() < deadline:
-            time.sleep(1)
-            status = json.loads(engine.flwr("ls", "--run-id", number, "--format", "json"))["runs"][0]["status"]
-        assert status == "finished:completed", engine.flwr("log", number, "--show")
+        engine.run(app, 4, {"output": str(tmp_path)})
     finally:
         engine.stop()
     check(example, np.load(tmp_path / "model.npy"))

@@ -91,7 +91,16 @@ class Computation:
         """
         if self.name not in COMPUTATIONS:
             raise BadInput(f"computation {self.name!r} is unknown; there are {', '.join(sorted(COMPUTATIONS))}")
-        rows = COMPUTATIONS[self.name](problem, x, block, **self.parameters)
+        return self.finish(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
+
+    def finish(self, rows: Rows) -> tuple[Rows, int]:
+        """What follows the function: (U, p) raw rows, centred, finite and clipped, with the statistic if there is one.
+
+        Returns the rows, and how many were not finite and became zero.
+
+        Raises:
+            BadInput: the centre is no finite (p,) vector.
+        """
         if self.center is not None:
             if self.center.shape != rows.shape[1:] or not np.isfinite(self.center).all():
                 raise BadInput(f"the centre must be {rows.shape[1]} finite numbers, got shape {self.center.shape}")

@@ -1,0 +1,197 @@
+"""The page of a comparison and the same as Markdown, jinja templates; modules for the reason given in `report_page`."""
+
+PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ summary.name }}: comparison</title>
+<style>
+{{ style }}
+h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
+td.number, th.number { text-align: right; } td:last-child, th:last-child { padding-right: 0; }
+tr.worse td { color: var(--bad); } tr.none td { color: var(--soft); }
+.tag { display: inline-block; font-size: .78rem; border: 1px solid currentColor; border-radius: 4px; padding: 0 .35rem; }
+tr.worse .tag { color: var(--bad); }
+@media (max-width: 34rem) { .ranking th, .ranking td { padding-right: .4rem; font-size: .8rem; }
+  td.range { white-space: normal !important; } td.range span { white-space: nowrap; } }
+</style>
+</head>
+<body>
+<h1>{{ summary.name }}</h1>
+<p class="soft">{{ summary.labels | length }} strategies, {{ points | length }} setting{{ "s" if points | length > 1 }},
+{{ summary.seeds | length }} seed{{ "s" if summary.seeds | length > 1 }}: {{ cells | shown }} runs
+&middot; {% for one in asked %}{{ one.unit }} level, epsilon = {% for e in one.epsilon %}{{ e | shown }}{{ ", " if not loop.last }}{% endfor %},
+delta = {% for d in one.delta %}{{ d | shown }}{{ ", " if not loop.last }}{% endfor %}{% endfor %}</p>
+
+{% set line = overall[0] %}
+<div class="verdict {{ 'good' if line.private and line.first else 'bad' }}">
+<strong>{{ line.strategy if line.private and line.first else "No private strategy has a result" }}</strong>
+{% if line.private and line.first %}Best private strategy in {{ line.first }} of {{ points | length }} setting{{ "s" if points | length > 1 }}{% if line.closed is not none %}; it goes {{ line.closed | percent }} of the way from the initial model
+to training without privacy (median over settings){% endif %}.{% endif %}
+{% if failed %} {{ failed }} of {{ cells }} runs gave no result; the reasons stand below.{% endif %}
+</div>
+
+<h2>Over all settings</h2>
+<div class="scroll"><table class="ranking">
+<thead><tr><th>strategy</th><th class="number">best in</th><th class="number">worse than nothing in</th><th class="number">way closed</th></tr></thead>
+<tbody>
+{% for line in overall %}
+<tr class="{{ 'worse' if line.worse == points | length else '' if line.private else 'none' }}"><td>{{ line.strategy }}{% if not line.private %} <span class="tag">no privacy</span>{% endif %}</td>
+<td class="number">{{ line.first if line.private else "&ndash;" | safe }}</td><td class="number">{{ line.worse }}</td>
+<td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft">Of {{ points | length }}. Way closed: from the initial model (0 %) to training without privacy (100 %); below 0 % is worse
+than doing nothing.</p>
+
+{% if charts %}
+<h2>Plots</h2>
+{% for title, chart in charts %}
+<figure>{{ chart | safe }}
+<figcaption>{{ title }}. Median over seeds, with minimum and maximum.</figcaption></figure>
+{% endfor %}
+{% endif %}
+
+<h2>Rankings</h2>
+<p class="soft">By the median over seeds, smaller is better.{% for name, told in metrics %} {{ name | capitalize }}: {{ told }}.{% endfor %}{{ " " }}Measured without noise, for simulation only: no guarantee covers it.</p>
+{% for point in points %}
+<h3>{{ point.index }}</h3>
+<div class="scroll"><table class="ranking">
+<thead><tr><th>strategy</th><th class="number">{{ point.metric }}</th><th class="number">min to max</th><th class="number">way closed</th></tr></thead>
+<tbody>
+{% for line in point.ranking %}
+<tr class="{{ 'worse' if line.worse else 'none' if line.median is none }}"><td>{{ line.strategy }}
+{% if line.worse %}<span class="tag">worse than doing nothing</span>{% endif %}
+{% if line.holds is sameas false %}<span class="tag">no privacy</span>{% endif %}
+{% if line.failed %}<br><small>{{ line.failed }} of {{ line.failed + line.seeds }} failed: {{ line.reason }}</small>{% endif %}</td>
+<td class="number">{{ line.median | shown if line.median is not none else "&ndash;" | safe }}</td>
+<td class="number range">{% if line.median is not none %}<span>{{ line.low | shown }} to</span> <span>{{ line.high | shown }}</span>{% else %}&ndash;{% endif %}</td>
+<td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
+{% endfor %}
+<tr class="none"><td>initial model</td><td class="number">{{ point.initial | shown }}</td><td></td><td class="number">0 %</td></tr>
+<tr class="none"><td>without privacy</td><td class="number">{{ point.non_private | shown }}</td><td></td><td class="number">100 %</td></tr>
+</tbody></table></div>
+{% endfor %}
+
+<h2>What each guarantee means</h2>
+<p class="soft">All were calibrated to the same unit, epsilon and delta. The example is of the first setting.</p>
+{% for one in guarantees %}
+<h3>{{ one.strategy }}{% if one.strategy != one.kind %} <span class="soft">({{ one.kind }})</span>{% endif %}</h3>
+<p>{{ one.summary | capitalize }}.</p>
+{% if one.given is none %}
+<p class="warning">No run finished.</p>
+{% elif not one.given.holds %}
+<p class="warning">{{ one.promise }}</p>
+{% else %}
+<p>{{ one.promise }} <strong>From whom:</strong> {{ one.given.adversary }}.</p>
+{% if one.replace_one %}<p class="warning">Its epsilon is about adding or leaving out one user. For replacing one, as the others count, it
+is epsilon = {{ one.replace_one[0] | shown }}, delta = {{ one.replace_one[1] | shown }}.</p>{% endif %}
+{% if one.group %}<p class="warning">It protects single samples, and a whole user only as a group of {{ one.group[0] | shown }}
+samples: its noise had to be made for epsilon = {{ one.group[1] | shown }} a sample.</p>{% endif %}
+<details><summary>It rests on</summary><ul>
+{% for assumption in one.given.assumptions %}<li>{{ assumption }}</li>
+{% endfor %}</ul></details>
+{% endif %}
+{% endfor %}
+
+{% if summary.tuning %}
+<h2>Tuning</h2>
+<p>Cost: <strong>{{ summary.tuning.cost }}</strong>. Each strategy's settings were chosen by the main metric on
+{{ summary.tuning.repeats }} synthetic federation{{ "s" if summary.tuning.repeats > 1 }} of the same settings with seed {{ summary.tuning.public_seed }}{{ " and following" if summary.tuning.repeats > 1 }}, never on the data compared on.</p>
+<details><summary>What was chosen</summary><div class="scroll"><table>
+<thead><tr><th>problem</th><th>strategy</th><th>setting</th><th>chosen</th></tr></thead><tbody>
+{% for problem, strategy, at, chosen in summary.tuning.chosen %}
+<tr><td>{{ problem }}</td><td>{{ strategy }}</td><td>{% for k, v in at.items() %}{{ k }} = {{ v | shown }} {% endfor %}</td>
+<td>{% for k, v in chosen.items() %}{{ k }} = {{ v | shown }}{{ ", " if not loop.last }}{% endfor %}</td></tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endif %}
+
+{% if errors %}
+<h2>What failed</h2>
+<ul>
+{% for strategy, reason, count in errors %}
+<li><strong>{{ strategy }}</strong>, {{ count }} run{{ "s" if count > 1 }}: {{ reason }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+
+<h2>Do it again</h2>
+<pre>userdp compare comparison.toml</pre>
+<p>With the file below (comparison.toml of this directory), which names the seeds. results.parquet has one row a run. The runs took
+{{ seconds | shown }} s in all. {% for name, number in summary.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.</p>
+<details><summary>comparison.toml</summary><pre>{{ config }}</pre></details>
+</body>
+</html>
+"""
+
+MARKDOWN = """\
+# {{ summary.name }}
+
+{{ summary.labels | length }} strategies, {{ points | length }} settings, {{ summary.seeds | length }} seeds: {{ cells }} runs, {{ failed }} without a result.
+{% for one in asked %}
+All calibrated to {{ one.unit }} level, epsilon = {{ one.epsilon | map("shown") | join(", ") }}, delta = {{ one.delta | map("shown") | join(", ") }}.
+{% endfor %}
+
+## Over all settings
+
+| strategy | best in | worse than doing nothing in | way closed |
+|---|---|---|---|
+{% for line in overall %}
+| {{ line.strategy }}{{ "" if line.private else " (no privacy)" }} | {{ line.first if line.private else "-" }} | {{ line.worse }} | {{ "-" if line.closed is none else line.closed | percent }} |
+{% endfor %}
+
+Of {{ points | length }}. Way closed: from the initial model (0 %) to training without privacy (100 %).
+
+## Rankings
+
+By the median over seeds, smaller is better. Measured without noise, for simulation only: no guarantee covers it. The plots
+are in report.html.
+{% for point in points %}
+
+### {{ point.index }}
+
+| strategy | {{ point.metric }} | min to max | way closed | |
+|---|---|---|---|---|
+{% for line in point.ranking %}
+| {{ line.strategy }} | {{ line.median | shown if line.median is not none else "-" }} | {% if line.median is not none %}{{ line.low | shown }} to {{ line.high | shown }}{% else %}-{% endif %} | {{ "-" if line.closed is none else line.closed | percent }} | {{ "worse than doing nothing" if line.worse }}{{ "no privacy" if line.holds is sameas false }}{% if line.failed %} {{ line.failed }} failed{% endif %} |
+{% endfor %}
+| *initial model* | {{ point.initial | shown }} | | 0 % | |
+| *without privacy* | {{ point.non_private | shown }} | | 100 % | |
+{% endfor %}
+
+## What each guarantee means
+{% for one in guarantees %}
+
+**{{ one.strategy }}** ({{ one.kind }}): {{ one.summary }}. {{ one.promise if one.promise else "No run finished." }}{% if one.given and one.given.holds %} From whom: {{ one.given.adversary }}.{% endif %}
+{% if one.replace_one %} For replacing one user it is epsilon = {{ one.replace_one[0] | shown }}, delta = {{ one.replace_one[1] | shown }}.{% endif %}
+{% if one.group %} It protects single samples, and a whole user only as a group of {{ one.group[0] | shown }}: epsilon = {{ one.group[1] | shown }} a sample.{% endif %}
+
+{% endfor %}
+{% if summary.tuning %}
+
+## Tuning
+
+Cost: {{ summary.tuning.cost }} (seed {{ summary.tuning.public_seed }}).
+
+| problem | strategy | setting | chosen |
+|---|---|---|---|
+{% for problem, strategy, at, chosen in summary.tuning.chosen %}
+| {{ problem }} | {{ strategy }} | {% for k, v in at.items() %}{{ k }} = {{ v | shown }} {% endfor %} | {% for k, v in chosen.items() %}{{ k }} = {{ v | shown }}{{ ", " if not loop.last }}{% endfor %} |
+{% endfor %}
+{% endif %}
+{% if errors %}
+
+## What failed
+
+{% for strategy, reason, count in errors %}
+- {{ strategy }}, {{ count }} runs: {{ reason }}
+{% endfor %}
+{% endif %}
+
+## Do it again
+
+`userdp compare comparison.toml`, with the file of this directory. {% for name, number in summary.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.
+"""

@@ -1,0 +1,208 @@
+"""report.html and report.md of a comparison, made from results.parquet, comparison.json and comparison.toml alone."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simulations.comparison_page import MARKDOWN, PAGE
+from simulations.comparison_plots import dot_chart, sweep_chart
+from simulations.comparison_table import SUMMARY, TABLE
+from simulations.explain import METRICS, shown
+from simulations.report import fill, promise
+from userdp.errors import BadInput
+
+_NEEDED = (TABLE, SUMMARY, "comparison.toml")
+
+
+def is_comparison(directory: Path) -> bool:
+    """Whether a directory is one of a comparison rather than of a run."""
+    return (directory / SUMMARY).is_file()
+
+
+def render_comparison(directory: Path) -> Path:
+    """Write report.html and report.md into a comparison's directory.
+
+    Returns:
+        The path of report.html.
+
+    Raises:
+        BadInput: the directory does not hold a comparison's files.
+    """
+    for name in _NEEDED:
+        if not (directory / name).is_file():
+            raise BadInput(f"{directory} holds no {name}: give the directory of a comparison, such as comparisons/...")
+    content = _content(directory)
+    (directory / "report.md").write_text(fill(MARKDOWN, content, html=False), encoding="utf-8")
+    path = directory / "report.html"
+    path.write_text(fill(PAGE, content), encoding="utf-8")
+    return path
+
+
+def _content(directory: Path) -> dict[str, Any]:
+    """What the templates show."""
+    frame = pd.read_parquet(directory / TABLE)
+    summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+    keys = [key for key in summary["grid"] if frame[key].nunique() > 1]
+    points = [_point(problem, values, cells, summary["labels"]) for problem, values, cells in _points(frame, keys)]
+    ranked = pd.DataFrame([line | {"at": point["index"]} for point in points for line in point["ranking"]])
+    metrics = sorted(frame["main_metric"].dropna().unique())
+    return {
+        "summary": summary,
+        "points": points,
+        "overall": _overall(ranked, summary["labels"]),
+        "charts": _charts(points, keys, summary["labels"]),
+        "metrics": [(name.replace("_", " "), METRICS.get(name, "")) for name in metrics],
+        "asked": [
+            {"unit": unit, "epsilon": sorted(rows["epsilon"].unique()), "delta": sorted(rows["delta"].unique())}
+            for unit, rows in frame.groupby("unit")
+        ],
+        "guarantees": [_guarantee(label, summary["strategies"][label], frame) for label in summary["labels"]],
+        "errors": _errors(frame),
+        "cells": len(frame),
+        "failed": int(frame["error"].notna().sum()),
+        "seconds": float(frame["seconds"].sum()),
+        "config": (directory / "comparison.toml").read_text(encoding="utf-8"),
+    }
+
+
+def _points(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """(problem, grid values, rows) of every point that strategies are ranked at, in the file's order."""
+    for group, cells in frame.groupby(["problem", *keys], sort=False):
+        yield str(group[0]), dict(zip(keys, group[1:], strict=True)), cells
+
+
+def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Sequence[str]) -> dict[str, Any]:
+    """The ranking at one point of the grid."""
+    initial, free = _median(cells["initial"]), _median(cells["non_private"])
+    lines = []
+    for label in labels:
+        rows = cells[cells["strategy"] == label]
+        good = rows["value"].dropna()
+        median = _median(good)
+        lines.append(
+            {
+                "strategy": label,
+                "median": median,
+                "low": None if good.empty else float(good.min()),
+                "high": None if good.empty else float(good.max()),
+                "seeds": len(good),
+                "failed": len(rows) - len(good),
+                "reason": next(iter(rows["error"].dropna()), None),
+                "worse": median is not None and initial is not None and median >= initial,
+                "closed": _closed(median, initial, free),
+                "replace_one_epsilon": _median(rows["replace_one_epsilon"]),
+                "holds": bool(rows["holds"].dropna().all()) if rows["holds"].notna().any() else None,
+            }
+        )
+    lines.sort(key=lambda line: math.inf if line["median"] is None else line["median"])
+    names = dict.fromkeys(str(name) for name in cells["main_metric"].dropna())
+    title = ", ".join([problem, *(f"{_short(key)} = {shown(_number(value))}" for key, value in values.items())])
+    return {
+        "index": title,
+        "problem": problem,
+        "values": values,
+        "metric": next(iter(names), "no metric").replace("_", " "),
+        "initial": initial,
+        "non_private": free,
+        "ranking": lines,
+    }
+
+
+def _median(values: pd.Series) -> float | None:
+    known = values.dropna()
+    return None if known.empty else float(known.astype(float).median())
+
+
+def _number(value: Any) -> Any:
+    """A plain number of a numpy one."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _short(key: str) -> str:
+    """The last part of a dotted key, in words."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def _closed(median: float | None, initial: float | None, free: float | None) -> float | None:
+    """Share of the way from the initial model to the one without privacy; None where there is no way to go."""
+    if median is None or initial is None or free is None or initial <= free:
+        return None
+    return (initial - median) / (initial - free)
+
+
+def _overall(ranked: pd.DataFrame, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """How often each strategy comes first, is worse than doing nothing, or fails; over all points of the grid."""
+    private = ranked[ranked["holds"].fillna(value=True).astype(bool)]
+    best = private.groupby("at")["median"].transform("min")
+    lines = []
+    for label in labels:
+        own = ranked[ranked["strategy"] == label]
+        first = private[(private["strategy"] == label) & (private["median"] == best)]
+        lines.append(
+            {
+                "strategy": label,
+                "private": label in set(private["strategy"]),
+                "first": len(first),
+                "worse": int(own["worse"].sum()),
+                "failed": int(own["failed"].sum()),
+                "closed": _median(own["closed"]),
+            }
+        )
+    return sorted(lines, key=lambda line: (not line["private"], -line["first"], -(line["closed"] or -math.inf)))
+
+
+def _charts(points: Sequence[dict[str, Any]], keys: Sequence[str], labels: Sequence[str]) -> list[tuple[str, str]]:
+    """(title, SVG) of the main metric against every numeric key, the other keys held; or one chart a problem."""
+    numeric = [key for key in keys if all(_is_number(point["values"][key]) for point in points)]
+    charts = []
+    for key in numeric:
+        for held, line in _lines(points, key):
+            title = f"{held}: {line[0]['metric']} against {_short(key)}"
+            charts.append((title, sweep_chart(line, key, _short(key), labels, title)))
+    if not numeric:
+        charts = [(f"{point['index']}: {point['metric']}", dot_chart(point)) for point in points]
+    return [chart for chart in charts if chart[1]]
+
+
+def _lines(points: Sequence[dict[str, Any]], key: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Points that differ in nothing but ``key``."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        others = [f"{_short(name)} = {shown(_number(value))}" for name, value in point["values"].items() if name != key]
+        found.setdefault(", ".join([point["problem"], *others]), []).append(point)
+    for title, line in found.items():
+        yield title, sorted(line, key=lambda point: float(point["values"][key]))
+
+
+def _is_number(value: Any) -> bool:
+    value = _number(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _guarantee(label: str, entry: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
+    """What one strategy promises, and what a weaker unit or another relation cost."""
+    given, rows = entry["guarantee"], frame[frame["strategy"] == label]
+    grouped = rows.dropna(subset=["group", "sample_level_epsilon"])
+    return {
+        "strategy": label,
+        "kind": entry["kind"],
+        "summary": entry["summary"],
+        "given": given,
+        "promise": None if given is None else promise(given),
+        "replace_one": None
+        if given is None or given["relation"] == "replace_one" or not given["holds"]
+        else (_median(rows["replace_one_epsilon"]), _median(rows["replace_one_delta"])),
+        "group": None
+        if grouped.empty
+        else (int(grouped["group"].iloc[0]), float(grouped["sample_level_epsilon"].iloc[0])),
+    }
+
+
+def _errors(frame: pd.DataFrame) -> list[tuple[str, str, int]]:
+    """(strategy, reason, cells) of what failed."""
+    failed = frame[frame["error"].notna()]
+    return [(*map(str, key), len(rows)) for key, rows in failed.groupby(["strategy", "error"], sort=False)]  # type: ignore[misc]

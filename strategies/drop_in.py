@@ -1,0 +1,315 @@
+"""User-level privacy for an existing Flower app: its clients stay as they are, its server gets another strategy.
+
+Ordinary clients train a whole model and reply with it. Here a node is a user, the reply minus the model sent is that
+user's update, and the SERVER clips it; sampler, clip, noise, ledger and guarantee are those of the strategies that
+these classes extend. See docs/drop-in.md.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from strategies.adaptive_clipping import AdaptiveClipping
+from strategies.base import UserLevelStrategy
+from strategies.fed_avg import DPFedAvg
+from strategies.model_layout import ModelLayout
+from strategies.plan import Plan, PublicFacts
+from strategies.recentred import RecentredClipping
+from strategies.results import PrivateResult, RoundRecord
+from strategies.roster import Roster
+from userdp.accounting import Privacy
+from userdp.computations import Computation
+from userdp.data import Block
+from userdp.errors import BadInput, RunFailed
+from userdp.node import Answer
+from userdp.problems.base import Box, Certificate, Problem, Vector
+
+log = logging.getLogger("userdp")
+_POLL_SECONDS = 0.2
+
+ASSUMPTIONS = (
+    "a node is a user: whoever runs two nodes has twice the weight and half the protection",
+    "the server, which sees every user's model and clips it, is trusted",
+)
+"""What the guarantee rests on beside the sampler's own assumption."""
+
+
+class ClientSideLoss(Problem):
+    """A loss that only the clients know: any model is allowed, nothing is certified.
+
+    Args:
+        dimension: p.
+    """
+
+    name = "client_side"
+    summary = "whatever the clients train on"
+    has_targets = False
+    columns = 0
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self.domain = Box(np.zeros(dimension), np.inf)
+        self.certificate = Certificate(reason="the clients' loss is not known to the server")
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """Not for the server to do."""
+        raise BadInput(self.certificate.reason)
+
+    def user_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """Not for the server to compute."""
+        raise BadInput(self.certificate.reason)
+
+    def sample_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """Not for the server to compute."""
+        raise BadInput(self.certificate.reason)
+
+    def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """Not for the server to compute."""
+        raise BadInput(self.certificate.reason)
+
+
+class NodeRoster(Roster):
+    """Each registered node is one user: the nodes in the order of their ids are users 0, 1, ...; more are not used.
+
+    Args:
+        users: n, the public number of users.
+        max_missing: largest share of them that may have no node.
+    """
+
+    def __init__(self, users: int, max_missing: float) -> None:
+        super().__init__(users)
+        self._max_missing = max_missing
+        self._user: dict[int, int] = {}
+
+    def user(self, node: int) -> int:
+        """The user that a node is; only nodes of an assignment are."""
+        return self._user[node]
+
+    def gather(self, grid: Grid, timeout: float) -> None:
+        """Wait until n nodes are registered or ``timeout`` seconds have passed.
+
+        Raises:
+            RunFailed: more nodes are missing than a cohort may miss.
+        """
+        users, deadline = len(self._owner), time.monotonic() + timeout
+        nodes = sorted(grid.get_node_ids())
+        while len(nodes) < users and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            nodes = sorted(grid.get_node_ids())
+        self._nodes = nodes[:users]
+        self._user = {node: user for user, node in enumerate(self._nodes)}
+        self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
+        if self.absent > self._max_missing * users:
+            raise RunFailed(
+                f"{len(nodes)} nodes are registered after {timeout:g} s for users = {users}; max_missing = "
+                f"{self._max_missing} allows fewer to be absent: start more nodes, or give roster_timeout more seconds"
+            )
+        if self.absent:
+            log.warning("%d of %d users have no node", self.absent, users)
+        elif len(nodes) > users:
+            log.warning("%d of %d nodes are not used: the plan is for %d users", len(nodes) - users, len(nodes), users)
+
+
+class DropIn(UserLevelStrategy):
+    """What the drop-in strategies share: ordinary messages out, ordinary replies in.
+
+    A client gets ``{"arrays": model, "config": train_config}`` with "server-round" in the config, as from Flower's
+    FedAvg, and replies with one ArrayRecord of the same names and shapes. Its metrics, "num-examples" among them, are
+    not read: all users weigh the same, and what is computed from private data without noise would leak.
+
+    *Formal guarantees.* Those of the strategy extended, with the update ``reply - model sent`` in the place of what
+    nodes compute there. Unit: one whole user, who is one node, with any number of examples. The update is a function
+    of the released model and of that user's data alone, whatever the client's code does, and it is clipped here, by
+    the server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names
+    or shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
+    parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
+    zero come after the noise. Counts of missing and non-finite users are exact and for the operator only.
+
+    Args:
+        users: n, the public number of users, each with one node.
+        epsilon: > 0.
+        delta: below 1 / users.
+        frozen: patterns of arrays that keep their initial value.
+        nonnegative: patterns of arrays whose entries are raised to zero after the noise; running variances by default.
+        seed: of cohorts and noise; drawn from the operating system if not given. Whoever knows it can take the noise
+            off again: give one in tests only.
+        options: of the strategy extended: rounds, clip_norm, cohort, ...
+
+    Raises:
+        BadInput: an option is unknown or out of range, or the clients' to choose.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {}
+    """Options of the strategy extended that have another default here."""
+    by_clients: ClassVar[frozenset[str]] = frozenset()
+    """Options of the strategy extended that say how users train."""
+    _roster: NodeRoster
+
+    def __init__(
+        self,
+        *,
+        users: int,
+        epsilon: float,
+        delta: float,
+        frozen: Sequence[str] = (),
+        nonnegative: Sequence[str] = ("*running_var",),
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        if theirs := self.by_clients & options.keys():
+            raise BadInput(
+                f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
+            )
+        self._patterns = frozen, nonnegative
+        self._layout: ModelLayout | None = None
+        self._given = {
+            "public": PublicFacts(users),
+            "privacy": Privacy(epsilon, delta),
+            "seed": secrets.randbits(128) if seed is None else seed,
+            **self.settings,
+            **options,
+        }
+        # The model's size is known at the start of the run: until then the plan, whose guarantee is final, is for one
+        # parameter.
+        self._prepare(1)
+
+    def _prepare(self, dimension: int) -> None:
+        """Make the plan for a model of that size."""
+        super().__init__(ClientSideLoss(dimension), **self._given)
+        self._roster = NodeRoster(self.public.users, self.options.max_missing)
+
+    def _make_plan(self) -> Plan:
+        plan = super()._make_plan()  # type: ignore[safe-super]  # the strategy extended comes next in line
+        guarantee = replace(plan.guarantee, assumptions=(self._sampler.assumption, *ASSUMPTIONS))  # type: ignore[attr-defined]
+        numbers = {name: number for name, number in plan.numbers.items() if name not in self.by_clients}
+        return replace(plan, guarantee=guarantee, numbers=numbers)
+
+    # How models and answers travel ---------------------------------------------------------------------------------
+
+    def _arrays_of(self, x: Vector) -> ArrayRecord:
+        return self._bound_layout.record(x)
+
+    def _vector_of(self, arrays: ArrayRecord) -> Vector:
+        return self._bound_layout.vector(arrays)
+
+    @property
+    def _bound_layout(self) -> ModelLayout:
+        if self._layout is None:
+            raise BadInput("the model's arrays are not known yet: call start with initial_arrays")
+        return self._layout
+
+    def _content(
+        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
+    ) -> RecordDict:
+        return RecordDict({"arrays": arrays, "config": config})
+
+    def _read(self, reply: Message) -> Answer:
+        """A user's update, as the computation asked for would have it."""
+        records = list(reply.content.array_records.values())
+        if self._request is None or len(records) != 1:
+            raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
+        computation = self._request.computation
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
+            update = self._bound_layout.vector(records[0]) - self._x
+        # Where the strategy follows gradients, what the clients' training takes off the model is one.
+        row = update if computation.name == "local_update" else -update
+        rows, non_finite = computation.finish(row[None])
+        return Answer(np.array([self._roster.user(reply.metadata.src_node_id)]), rows, non_finite)
+
+    # The loop ------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        on_round: Callable[[RoundRecord], None] | None = None,
+        roster_timeout: float = 60,
+    ) -> PrivateResult:
+        """Run the plan, called as Flower's own strategies are.
+
+        Args:
+            grid: Flower's.
+            initial_arrays: the model, which must not depend on private data.
+            num_rounds: the option ``rounds`` if given.
+            timeout: seconds a round may take before unanswered users count as missing.
+            train_config: sent to the clients, with "server-round" added.
+            evaluate_config: not used: clients are not asked to evaluate, for their metrics would leak.
+            evaluate_fn: evaluates the released model on the server, on public data.
+            on_round: called with the record of every round.
+            roster_timeout: seconds to wait until all users have a node.
+
+        Returns:
+            The released model, of the names, types and shapes of ``initial_arrays``; the guarantee; a record a round.
+
+        Raises:
+            BadInput: num_rounds disagrees with the plan, the model cannot be trained, or the strategy has run before.
+            RunFailed: too many users are missing.
+        """
+        if initial_arrays is None:
+            raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
+        if not self.result.rounds:
+            self._layout = ModelLayout(initial_arrays, *self._patterns)
+            self._prepare(self._layout.dimension)
+        return super().start(
+            grid,
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+            on_round,
+            roster_timeout,
+        )
+
+
+class DropInFedAvg(DropIn, DPFedAvg):
+    """DP-FedAvg of ordinary Flower clients: the mean of clipped model updates, plus Gaussian noise, every round.
+
+    Options: those of `DPFedAvgOptions`, but for how clients train.
+
+    *Formal guarantees.* Those of `DPFedAvg` as `DropIn` says: replacing a user, one node, moves a round's sum of
+    clipped updates by at most 2C (adding or removing one, for poisson, by C), and the noise is calibrated to that.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
+    by_clients: ClassVar[frozenset[str]] = frozenset({"local_steps", "local_rate"})
+
+
+class DropInAdaptiveClipping(DropIn, AdaptiveClipping):
+    """Adaptive clipping of ordinary Flower clients: the clip follows a private quantile of their updates' norms.
+
+    Options: those of `AdaptiveClippingOptions`, but for how clients train.
+
+    *Formal guarantees.* Those of `AdaptiveClipping` as `DropIn` says; the server also counts who was not clipped.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
+    by_clients: ClassVar[frozenset[str]] = frozenset({"local_steps", "local_rate"})
+
+
+class DropInRecentredClipping(DropIn, RecentredClipping):
+    """Recentred clipping of ordinary Flower clients: about the update as released so far.
+
+    Options: those of `RecentredOptions`. What training takes off the model, ``x - T(x)``, stands for the gradient, with
+    steps of length 1: the next model is then the private mean of the clients' models. Where T is gradient descent on a
+    smooth convex loss, at a step size that suits it, ``x - T(x)`` changes by between none and all of a move of x, and
+    so the centre is predicted; elsewhere a bad prediction costs accuracy and no privacy.
+
+    *Formal guarantees.* Those of `RecentredClipping` as `DropIn` says.
+    """
+
+    settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}

@@ -1,0 +1,92 @@
+"""Flower's own engine for tests, and a grid of ordinary ClientApps in this process."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+import tomli_w
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from simulations.grids import InMachineGrid, _error_reply
+
+ROOT = Path(__file__).resolve().parent.parent
+FLWR = Path(sys.executable).with_name("flwr")
+
+
+class FlowerEngine:
+    """A private SuperLink in a neutral folder, stopped by its pid at the end."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.environment = os.environ | {
+            "FLWR_HOME": str(home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PYTHONPATH": str(ROOT),  # apps import the tree under test, whatever is installed
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": f"{FLWR.parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def flwr(self, *arguments: str, timeout: float = 120) -> str:
+        done = subprocess.run(
+            [str(FLWR), *arguments],
+            cwd=self.home,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, app: Path, nodes: int, settings: Mapping[str, str | int | float], timeout: float = 240) -> None:
+        """Submit the app and wait until it has finished; `--stream` would say success of a failed run."""
+        run_config = self.home / "run-config.toml"
+        run_config.write_text(tomli_w.dumps(settings))
+        federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
+        options = ["--federation-config", federation, "--run-config", str(run_config), "--format", "json"]
+        number = str(json.loads(self.flwr("run", str(app), *options))["run-id"])
+        deadline, status = time.monotonic() + timeout, ""
+        while not status.startswith("finished") and time.monotonic() < deadline:
+            time.sleep(1)
+            status = json.loads(self.flwr("ls", "--run-id", number, "--format", "json"))["runs"][0]["status"]
+        assert status == "finished:completed", self.flwr("log", number, "--show")
+
+    def stop(self) -> None:
+        for process in psutil.process_iter(["environ", "cmdline"]):
+            environ = process.info["environ"] or {}
+            if environ.get("FLWR_HOME") == str(self.home) and process.pid != os.getpid():
+                process.send_signal(signal.SIGKILL)
+
+
+class ClientGrid(InMachineGrid):
+    """Ordinary ClientApps in this process, one after the other; partition i of the data is with node i + 1."""
+
+    def __init__(self, app: ClientApp, nodes: int, run_config: Mapping[str, str | int | float] | None = None) -> None:
+        super().__init__(nodes)
+        self._app, self._run_config = app, dict(run_config or {})
+        self.sent: list[Message] = []
+
+    def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        for message in messages:
+            self.sent.append(message)
+            node = message.metadata.dst_node_id
+            partition = {"partition-id": node - 1, "num-partitions": len(self._node_ids)}
+            try:
+                yield self._app(message, Context(1, node, partition, RecordDict(), dict(self._run_config)))
+            except Exception as error:
+                yield _error_reply(message, error)
