@@ -366,8 +366,7 @@ def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
     point = {"metric": "excess risk", "index": "at 1", "initial": 1.0, "non_private": 0.0, "ranking": lines}
     points = [point | {"values": {"data.users": users}} for users in (10, 1000)]
     for chart in (dot_chart(point), sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")):
-        assert "10" in chart
-        assert "\N{MINUS SIGN}5" in chart
+        assert "10^{-5}" in chart
     unmeasured = point | {"ranking": [lines[0] | {"median": None}]}
     assert dot_chart(unmeasured) == ""
     assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ""
