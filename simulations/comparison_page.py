@@ -50,7 +50,7 @@ than doing nothing.</p>
 <h2>Plots</h2>
 {% for title, chart in charts %}
 <figure>{{ chart | safe }}
-<figcaption>{{ title }}. Median over seeds, with minimum and maximum.</figcaption></figure>
+<figcaption>{{ title }}. Median over seeds, with minimum and maximum; on a logarithmic axis zero lies on the edge.</figcaption></figure>
 {% endfor %}
 {% endif %}
 

@@ -86,9 +86,12 @@ def dot_chart(point: Mapping[str, Any]) -> str:
         for (label, level), colour, dash in zip(levels.items(), (RED, GREEN), ("--", ":"), strict=True):
             if level is not None:
                 axes.axvline(level, color=colour, linestyle=dash, label=label)
-        seen = [line[part] for line in lines for part in ("low", "high")] + [one for one in levels.values() if one]
+        seen = [line[part] for line in lines for part in ("low", "high")] + [
+            one for one in levels.values() if one is not None
+        ]
         if _wide(seen):
-            axes.set_xscale("log")
+            axes.set_xscale("log", nonpositive="clip")
+            axes.set_xlim(left=0.5 * min(value for value in seen if value > 0))
         axes.set_yticks(range(len(lines)), [line["strategy"] for line in lines])
         axes.invert_yaxis()
         axes.set_xlabel(point["metric"])
@@ -105,9 +108,12 @@ def _log(axes: Axes, at: Sequence[float], values: Sequence[float]) -> None:
         axes.set_xticks(sorted(set(at)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     if _wide(values):
-        axes.set_yscale("log")
+        # Zero, an exact optimum, is drawn on the lower edge.
+        axes.set_yscale("log", nonpositive="clip")
+        axes.set_ylim(bottom=0.5 * min(value for value in values if value > 0))
 
 
 def _wide(values: Sequence[float]) -> bool:
+    """Whether values, none of them negative, span so much that they are shown by their logarithm."""
     positive = [value for value in values if value > 0]
-    return len(positive) == len(values) and max(positive) >= LOG_FROM * min(positive)
+    return bool(positive) and min(values) >= 0 and max(positive) >= LOG_FROM * min(positive)

@@ -22,6 +22,7 @@ from simulations.build import make_plan
 from simulations.compare import DONE, compare, reference_job
 from simulations.comparison_config import load_comparison, parse_comparison
 from simulations.comparison_live import Progress, live
+from simulations.comparison_plots import dot_chart, sweep_chart
 from simulations.comparison_report import is_comparison, render_comparison
 from simulations.comparison_table import NOT_RUN
 from simulations.explain import percent
@@ -355,6 +356,20 @@ def test_the_plot_shows_the_initial_model_and_training_without_privacy(done):
     chart = page[page.index("<svg") : page.index("</svg>")]
     for text in ("initial model", "without privacy", "dp_fed_sgd", "poisson"):
         assert text in chart
+
+
+def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
+    lines = [
+        {"strategy": name, "median": value, "low": value, "high": value, "worse": False}
+        for name, value in (("exact", 0.0), ("close", 1e-5), ("far", 0.5))
+    ]
+    point = {"metric": "excess risk", "index": "at 1", "initial": 1.0, "non_private": 0.0, "ranking": lines}
+    points = [point | {"values": {"data.users": users}} for users in (10, 1000)]
+    for chart in (dot_chart(point), sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")):
+        assert "10^{-5}" in chart
+    unmeasured = point | {"ranking": [lines[0] | {"median": None}]}
+    assert dot_chart(unmeasured) == ""
+    assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ""
 
 
 def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, tmp_path):
