@@ -17,6 +17,7 @@ from pydantic import Field
 from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.localized_needs import enough_batch, fewest_users
 from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
+from strategies.passing import AgreementOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Guarantee, Ledger, epsilon_of
@@ -34,35 +35,19 @@ PHASE_ASSUMPTIONS = (
 )
 
 
-class LocalizedOptions(StrategyOptions):
+class LocalizedOptions(AgreementOptions):
     """Settings of `LocalizedRobustSGD`."""
 
-    statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
-    estimate: Literal["debiased", "winsorized"] = Field(
-        "winsorized",
-        description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
-    )
-    kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
     test: Literal["above_threshold", "min_score"] = Field(
         "min_score", description="above_threshold can stop early; min_score needs about a quarter of the users."
     )
     constants: Literal["paper", "calibrated"] = Field(
         "calibrated", description="paper: the paper's batch, step and radius; calibrated: searched for the least risk."
     )
-    radius: float | None = Field(
-        None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
-    )
-    deviation: float | None = Field(
-        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
-    )
-    heterogeneity: float = Field(
-        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
-    )
     batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
     phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
-    failure: float = Field(0.01, gt=0, lt=1, description="Probability with which honest users may fail the tests.")
     without_certificate: bool = Field(
         False, description="Run a loss without certificate; the report then says: no privacy guarantee."
     )
@@ -93,11 +78,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         options, certificate = self.options, self.problem.certificate
-        if options.estimate == "winsorized" and options.statistic == "median":
-            raise BadInput(
-                "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
-                "use statistic = 'trimmed_mean', or estimate = 'debiased'"
-            )
+        options.check_estimate()
         if not options.without_certificate:
             certificate.require_contractive(self.name)
         elif certificate.missing() and (options.radius is None or options.learning_rate is None):
@@ -152,7 +133,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
     @property
     def _user_deviation(self) -> float:
         per_sample = self.options.deviation or self.problem.certificate.lipschitz or 1.0
-        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
+        return self.options.user_deviation(per_sample, self.public.min_samples)
 
     def _setting(self) -> Setting:
         options = self.options
