@@ -7,7 +7,6 @@ every batch passed the concentration test. The next phase starts there with a sm
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -15,8 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
-from strategies.localized_needs import enough_batch, fewest_users
-from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
+from strategies.localized_needs import fewest_users, refusal
+from strategies.localized_paper import paper_plan, paper_users
+from strategies.localized_plan import LocalizedPlan, Phase, Setting, search
 from strategies.passing import AgreementOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
@@ -88,7 +88,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
                 f"strategy.learning_rate = {options.learning_rate:g}: must be at most 2 / smoothness = "
                 f"{2 / certificate.smoothness:.6g}, beyond which steps of this loss are not proven to be contractive"
             )
-        self._chosen = chosen = self._paper_plan() if options.constants == "paper" else self._calibrated_plan()
+        self._chosen = chosen = self._choose()
         last, p = chosen.phases[-1], self.problem.dimension
         steps = sum(phase.steps for phase in chosen.phases)
         warnings = []
@@ -162,86 +162,19 @@ class LocalizedRobustSGD(UserLevelStrategy):
         # The paper divides by log m, whose geometric series converges only for m > e.
         return self.options.phase_base or max(math.log(self.public.min_samples), 4.0)
 
-    def _calibrated_plan(self) -> LocalizedPlan:
-        plan = search(self._setting(), self._phase_base)
+    def _choose(self) -> LocalizedPlan:
+        setting, base = self._setting(), self._phase_base
+        if self.options.constants == "paper":
+            return paper_plan(setting, self.public.min_samples, base)
+        plan = search(setting, base)
         if plan is None:
-            raise PopulationTooSmall(self._refusal())
+            raise PopulationTooSmall(refusal(setting, base))
         return plan
-
-    def _paper_plan(self) -> LocalizedPlan:
-        """The paper's batch, radius, step and phases (Theorem 3.1), with thresholds that are private."""
-        n, d, m = self.public.users, self.problem.dimension, self.public.min_samples
-        epsilon, delta = self.privacy.epsilon, self.privacy.delta
-        bound = self.problem.certificate.lipschitz or self._user_deviation
-        log_size = math.log(n * m * d)
-        batch = self._paper_batch(n)
-        if n < 2 * batch:
-            raise PopulationTooSmall(
-                f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; "
-                f"bring {self._paper_users()} users, or use strategy.constants = 'calibrated'"
-            )
-        phases = self.options.phases or int(math.log2(n / batch))
-        if n >> phases < batch:
-            raise PopulationTooSmall(
-                f"strategy.phases = {phases}: the last phase would have {n >> phases} of data.users = {n}, fewer than "
-                f"a batch of {batch}; use at most {int(math.log2(n / batch))} phases, or bring {batch << phases} users"
-            )
-        radius = self.options.radius or bound * math.log(n * m * d / self.options.failure) / math.sqrt(m)
-        step = min(batch * math.sqrt(m / n), math.sqrt(m) * epsilon / math.sqrt(d * math.log(1 / delta) * log_size))
-        setting = self._setting()
-        rate = setting.domain_radius / bound * step
-        if setting.smoothness:
-            # The proof's condition on the step, with the score's full sensitivity: later scores move by less than 2.
-            rate = min(rate, 2 / setting.smoothness, 1 / (6 * setting.smoothness * batch))
-        rate = self.options.learning_rate or rate
-        sizes = [n >> (phase + 1) for phase in range(phases)]
-        setting = replace(setting, radius=radius)
-        plan = build(setting, batch, phases, self._phase_base, rate, 0.5, sizes=sizes)
-        if plan is None:
-            raise PopulationTooSmall(
-                f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a test that is private; "
-                "use strategy.constants = 'calibrated', a larger strategy.batch or a smaller strategy.learning_rate"
-            )
-        return plan
-
-    def _paper_batch(self, users: int) -> int:
-        size = users * self.public.min_samples * self.problem.dimension
-        return self.options.batch or math.ceil(100 * math.log(size / self.privacy.delta) / self.privacy.epsilon)
-
-    def _paper_users(self) -> int:
-        """The fewest users that make two of the paper's batches, which grow with the logarithm of the users."""
-        users = 2 * self._paper_batch(1)
-        while users < 2 * self._paper_batch(users):
-            users = 2 * self._paper_batch(users)
-        return users
 
     def _users_needed(self) -> int:
         if self.options.constants == "paper":
-            return self._paper_users()
+            return paper_users(self._setting(), self.public.min_samples)
         return fewest_users(self._setting(), self._phase_base) or self.public.users
-
-    def _refusal(self) -> str:
-        """Which number of the plan has to change, and to what."""
-        options, privacy, setting = self.options, self.privacy, self._setting()
-        budget = f"at epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}"
-        needed = fewest_users(setting, self._phase_base)
-        if needed is not None and needed > setting.users:
-            return (
-                f"data.users = {setting.users}: too few for {options.kernel} + {options.test} {budget}: these settings "
-                f"take {needed} users. Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = "
-                "'min_score', or use dp_fed_sgd"
-            )
-        enough = enough_batch(setting, self._phase_base)
-        advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
-        if options.batch is not None:
-            return (
-                f"strategy.batch = {options.batch}: honest users would not pass the tests of {options.kernel} + "
-                f"{options.test} {budget}: {advice}, leave strategy.batch out, or raise privacy.epsilon"
-            )
-        return (
-            f"data.users = {setting.users}: no batch of a size whose scores can be computed in time passes the tests "
-            f"of {options.kernel} + {options.test} {budget}: use kernel = 'ramp', or {advice}"
-        )
 
     def _promise(self) -> Guarantee:
         if self.problem.certificate.missing():
