@@ -1,4 +1,4 @@
-"""Localised robust SGD with the constants of the paper (Ghazi et al. 2025, Theorem 3.1) and thresholds that are private."""
+"""Localised robust SGD with the constants of the paper (Ghazi et al. 2025, Theorem 3.1) and tests that are private."""
 
 import math
 from dataclasses import replace
