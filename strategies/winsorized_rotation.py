@@ -51,7 +51,6 @@ class WinsorizedRotation(RowRounds):
     paper: ClassVar[str] = "Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours"
     Options: ClassVar[type[StrategyOptions]] = WinsorizedRotationOptions
     options: WinsorizedRotationOptions
-
     undeclared: ClassVar[str] = (
         "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; "
         "give strategy.deviation (of one sample's gradient, per coordinate)"
