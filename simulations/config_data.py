@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from userdp.data import POPULATIONS, PUBLIC_DATASETS, Population
+from userdp.data import POPULATIONS, PUBLIC_DATASETS, Population, PublicDataset, public_columns
 from userdp.data.columns import Columns, did_you_mean
 from userdp.data.regressions import Categorical, Regression
 from userdp.errors import BadInput
@@ -209,12 +209,12 @@ class PublicData(TableColumns):
     def declared_users(self) -> int | None:
         """N, the public number of training users; the registry knows it unless small users are left out."""
         if self.users is None and self.min_samples == 1:
-            total: int = self._entry.users
+            total = self._entry.users
             return total - self.held_out(total)
         return self.users
 
     @property
-    def _entry(self) -> Any:
+    def _entry(self) -> PublicDataset:
         if self.name not in PUBLIC_DATASETS:
             hint = did_you_mean(self.name, PUBLIC_DATASETS)
             raise BadInput(f"data.name = {self.name!r} is unknown{hint}; there are {', '.join(PUBLIC_DATASETS)}")
@@ -223,12 +223,7 @@ class PublicData(TableColumns):
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
         """The data set's own columns; naming features, categorical or codes, or a target, replaces them."""
-        own, given = dict(self._entry.columns), super().declarations
-        if given.keys() & {"features", "categorical", "codes"}:
-            own = {key: value for key, value in own.items() if key not in {"features", "ranges", "categorical"}}
-        if "target" in given:
-            own = {key: value for key, value in own.items() if key not in {"target", "target_range", "positive"}}
-        return {**own, **given}
+        return public_columns(self._entry.name, super().declarations)
 
 
 def _descriptions(kind: type[Population]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector, read_answer, train_content
 from strategies.replies import Gathered, Request, gather
-from strategies.results import PrivateResult, RoundRecord
+from strategies.results import Evaluate, PrivateResult, RoundRecord
 from strategies.roster import Roster
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.computations import Computation
@@ -113,6 +113,10 @@ class UserLevelStrategy(Strategy):
 
     # How models and answers travel; `strategies.drop_in` has another way --------------------------------------------
 
+    def _initial_arrays(self, given: ArrayRecord | None) -> ArrayRecord:
+        """The model that a run starts at."""
+        return self._arrays_of(self.problem.initial()) if given is None else given
+
     def _arrays_of(self, x: Vector) -> ArrayRecord:
         """A model as it travels."""
         return model_record(x)
@@ -202,7 +206,7 @@ class UserLevelStrategy(Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: Evaluate | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         roster_timeout: float = 60,
     ) -> PrivateResult:
@@ -211,11 +215,11 @@ class UserLevelStrategy(Strategy):
         Args:
             grid: Flower's, or userdp's local and Ray grids.
             initial_arrays: ``model_record(x)``, which must not depend on private data; the problem's initial model by
-                default.
+                default. Drop-in strategies need it, in the model's own arrays.
             num_rounds: leave out; the plan fixes it, and another number is refused.
             timeout: seconds a round may take before unanswered users count as missing.
-            train_config: not used: the plan is all there is.
-            evaluate_config: not used.
+            train_config: drop-in strategies send it to the clients, with "server-round" added; not used otherwise.
+            evaluate_config: not used: clients are not asked to evaluate, for their metrics would leak.
             evaluate_fn: called with (round, arrays of the RELEASED model) before the first and after every round.
             on_round: called with the record of every round.
             roster_timeout: seconds to wait until all n users have a node.
@@ -225,25 +229,21 @@ class UserLevelStrategy(Strategy):
             after a failure.
 
         Raises:
-            BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain, or the strategy has
-                run before.
+            BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
+                for drop-in strategies), or the strategy has run before.
             RunFailed: too many users are missing.
         """
+        arrays = self._initial_arrays(initial_arrays)
         if num_rounds is not None and num_rounds != self.plan.rounds:
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
-        arrays = self._arrays_of(self.problem.initial()) if initial_arrays is None else initial_arrays
         self._released = self._checked_initial(arrays)
         self._roster.gather(grid, roster_timeout)
-        self.result = PrivateResult(
-            arrays=arrays,
-            guarantee=self._guarantee(),
-            initial_metrics=_evaluate(evaluate_fn, 0, arrays),
-            clipped_samples=self._roster.clipped_samples,
-        )
-        self._keep_metrics(0, self.result.initial_metrics)
+        result = PrivateResult(arrays=arrays, guarantee=self._guarantee(), clipped_samples=self._roster.clipped_samples)
+        result.initial_metrics = result.evaluate(evaluate_fn, 0)
+        self.result = result
         for server_round in range(1, self.plan.rounds + 1):
             if self._done(server_round - 1):
                 break
@@ -256,7 +256,7 @@ class UserLevelStrategy(Strategy):
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
             self._record(server_round, metrics, time.perf_counter() - started, evaluate_fn, on_round)
-        return self.result
+        return result
 
     def _checked_initial(self, arrays: ArrayRecord) -> Vector:
         x = self._vector_of(arrays)
@@ -272,7 +272,7 @@ class UserLevelStrategy(Strategy):
         server_round: int,
         metrics: MetricRecord | None,
         seconds: float,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        evaluate_fn: Evaluate | None,
         on_round: Callable[[RoundRecord], None] | None,
     ) -> None:
         result = self.result
@@ -286,19 +286,13 @@ class UserLevelStrategy(Strategy):
             non_finite_users=int(counts.get("non_finite_users", 0)),
             spent_epsilon=self.spent_epsilon,
             facts=dict(self.facts),
-            metrics=_evaluate(evaluate_fn, server_round, result.arrays),
+            metrics=result.evaluate(evaluate_fn, server_round),
         )
         result.rounds.append(record)
-        self._keep_metrics(server_round, record.metrics)
         if metrics is not None:
             result.train_metrics_clientapp[server_round] = metrics
         if on_round is not None:
             on_round(record)
-
-    def _keep_metrics(self, server_round: int, metrics: dict[str, float]) -> None:
-        """The server's metrics, where Flower's own result has them."""
-        if metrics:
-            self.result.evaluate_metrics_serverapp[server_round] = MetricRecord(metrics)  # type: ignore[arg-type]
 
     @property
     def spent_epsilon(self) -> float | None:
@@ -312,13 +306,6 @@ class UserLevelStrategy(Strategy):
     def _noise(self, index: int, purpose: int = 0) -> np.random.Generator:
         """The noise stream of round ``index``; ``purpose`` separates several draws of one round."""
         return stream(self.seed, "noise", index, purpose)
-
-
-def _evaluate(
-    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None, server_round: int, arrays: ArrayRecord
-) -> dict[str, float]:
-    metrics = evaluate_fn(server_round, arrays) if evaluate_fn is not None else None
-    return {name: float(value) for name, value in (metrics or {}).items()}  # type: ignore[arg-type]
 
 
 def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:

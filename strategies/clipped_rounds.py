@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
-from strategies.plan import Plan
+from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
 from strategies.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.accounting import AnyLedger
@@ -103,11 +103,6 @@ class ClippedRounds(UserLevelStrategy):
             "l2_sensitivity": self._mechanism.l2_sensitivity,
             "noise_deviation": self._mechanism.standard_deviation,
         }
-        if isinstance(self._sampler, DisjointBatches):
-            numbers["participations"] = self._sampler.epochs
-        if guarantee.relation != "replace_one":
-            converted = self._sampler.replace_one(guarantee.epsilon, guarantee.delta)
-            numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
         return Plan(
             strategy=self.name,
             rounds=options.rounds,
@@ -117,7 +112,7 @@ class ClippedRounds(UserLevelStrategy):
             guarantee=guarantee,
             noise=noise,
             signal=self._clip,
-            numbers=numbers | self._more_numbers(),
+            numbers=numbers | sampler_numbers(self._sampler, guarantee) | self._more_numbers(),
             warnings=tuple(warnings),
         )
 

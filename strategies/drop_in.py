@@ -8,12 +8,12 @@ these classes extend. See docs/drop-in.md.
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -23,7 +23,6 @@ from strategies.fed_avg import DPFedAvg
 from strategies.model_layout import ModelLayout
 from strategies.plan import Plan, PublicFacts
 from strategies.recentred import RecentredClipping
-from strategies.results import PrivateResult, RoundRecord
 from strategies.roster import Roster
 from userdp.accounting import Privacy
 from userdp.computations import Computation
@@ -194,6 +193,14 @@ class DropIn(UserLevelStrategy):
 
     # How models and answers travel ---------------------------------------------------------------------------------
 
+    def _initial_arrays(self, given: ArrayRecord | None) -> ArrayRecord:
+        if given is None:
+            raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
+        if not self.result.rounds:
+            self._layout = ModelLayout(given, *self._patterns)
+            self._prepare(self._layout.dimension)
+        return given
+
     def _arrays_of(self, x: Vector) -> ArrayRecord:
         return self._bound_layout.record(x)
 
@@ -223,57 +230,6 @@ class DropIn(UserLevelStrategy):
         row = update if computation.name == "local_update" else -update
         rows, non_finite = computation.finish(row[None])
         return Answer(np.array([self._roster.user(reply.metadata.src_node_id)]), rows, non_finite)
-
-    # The loop ------------------------------------------------------------------------------------------------------
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int | None = None,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        on_round: Callable[[RoundRecord], None] | None = None,
-        roster_timeout: float = 60,
-    ) -> PrivateResult:
-        """Run the plan, called as Flower's own strategies are.
-
-        Args:
-            grid: Flower's.
-            initial_arrays: the model, which must not depend on private data.
-            num_rounds: the option ``rounds`` if given.
-            timeout: seconds a round may take before unanswered users count as missing.
-            train_config: sent to the clients, with "server-round" added.
-            evaluate_config: not used: clients are not asked to evaluate, for their metrics would leak.
-            evaluate_fn: evaluates the released model on the server, on public data.
-            on_round: called with the record of every round.
-            roster_timeout: seconds to wait until all users have a node.
-
-        Returns:
-            The released model, of the names, types and shapes of ``initial_arrays``; the guarantee; a record a round.
-
-        Raises:
-            BadInput: num_rounds disagrees with the plan, the model cannot be trained, or the strategy has run before.
-            RunFailed: too many users are missing.
-        """
-        if initial_arrays is None:
-            raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
-        if not self.result.rounds:
-            self._layout = ModelLayout(initial_arrays, *self._patterns)
-            self._prepare(self._layout.dimension)
-        return super().start(
-            grid,
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-            on_round,
-            roster_timeout,
-        )
 
 
 class DropInFedAvg(DropIn, DPFedAvg):

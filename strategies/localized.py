@@ -7,7 +7,6 @@ every batch passed the concentration test. The next phase starts there with a sm
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -15,8 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
-from strategies.localized_needs import enough_batch, fewest_users
-from strategies.localized_plan import LocalizedPlan, Phase, Setting, build, search
+from strategies.localized_needs import fewest_users, refusal
+from strategies.localized_paper import paper_plan, paper_users
+from strategies.localized_plan import LocalizedPlan, Phase, Setting, search
+from strategies.passing import AgreementOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Guarantee, Ledger, epsilon_of
@@ -34,35 +35,19 @@ PHASE_ASSUMPTIONS = (
 )
 
 
-class LocalizedOptions(StrategyOptions):
+class LocalizedOptions(AgreementOptions):
     """Settings of `LocalizedRobustSGD`."""
 
-    statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
-    estimate: Literal["debiased", "winsorized"] = Field(
-        "winsorized",
-        description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
-    )
-    kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
     test: Literal["above_threshold", "min_score"] = Field(
         "min_score", description="above_threshold can stop early; min_score needs about a quarter of the users."
     )
     constants: Literal["paper", "calibrated"] = Field(
         "calibrated", description="paper: the paper's batch, step and radius; calibrated: searched for the least risk."
     )
-    radius: float | None = Field(
-        None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
-    )
-    deviation: float | None = Field(
-        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
-    )
-    heterogeneity: float = Field(
-        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
-    )
     batch: int | None = Field(None, ge=MINIMUM_BATCH, description="Users a step; searched if not given.")
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
     phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
-    failure: float = Field(0.01, gt=0, lt=1, description="Probability with which honest users may fail the tests.")
     without_certificate: bool = Field(
         False, description="Run a loss without certificate; the report then says: no privacy guarantee."
     )
@@ -93,11 +78,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         options, certificate = self.options, self.problem.certificate
-        if options.estimate == "winsorized" and options.statistic == "median":
-            raise BadInput(
-                "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
-                "use statistic = 'trimmed_mean', or estimate = 'debiased'"
-            )
+        options.check_estimate()
         if not options.without_certificate:
             certificate.require_contractive(self.name)
         elif certificate.missing() and (options.radius is None or options.learning_rate is None):
@@ -107,7 +88,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
                 f"strategy.learning_rate = {options.learning_rate:g}: must be at most 2 / smoothness = "
                 f"{2 / certificate.smoothness:.6g}, beyond which steps of this loss are not proven to be contractive"
             )
-        self._chosen = chosen = self._paper_plan() if options.constants == "paper" else self._calibrated_plan()
+        self._chosen = chosen = self._choose()
         last, p = chosen.phases[-1], self.problem.dimension
         steps = sum(phase.steps for phase in chosen.phases)
         warnings = []
@@ -152,7 +133,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
     @property
     def _user_deviation(self) -> float:
         per_sample = self.options.deviation or self.problem.certificate.lipschitz or 1.0
-        return math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
+        return self.options.user_deviation(per_sample, self.public.min_samples)
 
     def _setting(self) -> Setting:
         options = self.options
@@ -181,86 +162,19 @@ class LocalizedRobustSGD(UserLevelStrategy):
         # The paper divides by log m, whose geometric series converges only for m > e.
         return self.options.phase_base or max(math.log(self.public.min_samples), 4.0)
 
-    def _calibrated_plan(self) -> LocalizedPlan:
-        plan = search(self._setting(), self._phase_base)
+    def _choose(self) -> LocalizedPlan:
+        setting, base = self._setting(), self._phase_base
+        if self.options.constants == "paper":
+            return paper_plan(setting, self.public.min_samples, base)
+        plan = search(setting, base)
         if plan is None:
-            raise PopulationTooSmall(self._refusal())
+            raise PopulationTooSmall(refusal(setting, base))
         return plan
-
-    def _paper_plan(self) -> LocalizedPlan:
-        """The paper's batch, radius, step and phases (Theorem 3.1), with thresholds that are private."""
-        n, d, m = self.public.users, self.problem.dimension, self.public.min_samples
-        epsilon, delta = self.privacy.epsilon, self.privacy.delta
-        bound = self.problem.certificate.lipschitz or self._user_deviation
-        log_size = math.log(n * m * d)
-        batch = self._paper_batch(n)
-        if n < 2 * batch:
-            raise PopulationTooSmall(
-                f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; "
-                f"bring {self._paper_users()} users, or use strategy.constants = 'calibrated'"
-            )
-        phases = self.options.phases or int(math.log2(n / batch))
-        if n >> phases < batch:
-            raise PopulationTooSmall(
-                f"strategy.phases = {phases}: the last phase would have {n >> phases} of data.users = {n}, fewer than "
-                f"a batch of {batch}; use at most {int(math.log2(n / batch))} phases, or bring {batch << phases} users"
-            )
-        radius = self.options.radius or bound * math.log(n * m * d / self.options.failure) / math.sqrt(m)
-        step = min(batch * math.sqrt(m / n), math.sqrt(m) * epsilon / math.sqrt(d * math.log(1 / delta) * log_size))
-        setting = self._setting()
-        rate = setting.domain_radius / bound * step
-        if setting.smoothness:
-            # The proof's condition on the step, with the score's full sensitivity: later scores move by less than 2.
-            rate = min(rate, 2 / setting.smoothness, 1 / (6 * setting.smoothness * batch))
-        rate = self.options.learning_rate or rate
-        sizes = [n >> (phase + 1) for phase in range(phases)]
-        setting = replace(setting, radius=radius)
-        plan = build(setting, batch, phases, self._phase_base, rate, 0.5, sizes=sizes)
-        if plan is None:
-            raise PopulationTooSmall(
-                f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a test that is private; "
-                "use strategy.constants = 'calibrated', a larger strategy.batch or a smaller strategy.learning_rate"
-            )
-        return plan
-
-    def _paper_batch(self, users: int) -> int:
-        size = users * self.public.min_samples * self.problem.dimension
-        return self.options.batch or math.ceil(100 * math.log(size / self.privacy.delta) / self.privacy.epsilon)
-
-    def _paper_users(self) -> int:
-        """The fewest users that make two of the paper's batches, which grow with the logarithm of the users."""
-        users = 2 * self._paper_batch(1)
-        while users < 2 * self._paper_batch(users):
-            users = 2 * self._paper_batch(users)
-        return users
 
     def _users_needed(self) -> int:
         if self.options.constants == "paper":
-            return self._paper_users()
+            return paper_users(self._setting(), self.public.min_samples)
         return fewest_users(self._setting(), self._phase_base) or self.public.users
-
-    def _refusal(self) -> str:
-        """Which number of the plan has to change, and to what."""
-        options, privacy, setting = self.options, self.privacy, self._setting()
-        budget = f"at epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}"
-        needed = fewest_users(setting, self._phase_base)
-        if needed is not None and needed > setting.users:
-            return (
-                f"data.users = {setting.users}: too few for {options.kernel} + {options.test} {budget}: these settings "
-                f"take {needed} users. Bring more users, raise privacy.epsilon, use kernel = 'ramp' with test = "
-                "'min_score', or use dp_fed_sgd"
-            )
-        enough = enough_batch(setting, self._phase_base)
-        advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
-        if options.batch is not None:
-            return (
-                f"strategy.batch = {options.batch}: honest users would not pass the tests of {options.kernel} + "
-                f"{options.test} {budget}: {advice}, leave strategy.batch out, or raise privacy.epsilon"
-            )
-        return (
-            f"data.users = {setting.users}: no batch of a size whose scores can be computed in time passes the tests "
-            f"of {options.kernel} + {options.test} {budget}: use kernel = 'ramp', or {advice}"
-        )
 
     def _promise(self) -> Guarantee:
         if self.problem.certificate.missing():

@@ -1,4 +1,4 @@
-"""How many users, or how large a batch, a plan of the localised robust SGD takes: what its refusals name.
+"""How many users, or how large a batch, a plan of the localised robust SGD takes, and its refusals, which name them.
 
 A test is easiest to pass in one step, at the largest share of the budget and the smallest step size; whoever fails
 there fails in every plan that `strategies.localized_plan.search` would try.
@@ -10,6 +10,34 @@ from strategies.localized_plan import SHARES, Setting, build, learning_rates, ph
 from userdp.estimators import MINIMUM_BATCH
 
 _MOST_USERS = 10**9
+
+
+def refusal(setting: Setting, phase_base: float) -> str:
+    """Which number of the setting, for which `search` found no plan, has to change, and to what.
+
+    Args:
+        setting: what is given.
+        phase_base: as in `search`.
+    """
+    tests = f"{setting.kernel} + {setting.test}"
+    budget = f"at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}"
+    needed = fewest_users(setting, phase_base)
+    if needed is not None and needed > setting.users:
+        return (
+            f"data.users = {setting.users}: too few for {tests} {budget}: these settings take {needed} users. Bring "
+            "more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
+        )
+    enough = enough_batch(setting, phase_base)
+    advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
+    if setting.batch is not None:
+        return (
+            f"strategy.batch = {setting.batch}: honest users would not pass the tests of {tests} {budget}: {advice}, "
+            "leave strategy.batch out, or raise privacy.epsilon"
+        )
+    return (
+        f"data.users = {setting.users}: no batch of a size whose scores can be computed in time passes the tests of "
+        f"{tests} {budget}: use kernel = 'ramp', or {advice}"
+    )
 
 
 def fewest_users(setting: Setting, phase_base: float) -> int | None:

@@ -6,10 +6,14 @@ coordinate. Accuracy depends on that declaration, privacy never does.
 
 import math
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 from scipy.special import erfc
 
+from strategies.base import StrategyOptions
+from userdp.errors import BadInput
 from userdp.estimators import Debiased, Estimator, ExpKernel, RampKernel, Winsorized
 from userdp.mechanisms import AboveThreshold, MinimumScore
 
@@ -18,6 +22,48 @@ TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
     "min_score": MinimumScore,
 }
 KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ramp": RampKernel}
+
+
+class DeviationOptions(StrategyOptions):
+    """How far users' gradients are expected to deviate."""
+
+    deviation: float | None = Field(
+        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
+    )
+    heterogeneity: float = Field(
+        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
+    )
+
+    def user_deviation(self, per_sample: float, samples: int) -> float:
+        """V of the average over ``samples`` samples that each deviate by ``per_sample``."""
+        return math.hypot(self.heterogeneity, per_sample / math.sqrt(samples))
+
+
+class AgreementOptions(DeviationOptions):
+    """How agreement is measured, and what is computed from users that agree."""
+
+    statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
+    estimate: Literal["debiased", "winsorized"] = Field(
+        "winsorized",
+        description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
+    )
+    kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
+    radius: float | None = Field(
+        None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
+    )
+    failure: float = Field(0.01, gt=0, lt=1, description="Probability with which honest users may fail the tests.")
+
+    def check_estimate(self) -> None:
+        """Refuse an estimate without a proof.
+
+        Raises:
+            BadInput: the winsorised estimate about the median.
+        """
+        if self.estimate == "winsorized" and self.statistic == "median":
+            raise BadInput(
+                "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
+                "use statistic = 'trimmed_mean', or estimate = 'debiased'"
+            )
 
 
 def make_estimator(estimate: str, statistic: str, radius: float) -> Estimator:

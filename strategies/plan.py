@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
+from userdp.sampling import DisjointBatches, Sampler
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,14 @@ class Plan:
             "warnings": list(self.warnings),
             "guarantee": self.guarantee.as_dict(),
         }
+
+
+def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, float | int | str]:
+    """What a plan prints of its sampler: participations of a user, and the guarantee as one for replacing a user."""
+    numbers: dict[str, float | int | str] = {}
+    if isinstance(sampler, DisjointBatches):
+        numbers["participations"] = sampler.epochs
+    if guarantee.relation != "replace_one":
+        converted = sampler.replace_one(guarantee.epsilon, guarantee.delta)
+        numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
+    return numbers

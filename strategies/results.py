@@ -1,10 +1,15 @@
 """What a strategy hands back: the released model, the guarantee, one record a round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from userdp.accounting import Guarantee
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+"""From (round, arrays of a model) to its metrics."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,14 @@ class PrivateResult(Result):
     rounds: list[RoundRecord] = field(default_factory=list)
     initial_metrics: dict[str, float] = field(default_factory=dict)
     clipped_samples: int = 0
+
+    def evaluate(self, evaluate: Evaluate | None, server_round: int) -> dict[str, float]:
+        """Metrics of the released model as it is now, kept also where Flower's own result has them."""
+        record = evaluate(server_round, self.arrays) if evaluate is not None else None
+        metrics: dict[str, float] = {name: float(value) for name, value in (record or {}).items()}  # type: ignore[arg-type]
+        if metrics:
+            self.evaluate_metrics_serverapp[server_round] = MetricRecord(metrics)  # type: ignore[arg-type]
+        return metrics
 
     @property
     def missing_users(self) -> int:

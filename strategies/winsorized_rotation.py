@@ -6,12 +6,13 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.row_rounds import RowOptions, RowRounds
 from userdp.accounting import AnyLedger
 from userdp.computations import Computation
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -22,23 +23,14 @@ _NOTHING = 1e-6
 """Share of the budget kept from the mean when no interval has to be chosen, against rounding."""
 
 
-class WinsorizedRotationOptions(StrategyOptions):
+class WinsorizedRotationOptions(RowOptions):
     """Settings of `WinsorizedRotation`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that gradients are clipped to: how far intervals may lie.")
-    deviation: float | None = Field(
-        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
-    )
-    heterogeneity: float = Field(
-        0.0, ge=0, description="Deviation between users of their mean gradient (utility only)."
-    )
-    rounds: int = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
-    epochs: int = Field(1, ge=1, description="How often each user takes part.")
-    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
     failure: float = Field(0.01, gt=0, lt=1, description="Probability that some coordinate of a round goes wrong.")
 
 
-class WinsorizedRotation(UserLevelStrategy):
+class WinsorizedRotation(RowRounds):
     """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
 
     *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss. In a round, (1) the
@@ -59,10 +51,14 @@ class WinsorizedRotation(UserLevelStrategy):
     paper: ClassVar[str] = "Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours"
     Options: ClassVar[type[StrategyOptions]] = WinsorizedRotationOptions
     options: WinsorizedRotationOptions
+    undeclared: ClassVar[str] = (
+        "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; "
+        "give strategy.deviation (of one sample's gradient, per coordinate)"
+    )
+    _sampler: ConcentratedBatches
 
     def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.public.users, self.problem.dimension
-        self._batch = batch = min(n, n * options.epochs // options.rounds)
+        options, n, p, batch = self.options, self.public.users, self.problem.dimension, self._batch
         if batch < 1:
             raise PopulationTooSmall(f"data.users = {n}: {options.rounds} rounds take a user each; use fewer rounds")
         self._rotation = HadamardRotation(p, self.seed)
@@ -77,7 +73,6 @@ class WinsorizedRotation(UserLevelStrategy):
         self._selection_epsilon = math.sqrt(8 * share * rho / size)
         sensitivity = 4 * self._grid.half_width * math.sqrt(size) / batch
         self._mechanism = GaussianMechanism(sensitivity, self._multiplier / math.sqrt(1 - share))
-        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
         noise = self._mechanism.standard_deviation * math.sqrt(p)
         warnings = []
         if noise >= options.clip_norm:
@@ -90,45 +85,24 @@ class WinsorizedRotation(UserLevelStrategy):
                 "half of the budget does not suffice to find the coordinates' intervals reliably: use fewer "
                 "strategy.rounds, more users or a smaller strategy.clip_norm"
             )
-        return Plan(
-            strategy=self.name,
-            rounds=min(options.rounds, self._sampler.rounds),
-            cohort=batch,
-            users=n,
+        return self._row_plan(
             users_needed=math.ceil(options.rounds / options.epochs),
-            guarantee=self._sampler.guarantee(
-                self._multiplier,
-                self.privacy.delta,
-                "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients",
-                ("the server is trusted",),
-            ),
+            guarantee=self._sampler.guarantee(self._multiplier, self.privacy.delta, self.adversary, (self.trust,)),
             noise=noise,
             signal=options.clip_norm,
             numbers={
-                "cohort": batch,
-                "epochs": options.epochs,
-                "learning_rate": self._rate,
                 "noise_multiplier": self._multiplier,
                 "rotated_dimension": size,
                 "interval": 2 * self._grid.half_width,
                 "cells": self._grid.cells,
                 "selection_epsilon": self._selection_epsilon,
-                "l2_sensitivity": sensitivity,
-                "noise_deviation": self._mechanism.standard_deviation,
             },
-            warnings=tuple(warnings),
+            warnings=warnings,
         )
 
     def _concentration(self) -> float:
         """l2 distance of a user's gradient from the mean that is rarely exceeded, for normal gradients."""
-        per_sample = self.options.deviation or self.problem.certificate.lipschitz
-        if per_sample is None:
-            raise BadInput(
-                "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; give "
-                "strategy.deviation (of one sample's gradient, per coordinate)"
-            )
-        deviation = math.hypot(self.options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
-        return deviation * (math.sqrt(self.problem.dimension) + 3)
+        return self._user_deviation * (math.sqrt(self.problem.dimension) + 3)
 
     def _selection_share(self, rho: float) -> float:
         """Of a round's rho; next to nothing if there is one cell only."""
@@ -153,7 +127,5 @@ class WinsorizedRotation(UserLevelStrategy):
         rotated = self._rotation(gathered.values)
         centers = self._grid.select(rotated, self._selection_epsilon, self._noise(index, 1))
         mean = self._mechanism.release(self._clamped_mean(rotated, centers), self._noise(index, 2))
-        gradient = self._rotation.inverse(mean[None])[0]
         self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        x = self.problem.domain.project(x - self._rate * gradient)
-        return x, x
+        return self._descend(x, self._rotation.inverse(mean[None])[0])

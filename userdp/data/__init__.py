@@ -5,7 +5,7 @@ from userdp.data.contributions import split
 from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation
 from userdp.data.locations import BernoulliRates, Gaussian, HardInstance, LogNormal, Pareto, StudentT
 from userdp.data.populations import Population
-from userdp.data.public import PUBLIC_DATASETS, PublicDataset, load_public, public_file
+from userdp.data.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
 from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
 from userdp.data.synthetic import POPULATIONS, SyntheticFederation
 from userdp.data.tabular import LoadReport, Table, read_table
@@ -33,6 +33,7 @@ __all__ = [
     "SyntheticFederation",
     "Table",
     "load_public",
+    "public_columns",
     "public_file",
     "read_table",
     "split",

@@ -152,14 +152,22 @@ def load_public(name: str, cache: str | Path | None = None, **options: Any) -> T
         BadInput: unknown name, a file that cannot be had, or what `read_table` refuses.
         PopulationTooSmall: see `read_table`.
     """
-    columns = dict(public_dataset(name).columns)
-    if options.keys() & {"features", "categorical", "codes"}:
-        for key in ("features", "ranges", "categorical"):
-            columns.pop(key, None)
-    if "target" in options:
-        for key in ("target", "target_range", "positive"):
-            columns.pop(key, None)
-    return read_table(public_file(name, cache), **{**columns, **options})
+    return read_table(public_file(name, cache), **public_columns(name, options))
+
+
+def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `read_table` for a public data set: ``given``, and the set's own columns beside them.
+
+    Raises:
+        BadInput: unknown name.
+    """
+    replaced: set[str] = set()
+    if given.keys() & {"features", "categorical", "codes"}:
+        replaced |= {"features", "ranges", "categorical"}
+    if "target" in given:
+        replaced |= {"target", "target_range", "positive"}
+    own = public_dataset(name).columns
+    return {key: value for key, value in own.items() if key not in replaced} | dict(given)
 
 
 def public_dataset(name: str) -> PublicDataset:

@@ -25,6 +25,7 @@ three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3). So every
 the sup norm: rows that all move by at most h move it by at most h, aligned or not.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -77,8 +78,91 @@ def trimmed_mean(rows: Rows, trim: int) -> Vector:
     return _trimmed_mean(checked, trim)
 
 
+class Estimator(ABC):
+    """A mean of rows held, coordinate by coordinate, to within ``width`` of a trimmed mean; the subclass says how.
+
+    Attributes:
+        radius: rho > 0, radius of the balls that aligned batches share; in units of the rows.
+        width: s > 0; None means the subclass's own multiple of ``radius``.
+        trim: k; None means the smallest allowed, ``floor(B/3) + 1``.
+
+    Raises:
+        BadInput: a setting out of range.
+    """
+
+    radius: float
+    width: float | None
+    trim: int | None
+
+    def __post_init__(self) -> None:
+        for name, value in (("radius", self.radius), ("width", self.width)):
+            if value is not None and not 0 < value < np.inf:
+                raise BadInput(f"{name} = {value}: must be a positive number, in units of the gradients")
+        if self.trim is not None and self.trim < 1:
+            raise BadInput(f"trim = {self.trim}: must be at least a third of the batch, rounded down, plus 1")
+
+    @property
+    @abstractmethod
+    def clip_width(self) -> float:
+        """The width in use."""
+
+    @abstractmethod
+    def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
+        """(c,) estimate from (c, B) values and their (c,) centre; may write into the values."""
+
+    @abstractmethod
+    def _sensitivity(self, batch: int, center_moves: float) -> float:
+        """Bound on ``||g - g'||_inf`` when trimmed means differ by at most ``center_moves``."""
+
+    @property
+    def minimum_batch(self) -> int:
+        """Smallest B for which the proof holds."""
+        return MINIMUM_BATCH if self.trim is None else max(MINIMUM_BATCH, 2 * self.trim + 1)
+
+    def check(self, batch: int) -> None:
+        """Refuse a batch for which the proof does not hold.
+
+        Raises:
+            PopulationTooSmall: fewer rows than `minimum_batch`.
+            BadInput: the trim is below a third of the batch.
+        """
+        if batch < self.minimum_batch:
+            raise PopulationTooSmall(
+                f"a batch of {batch} users is too small: the estimator's proof needs at least {self.minimum_batch}"
+            )
+        needed = smallest_trim(batch)
+        if self.trim is not None and self.trim < needed:
+            raise BadInput(f"trim = {self.trim} is below a third of {batch} users: the proof needs at least {needed}")
+
+    def sup_sensitivity(self, batch: int) -> float:
+        """Bound on ``||g - g'||_inf`` between neighbours of ``batch`` rows, one of them aligned.
+
+        Raises:
+            BadInput: see `check`.
+        """
+        self.check(batch)
+        return self._sensitivity(batch, 2 * self.radius / (batch - 2 * self._trim(batch)))
+
+    def __call__(self, rows: Rows) -> Vector:
+        """(d,) estimate from (B, d) rows.
+
+        Raises:
+            BadInput: rows are not a matrix of finite numbers, or see `check`.
+        """
+        checked = _checked(rows)
+        self.check(len(checked))
+        trim = self._trim(len(checked))
+        result = np.empty(checked.shape[1])
+        for columns, ordered in _sorted_columns(checked):
+            result[columns] = self._held_mean(ordered, _kept_mean(ordered, trim))
+        return result
+
+    def _trim(self, batch: int) -> int:
+        return smallest_trim(batch) if self.trim is None else self.trim
+
+
 @dataclass(frozen=True)
-class Debiased:
+class Debiased(Estimator):
     """The mean, clipped to within ``width`` of a robust statistic (Ghazi et al. 2025, Algorithm 2).
 
     *Formal guarantees.* Unit: one row (a user), replaced. Assumption: at least one of the two neighbouring
@@ -100,63 +184,30 @@ class Debiased:
     trim: int | None = None
 
     def __post_init__(self) -> None:
-        _check_settings(self.radius, self.width, self.trim)
+        super().__post_init__()
         if self.statistic not in ("median", "trimmed_mean"):
             raise BadInput(f"statistic = {self.statistic!r}: must be 'median' or 'trimmed_mean'")
         if self.statistic == "median" and self.trim is not None:
             raise BadInput(f"trim = {self.trim}: the median takes none; leave it out or choose 'trimmed_mean'")
 
     @property
-    def minimum_batch(self) -> int:
-        """Smallest B for which the proof holds."""
-        return _minimum_batch(self.trim)
-
-    @property
     def clip_width(self) -> float:
         """The width in use."""
         return self.radius if self.width is None else self.width
 
-    def check(self, batch: int) -> None:
-        """Refuse a batch for which the proof does not hold.
+    def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
+        held: Vector = np.clip(ordered.mean(axis=1), center - self.clip_width, center + self.clip_width)
+        return held
 
-        Raises:
-            PopulationTooSmall: fewer rows than `minimum_batch`.
-            BadInput: the trim is below a third of the batch.
-        """
-        _check_batch(batch, self.minimum_batch, self.trim)
-
-    def sup_sensitivity(self, batch: int) -> float:
-        """Bound on ``||g - g'||_inf`` between neighbours of ``batch`` rows, one of them aligned.
-
-        Raises:
-            BadInput: see `check`.
-        """
-        self.check(batch)
-        return 2 * self.radius / (batch - 2 * self._trim(batch)) + 2 * self.clip_width
-
-    def __call__(self, rows: Rows) -> Vector:
-        """(d,) estimate from (B, d) rows.
-
-        Raises:
-            BadInput: rows are not a matrix of finite numbers, or see `check`.
-        """
-        checked = _checked(rows)
-        self.check(len(checked))
-        trim = self._trim(len(checked))
-        result = np.empty(checked.shape[1])
-        for columns, ordered in _sorted_columns(checked):
-            center = _kept_mean(ordered, trim)
-            result[columns] = np.clip(ordered.mean(axis=1), center - self.clip_width, center + self.clip_width)
-        return result
+    def _sensitivity(self, batch: int, center_moves: float) -> float:
+        return center_moves + 2 * self.clip_width
 
     def _trim(self, batch: int) -> int:
-        if self.statistic == "median":
-            return (batch - 1) // 2
-        return smallest_trim(batch) if self.trim is None else self.trim
+        return (batch - 1) // 2 if self.statistic == "median" else super()._trim(batch)
 
 
 @dataclass(frozen=True)
-class Winsorized:
+class Winsorized(Estimator):
     """The mean of rows each clipped, coordinate by coordinate, to within ``width`` of their trimmed mean.
 
     *Formal guarantees.* Unit: one row (a user), replaced. Assumption: at least one of the two neighbouring
@@ -181,60 +232,18 @@ class Winsorized:
     width: float | None = None
     trim: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_settings(self.radius, self.width, self.trim)
-
-    @property
-    def minimum_batch(self) -> int:
-        """Smallest B for which the proof holds."""
-        return _minimum_batch(self.trim)
-
     @property
     def clip_width(self) -> float:
         """The width in use."""
         return 2 * self.radius if self.width is None else self.width
 
-    def check(self, batch: int) -> None:
-        """Refuse a batch for which the proof does not hold.
+    def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
+        low, high = center[:, None] - self.clip_width, center[:, None] + self.clip_width
+        return np.asarray(np.clip(ordered, low, high, out=ordered).mean(axis=1))
 
-        Raises:
-            PopulationTooSmall: fewer rows than `minimum_batch`.
-            BadInput: the trim is below a third of the batch.
-        """
-        _check_batch(batch, self.minimum_batch, self.trim)
-
-    def sup_sensitivity(self, batch: int) -> float:
-        """Bound on ``||g - g'||_inf`` between neighbours of ``batch`` rows, one of them aligned.
-
-        Raises:
-            BadInput: see `check`.
-        """
-        self.check(batch)
-        center_moves = 2 * self.radius / (batch - 2 * self._trim(batch))
+    def _sensitivity(self, batch: int, center_moves: float) -> float:
         movers = batch // 3 if self.clip_width >= 2 * self.radius else batch
         return (movers * center_moves + 2 * self.clip_width) / batch
-
-    def __call__(self, rows: Rows) -> Vector:
-        """(d,) estimate from (B, d) rows.
-
-        Raises:
-            BadInput: rows are not a matrix of finite numbers, or see `check`.
-        """
-        checked = _checked(rows)
-        self.check(len(checked))
-        trim = self._trim(len(checked))
-        result = np.empty(checked.shape[1])
-        for columns, ordered in _sorted_columns(checked):
-            center = _kept_mean(ordered, trim)[:, None]
-            np.clip(ordered, center - self.clip_width, center + self.clip_width, out=ordered)
-            result[columns] = ordered.mean(axis=1)
-        return result
-
-    def _trim(self, batch: int) -> int:
-        return smallest_trim(batch) if self.trim is None else self.trim
-
-
-Estimator = Debiased | Winsorized
 
 
 def _checked(rows: Rows) -> Rows:
@@ -266,26 +275,3 @@ def _kept_mean(ordered: NDArray[np.float64], trim: int) -> Vector:
 
 def _trimmed_mean(rows: Rows, trim: int) -> Vector:
     return np.concatenate([_kept_mean(ordered, trim) for _, ordered in _sorted_columns(rows)])
-
-
-def _minimum_batch(trim: int | None) -> int:
-    return MINIMUM_BATCH if trim is None else max(MINIMUM_BATCH, 2 * trim + 1)
-
-
-def _check_settings(radius: float, width: float | None, trim: int | None) -> None:
-    for name, value in (("radius", radius), ("width", width)):
-        if value is not None and not 0 < value < np.inf:
-            raise BadInput(f"{name} = {value}: must be a positive number, in units of the gradients")
-    if trim is not None and trim < 1:
-        raise BadInput(f"trim = {trim}: must be at least a third of the batch, rounded down, plus 1")
-
-
-def _check_batch(batch: int, minimum: int, trim: int | None) -> None:
-    if batch < minimum:
-        raise PopulationTooSmall(
-            f"a batch of {batch} users is too small: the estimator's proof needs at least {minimum}"
-        )
-    if trim is not None and trim < smallest_trim(batch):
-        raise BadInput(
-            f"trim = {trim} is below a third of {batch} users: the proof needs at least {smallest_trim(batch)}"
-        )
