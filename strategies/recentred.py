@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
-from strategies.plan import Plan
+from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
 from userdp.accounting import AnyLedger
 from userdp.computations import STATISTICS, Computation
@@ -139,7 +139,6 @@ class RecentredClipping(UserLevelStrategy):
         numbers: dict[str, float | int | str] = {
             "clip_norm": options.clip_norm,
             "cohort": cohort,
-            "participations": epochs,
             "learning_rate": self._rate,
             "radius_factor": self._factor,
             "noise_multiplier": self._multiplier,
@@ -147,9 +146,6 @@ class RecentredClipping(UserLevelStrategy):
             "last_share": self._sampler.shares[-1],
             "l2_sensitivity": whole.l2_sensitivity,
         }
-        if guarantee.relation != "replace_one":
-            converted = self._sampler.replace_one(guarantee.epsilon, guarantee.delta)
-            numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
         return Plan(
             strategy=self.name,
             rounds=options.rounds,
@@ -159,7 +155,7 @@ class RecentredClipping(UserLevelStrategy):
             guarantee=guarantee,
             noise=noise,
             signal=options.clip_norm,
-            numbers=numbers,
+            numbers=numbers | sampler_numbers(self._sampler, guarantee),
             warnings=tuple(warnings),
         )
 
