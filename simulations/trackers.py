@@ -17,7 +17,7 @@ import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,26 +76,38 @@ class MLflowTracker:
     """
 
     def __init__(self, directory: Path, parameters: Parameters) -> None:
-        # Nobody who asks for privacy means to send usage statistics; who does can say so.
+        # Unless somebody wants otherwise: nobody who asks for privacy means to send usage statistics, and a run waits
+        # for its tracker, where MLflow's own seven tries take minutes.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        from filelock import FileLock  # noqa: PLC0415
         from mlflow import MlflowClient  # noqa: PLC0415
         from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
 
         self._metric, self._tag = Metric, RunTag
         home = directory.resolve().parent
         remote = os.environ.get("MLFLOW_TRACKING_URI")
-        self._client = MlflowClient(tracking_uri=remote or f"sqlite:///{home / 'mlflow.db'}")
-        name = str(parameters["name"])
-        experiment = self._client.get_experiment_by_name(name)
-        number = (
-            experiment.experiment_id
-            if experiment is not None
-            else self._client.create_experiment(name, None if remote else (home / "mlruns").as_uri())
-        )
-        self._run: str = self._client.create_run(number, run_name=directory.resolve().name).info.run_id
+        # Runs that start side by side would make the tables of one new store twice.
+        with nullcontext() if remote else FileLock(home / ".mlflow.lock"):
+            self._client = MlflowClient(tracking_uri=remote or f"sqlite:///{home / 'mlflow.db'}")
+            experiment = self._experiment(str(parameters["name"]), None if remote else (home / "mlruns").as_uri())
+        self._run: str = self._client.create_run(experiment, run_name=directory.resolve().name).info.run_id
         given = [Param(key, str(value)) for key, value in parameters.items()]
         for start in range(0, len(given), 100):  # what MLflow takes at once
             self._client.log_batch(self._run, params=given[start : start + 100])
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        """The number of an experiment, made if needed."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifacts))
+            except Exception:
+                # Another run may have made it meanwhile.
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""

@@ -187,6 +187,40 @@ def test_mlflow_goes_where_the_environment_says_and_nowhere_else(mlflow, tmp_pat
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"small-dp_fed_sgd-seed3"}
 
 
+@pytest.mark.slow
+def test_runs_that_start_side_by_side_share_a_new_store(mlflow, tmp_path):
+    (tmp_path / "mlflow.db").unlink()
+    code = "import json, sys; from simulations.config import parse_config; from simulations.run import run; "
+    code += "run(parse_config(json.loads(sys.argv[1])))"
+    output = {"directory": str(tmp_path), "trackers": ["mlflow"], "reference": False}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, json.dumps(changed(output=output, seed=seed))]) for seed in (0, 1)
+    ]
+    assert [process.wait(timeout=200) for process in started] == [0, 0]
+    _, runs = mlflow_runs(mlflow, local(tmp_path))
+    assert [one.info.status for one in runs] == ["FINISHED"] * 2
+
+
+def test_an_experiment_that_another_run_makes_meanwhile_is_shared(mlflow, tmp_path, monkeypatch):
+    original, answers = mlflow.MlflowClient.get_experiment_by_name, [None]
+    go(tmp_path, "mlflow")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            mlflow.MlflowClient,
+            "get_experiment_by_name",
+            lambda self, name: answers.pop() if answers else original(self, name),
+        )
+        go(tmp_path, "mlflow", seed=4)
+    _, runs = mlflow_runs(mlflow, local(tmp_path))
+    assert {one.info.run_name for one in runs} == {"small-dp_fed_sgd-seed3", "small-dp_fed_sgd-seed4"}
+
+
+def test_a_store_that_refuses_is_told_before_anything_is_run(mlflow, tmp_path, monkeypatch):
+    monkeypatch.setattr(mlflow.MlflowClient, "create_experiment", lambda *_: 1 / 0)
+    with pytest.raises(BadInput, match=r"output\.trackers: mlflow cannot be opened \(ZeroDivisionError\)"):
+        go(tmp_path, "mlflow")
+
+
 def test_another_run_in_the_same_directory_is_another_run_of_mlflow(mlflow, tmp_path):
     for _ in range(2):
         go(tmp_path, "mlflow")
