@@ -64,6 +64,9 @@ class OutputSection(Section):
     )
     reference: bool = Field(True, description="Also train without privacy, on the same engine, to compare with.")
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
+    trackers: list[Literal["mlflow", "tensorboard"]] = Field(
+        [], description="Where else to write while the run goes; needs userdp[trackers]."
+    )
 
 
 def _strategy_section(name: str) -> Any:

@@ -28,13 +28,21 @@ def render(directory: Path) -> Path:
     Raises:
         BadInput: the directory does not hold a run's files.
     """
+    path = directory / "report.html"
+    path.write_text(page(directory), encoding="utf-8")
+    return path
+
+
+def page(directory: Path, *, released: bool = False) -> str:
+    """The report of a run directory; with ``released`` without facts that are not released.
+
+    Raises:
+        BadInput: the directory does not hold a run's files.
+    """
     for name in _NEEDED:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
-    page = fill(PAGE, _content(directory))
-    path = directory / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    return fill(PAGE, _content(directory, released))
 
 
 def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
@@ -49,11 +57,13 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
     return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 
-def _content(directory: Path) -> dict[str, Any]:
+def _content(directory: Path, released: bool) -> dict[str, Any]:
     """What the template shows."""
     result, plan, guarantee = (_json(directory / name) for name in ("result.json", "plan.json", "guarantee.json"))
     config = (directory / "config.toml").read_text(encoding="utf-8")
     rounds = pd.read_parquet(directory / "rounds.parquet")
+    if released:
+        rounds = rounds.loc[:, ~rounds.columns.str.endswith("_private")]
     # Absent where a run was killed before it could finish anything.
     data = _json(directory / "data.json") if (directory / "data.json").is_file() else {"table": None}
     return {

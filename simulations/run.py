@@ -27,6 +27,7 @@ from simulations.evaluation import Evaluation, Schedule, main_metric
 from simulations.grids import LocalGrid, RayGrid, shards
 from simulations.report import render
 from simulations.run_directory import RunDirectory, plain
+from simulations.trackers import check_installed, tracking
 from strategies.base import UserLevelStrategy
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_vector
@@ -95,7 +96,8 @@ def run(
         The directory, the content of result.json, and the released model.
 
     Raises:
-        BadInput: something does not fit; raised before the directory is touched, unless it shows on a node.
+        BadInput: something does not fit; raised before the directory is touched, unless it shows on a node or in
+            opening a tracker.
         RunFailed: the run stopped; its directory holds config.toml, plan.json, the rounds so far, the last released
             model, guarantee.json with what was spent, and result.json with "error".
     """
@@ -104,26 +106,34 @@ def run(
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
+    check_installed(config.output.trackers)
     files = RunDirectory(directory or config.run_directory)
     files.text("config.toml", config.toml())
     files.json(
         "plan.json", replace(strategy.plan, guarantee=with_assumptions(strategy.plan.guarantee, config)).as_dict()
     )
     course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started)
-    try:
-        if grid is not None:
-            course.train(grid, progress)
-        else:
-            with make_grid(config, problem, datasets) as own:
-                course.train(own, progress)
-    except BaseException as error:
-        course.finish(_reason(error))
-        if isinstance(error, Exception) and not isinstance(error, UserdpError):
-            raise RunFailed(f"{_reason(error)}; what the run had written is in {files.path}") from error
-        raise
-    outcome = course.finish(None)
-    if report:
-        render(files.path)
+    with tracking(config.output.trackers, files.path) as track:
+
+        def on_round(record: RoundRecord, plan: Plan) -> None:
+            track(record)
+            if progress is not None:
+                progress(record, plan)
+
+        try:
+            if grid is not None:
+                course.train(grid, on_round)
+            else:
+                with make_grid(config, problem, datasets) as own:
+                    course.train(own, on_round)
+        except BaseException as error:
+            course.finish(_reason(error))
+            if isinstance(error, Exception) and not isinstance(error, UserdpError):
+                raise RunFailed(f"{_reason(error)}; what the run had written is in {files.path}") from error
+            raise
+        outcome = course.finish(None)
+        if report:
+            render(files.path)
     return outcome
 
 
@@ -154,15 +164,14 @@ class _Course:
         self.engine = self.config.engine.kind
         self.schedule = Schedule(self.evaluation, self.config.output.evaluate_every, self.strategy.plan.rounds)
 
-    def train(self, grid: Grid, progress: Progress | None) -> None:
+    def train(self, grid: Grid, progress: Progress) -> None:
         """Run the strategy, then the reference."""
         self.engine = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower")
         settings = self.config.engine
 
         def on_round(record: RoundRecord) -> None:
             self.files.progress(self.strategy.result.rounds, self.model)
-            if progress is not None:
-                progress(record, self.strategy.plan)
+            progress(record, self.strategy.plan)
 
         self.strategy.start(
             grid,

@@ -26,6 +26,8 @@ FILES = (
     "report.html",
 )
 """Everything that a run writes; a rerun removes these first and leaves other files alone."""
+TENSORBOARD = "tensorboard"
+"""The folder of TensorBoard's events, if they are asked for; a rerun removes those of the run before."""
 
 _SECONDS_BETWEEN_WRITES = 2.0
 
@@ -47,6 +49,8 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
             for name in FILES:
                 (path / name).unlink(missing_ok=True)
+            for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
+                events.unlink(missing_ok=True)
         except OSError as error:
             raise BadInput(
                 f"output.directory: {path} cannot be written ({type(error).__name__}); choose another folder"
