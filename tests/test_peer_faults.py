@@ -1,8 +1,8 @@
 """Faults found in other libraries, each tried here through what a user of userdp calls.
 
-Tests are named ``test_<library>_<fault>``. They look at what leaves a run (models, records, messages, logs), at plans and
-at samplers, so that they hold whatever the inside becomes. Noise is measured on many coordinates at once: with 4000 of
-them a standard deviation is known to 1.1%, and 5% is more than four standard errors.
+Tests are named ``test_<library>_<fault>``. They look at what leaves a run (models, records, messages, logs), at plans
+and at samplers, so that they hold whatever the inside becomes. Noise is measured on many coordinates at once: with 4000
+of them a standard deviation is known to 1.1%, and 5% is more than four standard errors.
 """
 
 import logging
@@ -49,8 +49,14 @@ WIDE = 4000
 
 USERS = 400
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
-OPTIONS = {"localized_robust_sgd": {"radius": 1.0}, "robust_rounds": {"radius": 1.0}}
-"""What a strategy cannot do without."""
+OPTIONS = {
+    "localized_robust_sgd": {"radius": 1.0},
+    "robust_rounds": {"radius": 1.0, "rounds": 2},
+    "outlier_removal": {"rounds": 2},
+    "sample_clipped_sgd": {"rounds": 3},
+    **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
+}
+"""What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""
 
 DROP_INS = [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping]
 SCHEMES = ["disjoint", "cyclic", "poisson", "fixed_size"]
@@ -63,7 +69,7 @@ every_drop_in = pytest.mark.parametrize("kind", DROP_INS)
 
 
 def method_of(name, problem=None, facts=None, **options):
-    """A strategy of the registry with its defaults, for 400 users."""
+    """A strategy of the registry for 400 users, with its defaults but for `OPTIONS`."""
     options = OPTIONS.get(name, {}) | {"epsilon": 4.0, "delta": 1e-4} | options
     return make(STRATEGIES[name], problem or Quadratic(2, 1.0, 2.0), USERS, facts=facts or FACTS, **options)
 
@@ -285,16 +291,23 @@ def test_flower_a_zero_update_of_an_ordinary_client_divides_by_zero(kind):
 @pytest.mark.parametrize("code", [7, 8, 9], ids=["nan", "inf", "minus_inf"])
 @every_strategy
 def test_flower_nan_passes_the_clip(name, code):
-    """A user whose gradient is not finite in one coordinate counts as one whose gradient is zero, and is counted."""
+    """A user whose gradient is not finite in one coordinate is like one whose gradient is zero, and is counted."""
+    # Local steps to infinity end at the edge of the domain, which is finite, and clipped.
+    finite = name == DPFedAvg.name and code != 7
+    # Samples are dropped one by one, and only users are counted.
+    counted = not finite and name != SampleClippedSGD.name
     data = np.full((USERS, 2), 3)
     ends = []
     for own in ([code, 1], [0, 0]):
         data[5] = own
         result, models, _ = played(method_of(name, Wild(2)), federation_of(data))
         assert np.isfinite(models).all()
-        assert (result.non_finite_users > 0) == (own[0] == code)
+        assert (result.non_finite_users > 0) == (counted and own[0] == code)
         ends.append(models)
-    np.testing.assert_array_equal(ends[0], ends[1])
+    if finite:
+        assert np.linalg.norm(ends[0][1] - ends[1][1]) <= 1.0 / USERS * (1 + 1e-9)  # its clip, which is 1
+    else:
+        np.testing.assert_array_equal(ends[0], ends[1])
 
 
 @every_drop_in
@@ -339,8 +352,7 @@ def test_flower_noise_and_cohorts_come_from_the_global_generators(name):
 @every_strategy
 def test_flower_noise_is_rounded_to_single_precision(name):
     problem = Quadratic(200, 1.0, 50.0)
-    options = {"dimension_free": {}}.get(name, {})
-    _, models, _ = played(method_of(name, problem, **options), federation_of(np.zeros((USERS, 200))))
+    _, models, _ = played(method_of(name, problem), federation_of(np.zeros((USERS, 200))))
     assert models.dtype == np.float64
     moved = models[np.any(models != 0, axis=1)]
     assert len(moved)
@@ -394,10 +406,10 @@ def test_flower_fixed_clipping_accounts_no_amplification():
     assert DisjointBatches(10_000, 10_000, 100).epsilon(1.0, 1e-5) > 50  # everybody in every round
     spent = {}
     for sampling in ("poisson", "fixed_size"):
-        options = {"sampling": sampling, "cohort": 4, "rounds": 50}
+        options = {"sampling": sampling, "cohort": 4, "rounds": 20}
         method = make(DPFedSGD, linear(), USERS, 1.0, 1e-4, **options)
         spent[sampling] = played(method, federation_of(np.zeros((USERS, 1))))[0].rounds[-1].spent_epsilon
-        everybody = make(DPFedSGD, linear(), USERS, 1.0, 1e-4, rounds=50).plan.numbers["noise_multiplier"]
+        everybody = make(DPFedSGD, linear(), USERS, 1.0, 1e-4, rounds=20).plan.numbers["noise_multiplier"]
         assert method.plan.numbers["noise_multiplier"] < 0.5 * everybody
     assert all(0.999 < epsilon <= 1.0 for epsilon in spent.values())
 
@@ -442,12 +454,12 @@ def test_flower_would_exceed_replays_the_whole_ledger():
 
 def test_flower_a_sample_of_fixed_size_stands_in_for_poisson_sampling():
     """Under a Poisson account every user has its own coin: sizes vary as those of coins do."""
-    method = make(DPFedSGD, linear(), USERS, 4.0, 1e-4, sampling="poisson", cohort=100, rounds=100)
+    method = make(DPFedSGD, linear(), USERS, 4.0, 1e-4, sampling="poisson", cohort=100, rounds=40)
     _, _, cohorts = played(method, federation_of(np.zeros((USERS, 1))))
     assert method.plan.guarantee.relation == "add_or_remove"
     sizes = np.array([len(cohort) for cohort in cohorts])
-    spread = ((sizes - 100) ** 2).sum() / 75  # chi-square of 100 degrees of freedom, once in 10^6 outside
-    assert stats.chi2.ppf(5e-7, 100) < spread < stats.chi2.ppf(1 - 5e-7, 100)
+    spread = ((sizes - 100) ** 2).sum() / 75  # chi-square of 40 degrees of freedom, once in 10^6 outside
+    assert stats.chi2.ppf(5e-7, 40) < spread < stats.chi2.ppf(1 - 5e-7, 40)
 
 
 @pytest.mark.parametrize("sampling", SCHEMES)
@@ -466,9 +478,10 @@ def test_flower_sampler_and_accountant_are_two_objects(sampling):
     noise = method.plan.numbers["noise_multiplier"]
     assert result.rounds[-1].spent_epsilon == sampler.epsilon(noise, 1e-4)
     ledger = sampler.ledger(noise, Privacy(4.0, 1e-4))
-    with pytest.raises(RunFailed):  # the first round's cohort, over and over
-        for _ in range(20):
-            ledger.charge(sampler.cohort(0))
+    for _ in range({"disjoint": 2, "cyclic": 2}.get(sampling, 1)):
+        ledger.charge(sampler.cohort(0))
+    with pytest.raises(RunFailed):  # the first round's cohort once more than it is drawn
+        ledger.charge(sampler.cohort(0))
 
 
 # --- Flower: who is protected, and what else leaves ------------------------------------------------------------------
@@ -478,7 +491,7 @@ def test_flower_sampler_and_accountant_are_two_objects(sampling):
 def test_flower_a_node_of_many_users_is_protected_as_one(name):
     """Users are what is clipped and counted, however many are with one node."""
     data = np.random.default_rng(4).uniform(-1, 1, (USERS, 2))
-    alone, together = (played(method_of(name), federation_of(data), size)[1] for size in (1, USERS))
+    alone, together = (played(method_of(name), federation_of(data), size)[1] for size in (5, USERS))
     np.testing.assert_allclose(alone, together, rtol=1e-9, atol=1e-12)
 
 
@@ -487,7 +500,8 @@ def test_flower_metrics_of_clients_are_published_without_noise(kind):
     metrics = [{"loss": 41.0 + user} for user in range(5)]
     result, grid = dropped_in(kind, [{"w": np.ones(2)}] * 5, {"w": np.zeros(2)}, metrics, rounds=2)
     seen = {at: dict(values) for at, values in result.train_metrics_clientapp.items()}
-    assert seen == dict.fromkeys([1, 2], {"missing_users": 0, "non_finite_users": 0})
+    nobody = {"missing_users": 0, "non_finite_users": 0}
+    assert seen == {1: nobody, 2: nobody}
     assert not result.evaluate_metrics_clientapp
     assert {message.metadata.message_type for message in grid.sent} == {"train"}
 
@@ -549,37 +563,52 @@ def test_pfl_noise_above_one_hundred_cannot_be_calibrated(sampling, epsilon):
 
 @every_strategy
 def test_fl4health_noise_is_scaled_by_the_cohorts_largest_weight(name):
-    """Zero data of equal and of most unequal sizes, with the same public facts: the same noise, bit for bit."""
+    """Zero data of equal and of most unequal sizes, with the same public facts: the same noise."""
     facts = {"min_samples": 1, "max_samples": 401, "samples": 2 * USERS}
     even, uneven = [2] * USERS, [1] * (USERS - 1) + [USERS + 1]
     ends = [
         played(method_of(name, facts=facts), federation_of(np.zeros((2 * USERS, 2)), sizes=sizes))[1]
         for sizes in (even, uneven)
     ]
-    np.testing.assert_array_equal(ends[0], ends[1])
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", [DPFedSGD, DPFedAvg, AdaptiveClipping, DPFTRL])
+def test_fl4health_noise_is_scaled_by_what_users_of_the_cohort_hold(strategy):
+    """What is left when the mean of the users, which is known here, is taken off a release: always the same noise."""
+    noise = []
+    for held, samples in ((0.0, 1), (0.25, 3), (-0.5, 40)):
+        options = {"rounds": 1, "cohort": 20, "clip_norm": 1.0, "learning_rate": 1.0}
+        options |= {"local_steps": 1, "local_rate": 1.0} if strategy is DPFedAvg else {}
+        method = make(strategy, linear(3), 20, 1.0, 1e-3, **options)
+        data = np.zeros((20, samples, 3))
+        data[:, :, 0] = held
+        noise.append(final(played(method, federation_of(data))[0]) - [held, 0.0, 0.0])
+    np.testing.assert_allclose(noise[1:], [noise[0]] * 2, rtol=1e-9)
 
 
 @pytest.mark.parametrize("cohort", [50, 1])
 def test_opacus_divides_by_the_batch_size_that_was_drawn(cohort):
     """Everybody's gradient is -1 and clips are 1: a step is the number drawn over the PUBLIC number expected."""
-    options = {"sampling": "poisson", "cohort": cohort, "rounds": 30, "learning_rate": 1.0, "clip_norm": 1.0}
-    method = make(DPFedSGD, linear(), USERS, 1e6, 1e-4, **options)
+    options = {"sampling": "poisson", "cohort": cohort, "rounds": 12, "learning_rate": 1.0, "clip_norm": 1.0}
+    method = make(DPFedSGD, linear(), USERS, 50.0, 1e-4, **options)
     _, models, cohorts = played(method, federation_of(np.ones((USERS, 1))))
     drawn = np.array([len(asked) for asked in cohorts])
     assert len(set(drawn)) > 2
     assert (0 in drawn) == (cohort == 1)
-    np.testing.assert_allclose(np.diff(models[:, 0]) * cohort, drawn, atol=0.4)
+    deviation = method.plan.numbers["noise_deviation"] * cohort
+    assert deviation < 0.3
+    np.testing.assert_allclose(np.diff(models[:, 0]) * cohort, drawn, atol=5 * deviation)
 
 
 def test_opacus_divides_samples_by_how_many_there_are():
-    """One sample of a gradient of 1 among those declared: the mean is 1 / N for any number of samples that came."""
+    """A mean over samples is their sum over the public number that was declared, for any number that came."""
     options = {"rounds": 2, "clip_norm": 1.0, "learning_rate": 1.0, "facts": {"samples": 1000}, "unit": "sample"}
-    method = make(SampleClippedSGD, linear(), 10, 1e7, 1e-4, **options)
-    ends = [played(method_, federation_of(data))[1][-1, 0] for method_, data in (
-        (method, np.ones((10, 1))),
-        (make(SampleClippedSGD, linear(), 10, 1e7, 1e-4, **options), np.ones((10, 5, 1))),
-    )]
-    np.testing.assert_allclose(ends, [0.5 * 10 / 1000, 0.5 * 50 / 1000], atol=1e-3)
+    for came in (10, 500):
+        method = make(SampleClippedSGD, linear(), 10, 1e4, 1e-4, **options)
+        _, models, _ = played(method, federation_of(np.ones((10, came // 10, 1))))
+        # The release is the mean of the points before each of two steps: half of the first step.
+        assert models[-1, 0] == pytest.approx(0.5 * came / 1000, abs=1e-3)
 
 
 @every_strategy
@@ -611,15 +640,16 @@ STOPPED = -1.0
 """What a technique that has stopped says to further queries."""
 
 
-def sparse_vector(epsilon_share, *, noise_of_query, limit=None, numbers=False, epsilon=1.0):
+def sparse_vector(share, *, noise_of_query, limit=None, numbers=False):
     """A variant of the sparse vector technique for queries of sensitivity 1 against the threshold 0.
 
+    It claims epsilon = 1.
+
     Args:
-        epsilon_share: of epsilon, for the threshold: its noise is Lap(1 / that).
+        share: of epsilon, for the threshold: its noise is Lap(1 / share).
         noise_of_query: scale of the noise of each query; 0 for none.
         limit: answers "above" after which it stops; never if not given.
         numbers: above the threshold the noisy query itself is the answer.
-        epsilon: what it claims to be.
 
     Returns:
         A function (queries, runs, rng) -> (runs, queries) answers: 1 for above (or 2 and more for numbers), 0 for
@@ -628,7 +658,7 @@ def sparse_vector(epsilon_share, *, noise_of_query, limit=None, numbers=False, e
 
     def answers(queries, runs, rng):
         shape = (runs, len(queries))
-        threshold = rng.laplace(scale=1 / (epsilon_share * epsilon), size=(runs, 1))
+        threshold = rng.laplace(scale=1 / share, size=(runs, 1))
         noisy = queries + (rng.laplace(scale=noise_of_query, size=shape) if noise_of_query else np.zeros(shape))
         above = noisy >= threshold
         said = np.where(above, 6 + np.clip(np.floor(noisy), -4, 4), 0.0) if numbers else above.astype(float)
@@ -638,9 +668,9 @@ def sparse_vector(epsilon_share, *, noise_of_query, limit=None, numbers=False, e
     return answers
 
 
-def ours(queries, runs, rng, test=None):
+def ours(queries, runs, rng):
     """`AboveThreshold`, which stops at the first score BELOW its threshold: scores fall where queries rise."""
-    test = test or AboveThreshold(batch=100, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
+    test = AboveThreshold(batch=100, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
     scores = test.threshold - test.sensitivity * np.asarray(queries)
     said = np.full((runs, len(queries)), STOPPED)
     for answers in said:
@@ -704,4 +734,4 @@ def test_lyu_su_li_private_variants_of_the_sparse_vector_technique_pass_the_same
 
 
 def test_lyu_su_li_above_threshold_passes_the_same_audit():
-    assert 0.2 < audited(ours, runs=10_000) <= 1.0
+    assert 0.2 < audited(ours, runs=6000) <= 1.0
