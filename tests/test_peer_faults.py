@@ -433,7 +433,10 @@ def test_flower_only_plain_averaging_can_be_accounted(name):
 
 
 def test_flower_would_exceed_replays_the_whole_ledger():
-    """What is spent after 500 Poisson rounds costs no 45 times what it costs after 10 (0.24 s and 10.9 s there)."""
+    """What is spent after 500 Poisson rounds costs no 45 times what it costs after 10 (0.24 s and 10.9 s there).
+
+    In processor time, which does not depend on what else runs.
+    """
     sampler = PoissonBatches(1000, 0.01, 520)
     ledger = sampler.ledger(sampler.calibrate(1.0, 1e-5), Privacy(1.0, 1e-5))
 
@@ -443,9 +446,9 @@ def test_flower_would_exceed_replays_the_whole_ledger():
         while ledger.rounds < first + 4:
             ledger.charge(sampler.cohort(ledger.rounds))
             if ledger.rounds > first:
-                started = time.perf_counter()
+                started = time.process_time()
                 assert 0 < ledger.epsilon() < 1
-                taken.append(time.perf_counter() - started)
+                taken.append(time.process_time() - started)
         return min(taken)
 
     early, late = seconds(10), seconds(500)
