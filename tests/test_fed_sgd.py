@@ -89,15 +89,6 @@ def test_a_round_by_hand():
 # --- Faults of other libraries -----------------------------------------------------------------------------------
 
 
-def test_flower_weighted_averaging_by_sample_count_gives_no_user_more_weight():
-    """One user with 1000 of 1009 samples: its answer counts as one of ten, not as 99 per cent."""
-    samples = np.zeros((1009, 1))
-    samples[9:] = 1.0
-    federation = federation_of(samples, sizes=[1] * 9 + [1000])
-    method = make(DPFedSGD, Quadratic(1, 1.0, 2.0), 10, delta=1e-3, clip_norm=1.0)
-    assert gathered(method, federation, 0, np.zeros(1)).values / 10 == pytest.approx(-0.1)
-
-
 @pytest.mark.parametrize("missing", [0, 10, 19])
 def test_flower_too_few_replies_leave_divisor_and_noise_as_planned(missing):
     method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=1, clip_norm=1.0, learning_rate=1.0, delta=1e-3)
@@ -125,27 +116,11 @@ def test_pfl_nan_from_one_user_is_counted_and_the_run_goes_on():
     assert np.isfinite(final(result)).all()
 
 
-def test_flower_noise_does_not_come_from_or_touch_global_numpy_state():
-    np.random.seed(5)  # noqa: NPY002 -- the global state is what this test is about
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    first = final(run(make(DPFedSGD, Quadratic(3, 1.0, 1.0), 60, rounds=3), population()))
-    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
-    np.random.seed(6)  # noqa: NPY002
-    np.testing.assert_array_equal(first, final(run(make(DPFedSGD, Quadratic(3, 1.0, 1.0), 60, rounds=3), population())))
-
-
 def test_flower_the_clip_that_is_used_is_the_clip_that_noise_is_calibrated_to_in_every_round():
     method = make(DPFedSGD, Quadratic(3, 1.0, 1.0), 60, rounds=5, clip_norm=0.3)
     result = run(method, population())
     assert {record.facts["noise_deviation"] for record in result.rounds} == {method.plan.numbers["noise_deviation"]}
     assert all(method._ask(index).computation.clip_norm == 0.3 for index in range(5))
-
-
-def test_fl4health_noise_depends_on_no_users_data():
-    methods = [make(DPFedSGD, Quadratic(3, 1.0, 1.0), 60, rounds=2, cohort=30) for _ in range(2)]
-    for method, federation in zip(methods, (population(m=2), population(m=50, seed=7)), strict=True):
-        run(method, federation)
-    assert methods[0].facts == methods[1].facts
 
 
 @pytest.mark.parametrize("epsilon", [4.0, 16.0, 64.0])

@@ -62,12 +62,6 @@ def test_every_user_is_as_likely_as_any_other():
     assert ((counts - 500) ** 2 / 500).sum() < 50
 
 
-def test_pfl_random_user_sampler_cannot_draw_a_user_twice_within_a_cohort():
-    for seed in range(50):
-        cohort = DisjointBatches(30, 29, seed=seed).cohort(0)
-        assert len(np.unique(cohort)) == 29
-
-
 @pytest.mark.parametrize(("users", "batch", "epochs"), [(0, 1, 1), (5, 0, 1), (5, 2, 0), (5, -1, 1)])
 def test_numbers_below_one_are_refused(users, batch, epochs):
     with pytest.raises(BadInput, match="at least 1"):
