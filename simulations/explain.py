@@ -39,6 +39,7 @@ NUMBERS = {
     "sum_multiplier": "noise over sensitivity of the sum of what users send",
     "separation": "rounds between two participations of a user",
     "factorisation": "how noise is correlated over rounds",
+    "radius_factor": "clip over the typical distance of users from the centre",
     "first_share": "share of the budget for the first epoch",
     "last_share": "share of the budget for the last epoch",
     "widths": "half-width of the clip of a gradient coordinate, by phase",

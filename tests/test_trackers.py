@@ -440,6 +440,7 @@ def test_a_tracker_named_twice_is_opened_once(monkeypatch, tmp_path):
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_nothing_of_a_tracker_is_imported_unless_it_is_asked_for():
     code = "import simulations.run, sys; sys.exit(bool({'mlflow', 'tensorboard'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parent.parent).returncode == 0
