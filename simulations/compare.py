@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulations.comparison_config import Cell, Comparison
+from simulations.comparison_cells import Cell
+from simulations.comparison_config import Comparison
 from simulations.comparison_report import render_comparison
 from simulations.comparison_table import NOT_RUN, row, write_table
 from simulations.config import RunConfig, parse_config

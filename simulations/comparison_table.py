@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.comparison_config import Cell, Comparison
+from simulations.comparison_cells import Cell
+from simulations.comparison_config import Comparison
 from simulations.evaluation import main_metric
 from simulations.run import versions
 from simulations.run_directory import plain
