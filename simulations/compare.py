@@ -66,8 +66,8 @@ class ComparisonOutcome:
     """What a comparison left.
 
     Attributes:
-        directory: with results.parquet, rounds.parquet, comparison.toml, comparison.json, report.html, report.md and the
-            cells.
+        directory: with results.parquet, rounds.parquet, comparison.toml, comparison.json, report.html, report.md
+            and the cells.
         rows: of results.parquet.
         ran: runs that this call made; the others were there.
     """

@@ -12,7 +12,7 @@ PAGE = """\
 h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
 td.number, th.number { text-align: right; } td:last-child, th:last-child { padding-right: 0; }
 tr.worse td { color: var(--bad); } tr.none td { color: var(--soft); }
-.tag { display: inline-block; font-size: .78rem; border: 1px solid currentColor; border-radius: 4px; padding: 0 .35rem; }
+.tag { display: inline-block; font-size: .78rem; border: 1px solid currentColor; border-radius: 4px; padding: 0 .35rem; margin-right: .35rem; }
 tr.worse .tag { color: var(--bad); }
 tr.first td { border-bottom: 0; padding-bottom: 0; } tr.terms td { padding-top: 0; line-height: 1.35; }
 .promise li { margin: .5rem 0; } .promise details { font-size: .9rem; }
