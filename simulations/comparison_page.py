@@ -52,9 +52,10 @@ than doing nothing.</p>
 
 {% if charts %}
 <h2>Plots</h2>
-<p class="soft">Median over seeds, with minimum and maximum. On a logarithmic axis zero lies on the edge.</p>
+<p class="soft">Median over seeds, with minimum and maximum. On a logarithmic axis zero lies on the edge.
+{% for reason in reasons %}Theory: {{ reason }}.{{ " " }}{% endfor %}</p>
 <div class="charts">
-{% for title, chart in charts %}
+{% for title, chart, _ in charts %}
 <figure>{{ chart | safe }}
 <figcaption>{{ title }}.</figcaption></figure>
 {% endfor %}

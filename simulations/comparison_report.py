@@ -54,14 +54,15 @@ def _content(directory: Path) -> dict[str, Any]:
         _point(problem, values, cells, summary["labels"]) | {"course": courses.get((problem, *values.values()), {})}
         for problem, values, cells in _points(frame, keys)
     ]
-    chosen = _chosen(points)
+    chosen, charts = _chosen(points), _charts(points, keys, summary["labels"], summary["slopes"])
     ranked = pd.DataFrame([line | {"at": point["index"]} for point in points for line in point["ranking"]])
     metrics = sorted(frame["main_metric"].dropna().unique())
     return {
         "summary": summary,
         "points": points,
         "overall": _overall(ranked, summary["labels"]),
-        "charts": _charts(points, keys, summary["labels"], summary["slopes"]),
+        "charts": charts,
+        "reasons": list(dict.fromkeys(reason for _, _, reason in charts if reason)),
         "courses": [chart for point in chosen if (chart := _course_chart(point, summary["labels"]))[1]],
         "all_courses": len(chosen) == len(points),
         "metrics": [(name.replace("_", " "), METRICS.get(name, "")) for name in metrics],
@@ -221,8 +222,11 @@ def _charts(
     keys: Sequence[str],
     labels: Sequence[str],
     slopes: Mapping[str, Mapping[str, Mapping[str, Any]]],
-) -> list[tuple[str, str]]:
-    """(title, SVG) of the main metric against every numeric key, the other keys held; or one chart a problem."""
+) -> list[tuple[str, str, str]]:
+    """(title, SVG, why its slope is expected), for the main metric against every numeric key, the other keys held.
+
+    Without such a key it is one chart a problem.
+    """
     numeric = [key for key in keys if all(_is_number(point["values"][key]) for point in points)]
     charts = []
     for key in numeric:
@@ -230,9 +234,9 @@ def _charts(
             title = f"{held}: {line[0]['metric']} against {_short(key)}"
             slope = slopes.get(line[0]["problem"], {}).get(key)
             chart, drawn = sweep_chart(line, key, _short(key), labels, title, None if slope is None else slope["power"])
-            charts.append((f"{title}. Theory: {slope['reason']}" if slope is not None and drawn else title, chart))
+            charts.append((title, chart, slope["reason"] if slope is not None and drawn else ""))
     if not numeric:
-        charts = [(f"{point['index']}: {point['metric']}", dot_chart(point)) for point in points]
+        charts = [(f"{point['index']}: {point['metric']}", dot_chart(point), "") for point in points]
     return [chart for chart in charts if chart[1]]
 
 

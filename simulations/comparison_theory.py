@@ -56,15 +56,12 @@ class Slope:
     reason: str
 
 
-_PRIVACY = "where privacy costs more than sampling, the excess risk follows d² / (n² m epsilon²)"
-_SLOPES = {
-    "privacy.epsilon": Slope(-2.0, _PRIVACY),
-    "data.users": Slope(-2.0, _PRIVACY),
-    "data.dimension": Slope(2.0, _PRIVACY),
-    "data.samples_per_user": Slope(-1.0, f"{_PRIVACY}; clipping about zero gains nothing from m"),
-}
-
-
+_PRIVACY = (
+    "where privacy costs more than sampling, the excess risk follows d² / (n² m epsilon²), for n users with m samples each "
+    "in dimension d; with a clip about zero m does not help"
+)
+_POWERS = {"privacy.epsilon": -2.0, "data.users": -2.0, "data.dimension": 2.0, "data.samples_per_user": -1.0}
+_SLOPES = {key: Slope(power, _PRIVACY) for key, power in _POWERS.items()}
 _CLIPS = 4.0
 """Deviations from the mean at which the bound of the data hardly moves it."""
 

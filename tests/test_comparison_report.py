@@ -302,3 +302,19 @@ def test_the_report_says_how_to_do_it_again(folder):
         assert "userdp compare comparison.toml" in text
         assert "seeds 0, 1, 2" in text
         assert all(f"{package} {number}" in text for package, number in versions.items())
+
+
+def test_settings_that_are_lists_and_cells_that_lost_their_files_are_reported(tmp_path):
+    raw = changed(grid={"data.mean": [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]]}, privacy={"epsilon": 1.0}, seeds=1)
+    raw["strategy"] = raw["strategy"][:1]
+    del raw["grid"]["privacy.epsilon"]
+    directory = compare(parse_comparison(raw), workers=0, directory=tmp_path).directory
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    assert rounds.groupby("data.mean")["round"].apply(list).to_dict() == {
+        "[0.1, 0.2, 0.3]": [1, 2],
+        "[0.3, 0.2, 0.1]": [1, 2],
+    }
+    assert (directory / "report.html").read_text().count("by round.</figcaption>") == 2
+    next(directory.glob("cells/*/rounds.parquet")).unlink()
+    assert compare(parse_comparison(raw), workers=0, directory=tmp_path).ran == 0
+    assert (directory / "report.html").read_text().count("by round.</figcaption>") == 1
