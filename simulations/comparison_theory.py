@@ -57,8 +57,8 @@ class Slope:
 
 
 _PRIVACY = (
-    "where privacy costs more than sampling, the excess risk follows d² / (n² m epsilon²), for n users with m samples each "
-    "in dimension d; with a clip about zero m does not help"
+    "where privacy costs more than sampling, the excess risk follows d² / (n² m epsilon²), for n users with m samples "
+    "each in dimension d; with a clip about zero m does not help"
 )
 _POWERS = {"privacy.epsilon": -2.0, "data.users": -2.0, "data.dimension": 2.0, "data.samples_per_user": -1.0}
 _SLOPES = {key: Slope(power, _PRIVACY) for key, power in _POWERS.items()}
