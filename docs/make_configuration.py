@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from simulations.comparison_config import (
+from simulations.comparison_sections import (
     ComparisonConfig,
     ComparisonOutput,
     ProblemEntry,

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulations.comparison_config import Cell, Comparison
+from simulations.comparison_cells import Cell
+from simulations.comparison_config import Comparison
 from simulations.comparison_report import render_comparison
 from simulations.comparison_table import NOT_RUN, row, write_table
 from simulations.config import RunConfig, parse_config
@@ -65,7 +66,8 @@ class ComparisonOutcome:
     """What a comparison left.
 
     Attributes:
-        directory: with results.parquet, comparison.toml, comparison.json, report.html, report.md and the cells.
+        directory: with results.parquet, rounds.parquet, comparison.toml, comparison.json, report.html, report.md
+            and the cells.
         rows: of results.parquet.
         ran: runs that this call made; the others were there.
     """

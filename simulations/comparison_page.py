@@ -12,8 +12,12 @@ PAGE = """\
 h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
 td.number, th.number { text-align: right; } td:last-child, th:last-child { padding-right: 0; }
 tr.worse td { color: var(--bad); } tr.none td { color: var(--soft); }
-.tag { display: inline-block; font-size: .78rem; border: 1px solid currentColor; border-radius: 4px; padding: 0 .35rem; }
+.tag { display: inline-block; font-size: .78rem; border: 1px solid currentColor; border-radius: 4px; padding: 0 .35rem; margin-right: .35rem; }
 tr.worse .tag { color: var(--bad); }
+tr.first td { border-bottom: 0; padding-bottom: 0; } tr.terms td { padding-top: 0; line-height: 1.35; }
+.promise li { margin: .5rem 0; } .promise details { font-size: .9rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 0 1.5rem; }
+.charts figure { margin: .6rem 0; } .charts figure:only-child { max-width: 30rem; }
 @media (max-width: 34rem) { .ranking th, .ranking td { padding-right: .4rem; font-size: .8rem; }
   td.range { white-space: normal !important; } td.range span { white-space: nowrap; } }
 </style>
@@ -38,37 +42,60 @@ to training without privacy (median over settings){% endif %}.{% endif %}
 <thead><tr><th>strategy</th><th class="number">best in</th><th class="number">worse than nothing in</th><th class="number">way closed</th></tr></thead>
 <tbody>
 {% for line in overall %}
-<tr class="{{ 'worse' if line.worse == points | length else '' if line.private else 'none' }}"><td>{{ line.strategy }}{% if not line.private %} <span class="tag">no privacy</span>{% endif %}</td>
+<tr class="{{ 'worse' if line.worse == points | length else '' if line.private else 'none' }}"><td>{{ line.strategy | replace("_", "_<wbr>" | safe) }}{% if not line.private %} <span class="tag">no privacy</span>{% endif %}</td>
 <td class="number">{{ line.first if line.private else "&ndash;" | safe }}</td><td class="number">{{ line.worse }}</td>
 <td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft">Of {{ points | length }}. Way closed: from the initial model (0 %) to training without privacy (100 %); below 0 % is worse
+<p class="soft">Of {{ points | length }}. Way closed: from the initial model (0&nbsp;%) to training without privacy (100&nbsp;%); below 0&nbsp;% is worse
 than doing nothing.</p>
 
 {% if charts %}
 <h2>Plots</h2>
-{% for title, chart in charts %}
+<p class="soft">Median over seeds, with minimum and maximum. On a logarithmic axis zero lies on the edge.
+{% for reason in reasons %}Theory: {{ reason }}.{{ " " }}{% endfor %}</p>
+<div class="charts">
+{% for title, chart, _ in charts %}
 <figure>{{ chart | safe }}
-<figcaption>{{ title }}. Median over seeds, with minimum and maximum; on a logarithmic axis zero lies on the edge.</figcaption></figure>
+<figcaption>{{ title }}.</figcaption></figure>
 {% endfor %}
+</div>
+{% endif %}
+
+{% if courses %}
+<h2>By round</h2>
+<p class="soft">Median over seeds, with minimum and maximum, of the released model, from the initial model at round 0.
+{% if not all_courses %}Of each problem the first and the last setting at the tightest budget; rounds.parquet has them all.{% endif %}</p>
+<div class="charts">
+{% for title, chart in courses %}
+<figure>{{ chart | safe }}
+<figcaption>{{ title }}.</figcaption></figure>
+{% endfor %}
+</div>
 {% endif %}
 
 <h2>Rankings</h2>
-<p class="soft">By the median over seeds, smaller is better.{% for name, told in metrics %} {{ name | capitalize }}: {{ told }}.{% endfor %}{{ " " }}Measured without noise, for simulation only: no guarantee covers it.</p>
+<p class="soft">By the median over seeds, smaller is better.{% for name, told in metrics %} {{ name | capitalize }}: {{ told }}.{% endfor %}{{ " " }}Measured without noise, for simulation only: no guarantee covers it.
+Every line says on what terms it stands.</p>
+{% if points | selectattr("mixed") | list %}
+<p class="warning">Relations differ. At the same epsilon, adding or removing one user is the weaker promise: what it means for
+replacing one stands in the line.</p>
+{% endif %}
 {% for point in points %}
 <h3>{{ point.index }}</h3>
 <div class="scroll"><table class="ranking">
 <thead><tr><th>strategy</th><th class="number">{{ point.metric }}</th><th class="number">min to max</th><th class="number">way closed</th></tr></thead>
 <tbody>
 {% for line in point.ranking %}
-<tr class="{{ 'worse' if line.worse else 'none' if line.median is none }}"><td>{{ line.strategy }}
-{% if line.worse %}<span class="tag">worse than doing nothing</span>{% endif %}
-{% if line.holds is sameas false %}<span class="tag">no privacy</span>{% endif %}
-{% if line.failed %}<br><small>{{ line.failed }} of {{ line.failed + line.seeds }} failed: {{ line.reason }}</small>{% endif %}</td>
+{% set look = 'worse' if line.worse else 'none' if line.median is none else '' %}
+<tr class="{{ look }} first"><td>{{ line.strategy | replace("_", "_<wbr>" | safe) }}</td>
 <td class="number">{{ line.median | shown if line.median is not none else "&ndash;" | safe }}</td>
 <td class="number range">{% if line.median is not none %}<span>{{ line.low | shown }} to</span> <span>{{ line.high | shown }}</span>{% else %}&ndash;{% endif %}</td>
 <td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
+<tr class="{{ look }} terms"><td colspan="4">
+{% if line.worse %}<span class="tag">worse than doing nothing</span>{% endif %}
+{% if line.holds is sameas false %}<span class="tag">no privacy</span>{% endif %}
+<small>{{ line.terms }}{% if line.failed %}{{ "; " if line.terms }}{{ line.failed }} of {{ line.failed + line.seeds }} failed: {{ line.reason }}{% endif %}</small></td></tr>
 {% endfor %}
 <tr class="none"><td>initial model</td><td class="number">{{ point.initial | shown }}</td><td></td><td class="number">0 %</td></tr>
 <tr class="none"><td>without privacy</td><td class="number">{{ point.non_private | shown }}</td><td></td><td class="number">100 %</td></tr>
@@ -78,22 +105,24 @@ than doing nothing.</p>
 <h2>What each guarantee means</h2>
 <p class="soft">All were calibrated to the same unit, epsilon and delta. The example is of the first setting.</p>
 {% for one in guarantees %}
-<h3>{{ one.strategy }}{% if one.strategy != one.kind %} <span class="soft">({{ one.kind }})</span>{% endif %}</h3>
-<p>{{ one.summary | capitalize }}.</p>
-{% if one.given is none %}
-<p class="warning">No run finished.</p>
-{% elif not one.given.holds %}
-<p class="warning">{{ one.promise }}</p>
+{% if one.promise is none %}
+<p class="warning">Of these no run finished.</p>
 {% else %}
-<p>{{ one.promise }} <strong>From whom:</strong> {{ one.given.adversary }}.</p>
-{% if one.replace_one %}<p class="warning">Its epsilon is about adding or leaving out one user. For replacing one, as the others count, it
-is epsilon = {{ one.replace_one[0] | shown }}, delta = {{ one.replace_one[1] | shown }}.</p>{% endif %}
-{% if one.group %}<p class="warning">It protects single samples, and a whole user only as a group of {{ one.group[0] | shown }}
-samples: its noise had to be made for epsilon = {{ one.group[1] | shown }} a sample.</p>{% endif %}
-<details><summary>It rests on</summary><ul>
-{% for assumption in one.given.assumptions %}<li>{{ assumption }}</li>
-{% endfor %}</ul></details>
+<p{% if not one.holds %} class="warning"{% endif %}>{{ one.promise }}{% if one.holds %} <strong>From whom:</strong> {{ one.adversary }}.{% endif %}</p>
 {% endif %}
+<ul class="promise">
+{% for strategy in one.strategies %}
+<li><strong>{{ strategy.label }}</strong>{% if strategy.label != strategy.kind %} ({{ strategy.kind }}){% endif %}: {{ strategy.summary }}.
+{% if strategy.replace_one %}<span class="warning">Its epsilon is about adding or leaving out one user. For replacing one, as the others count, it
+is epsilon = {{ strategy.replace_one[0] | shown }}, delta = {{ strategy.replace_one[1] | shown }}.</span>{% endif %}
+{% if strategy.group %}<span class="warning">It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}
+samples: its noise had to be made for epsilon = {{ strategy.group[1] | shown }} a sample.</span>{% endif %}
+{% if strategy.assumptions %}<details><summary>It rests on</summary><ul>
+{% for assumption in strategy.assumptions %}<li>{{ assumption }}</li>
+{% endfor %}</ul></details>{% endif %}
+</li>
+{% endfor %}
+</ul>
 {% endfor %}
 
 {% if summary.tuning %}
@@ -120,7 +149,8 @@ samples: its noise had to be made for epsilon = {{ one.group[1] | shown }} a sam
 
 <h2>Do it again</h2>
 <pre>userdp compare comparison.toml</pre>
-<p>With the file below (comparison.toml of this directory), which names the seeds. results.parquet has one row a run. The runs took
+<p>With the file below (comparison.toml of this directory); seed{{ "s" if summary.seeds | length > 1 }} {{ summary.seeds | join(", ") }}.
+results.parquet has one row a run, rounds.parquet one a measured round. The runs took
 {{ seconds | shown }} s in all. {% for name, number in summary.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.</p>
 <details><summary>comparison.toml</summary><pre>{{ config }}</pre></details>
 </body>
@@ -149,26 +179,35 @@ Of {{ points | length }}. Way closed: from the initial model (0 %) to training w
 
 By the median over seeds, smaller is better. Measured without noise, for simulation only: no guarantee covers it. The plots
 are in report.html.
+{% if points | selectattr("mixed") | list %}
+
+Relations differ. At the same epsilon, adding or removing one user is the weaker promise: what it means for replacing one
+stands in the line.
+{% endif %}
 {% for point in points %}
 
 ### {{ point.index }}
 
-| strategy | {{ point.metric }} | min to max | way closed | |
-|---|---|---|---|---|
+| strategy | {{ point.metric }} | min to max | way closed | | on what terms |
+|---|---|---|---|---|---|
 {% for line in point.ranking %}
-| {{ line.strategy }} | {{ line.median | shown if line.median is not none else "-" }} | {% if line.median is not none %}{{ line.low | shown }} to {{ line.high | shown }}{% else %}-{% endif %} | {{ "-" if line.closed is none else line.closed | percent }} | {{ "worse than doing nothing" if line.worse }}{{ "no privacy" if line.holds is sameas false }}{% if line.failed %} {{ line.failed }} failed{% endif %} |
+| {{ line.strategy }} | {{ line.median | shown if line.median is not none else "-" }} | {% if line.median is not none %}{{ line.low | shown }} to {{ line.high | shown }}{% else %}-{% endif %} | {{ "-" if line.closed is none else line.closed | percent }} | {{ "worse than doing nothing" if line.worse }}{{ "no privacy" if line.holds is sameas false }}{% if line.failed %} {{ line.failed }} failed{% endif %} | {{ line.terms }} |
 {% endfor %}
-| *initial model* | {{ point.initial | shown }} | | 0 % | |
-| *without privacy* | {{ point.non_private | shown }} | | 100 % | |
+| *initial model* | {{ point.initial | shown }} | | 0 % | | |
+| *without privacy* | {{ point.non_private | shown }} | | 100 % | | |
 {% endfor %}
 
 ## What each guarantee means
 {% for one in guarantees %}
 
-**{{ one.strategy }}** ({{ one.kind }}): {{ one.summary }}. {{ one.promise if one.promise else "No run finished." }}{% if one.given and one.given.holds %} From whom: {{ one.given.adversary }}.{% endif %}
-{% if one.replace_one %} For replacing one user it is epsilon = {{ one.replace_one[0] | shown }}, delta = {{ one.replace_one[1] | shown }}.{% endif %}
-{% if one.group %} It protects single samples, and a whole user only as a group of {{ one.group[0] | shown }}: epsilon = {{ one.group[1] | shown }} a sample.{% endif %}
+{{ one.promise if one.promise else "Of these no run finished." }}{% if one.holds %} From whom: {{ one.adversary }}.{% endif %}
 
+
+{% for strategy in one.strategies %}
+- **{{ strategy.label }}** ({{ strategy.kind }}): {{ strategy.summary }}.{% if strategy.replace_one %} For replacing one user it is epsilon = {{ strategy.replace_one[0] | shown }}, delta = {{ strategy.replace_one[1] | shown }}.{% endif %}
+{% if strategy.group %} It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}: epsilon = {{ strategy.group[1] | shown }} a sample.{% endif %}
+
+{% endfor %}
 {% endfor %}
 {% if summary.tuning %}
 
@@ -193,5 +232,5 @@ Cost: {{ summary.tuning.cost }} (seed {{ summary.tuning.public_seed }}).
 
 ## Do it again
 
-`userdp compare comparison.toml`, with the file of this directory. {% for name, number in summary.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.
+`userdp compare comparison.toml`, with the file of this directory; seed{{ "s" if summary.seeds | length > 1 }} {{ summary.seeds | join(", ") }}. {% for name, number in summary.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.
 """

@@ -1,4 +1,8 @@
-"""results.parquet and comparison.json of a comparison: one row a cell, and what is the same for all."""
+"""The files of a comparison that its report is made from; they stay when the cells' directories are deleted.
+
+results.parquet has one row a cell, rounds.parquet one a measured round of a cell, comparison.json what is the same for
+all.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.comparison_config import Cell, Comparison
+from simulations.comparison_cells import Cell
+from simulations.comparison_config import Comparison
+from simulations.comparison_theory import expected_slopes
 from simulations.evaluation import main_metric
 from simulations.run import versions
 from simulations.run_directory import plain
@@ -15,7 +21,7 @@ from strategies.registry import STRATEGIES
 from userdp.accounting.composition import add_or_remove_to_replace_one
 
 NOT_RUN = "not run yet"
-TABLE, SUMMARY = "results.parquet", "comparison.json"
+TABLE, ROUNDS, SUMMARY = "results.parquet", "rounds.parquet", "comparison.json"
 
 
 def row(
@@ -91,15 +97,14 @@ def _promise(cell: Cell, guarantee: Mapping[str, Any] | None) -> dict[str, Any]:
 def write_table(
     root: Path, comparison: Comparison, rows: Sequence[dict[str, Any]], chosen: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Write results.parquet and comparison.json into the comparison's directory."""
+    """Write results.parquet, rounds.parquet and comparison.json into the comparison's directory."""
     frame = pd.DataFrame(list(rows))
     for key in comparison.grid_keys:
         # Parquet columns have one type each.
         if frame[key].map(lambda value: isinstance(value, list | dict)).any():
             frame[key] = frame[key].map(json.dumps)
-    partial = root / f".{TABLE}.partial"
-    frame.to_parquet(partial, index=False)
-    partial.replace(root / TABLE)
+    _write(root / TABLE, frame)
+    _write(root / ROUNDS, _rounds(root, frame, comparison.grid_keys))
     tuning = comparison.config.tuning
     summary = {
         "name": comparison.config.name,
@@ -117,9 +122,33 @@ def write_table(
         "tuning": None
         if tuning is None
         else tuning.model_dump() | {"chosen": [[*json.loads(group), dict(best)] for group, best in chosen.items()]},
+        "slopes": expected_slopes(comparison),
         "versions": versions(),
     }
     (root / SUMMARY).write_text(json.dumps(plain(summary), indent=2) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, frame: pd.DataFrame) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    frame.to_parquet(partial, index=False)
+    partial.replace(path)
+
+
+def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.DataFrame:
+    """The main metric of every finished cell by round, where it was measured; the initial model is in results.parquet.
+
+    Columns: problem, strategy, seed, the keys of the grid, round (from 1), spent_epsilon, value.
+    """
+    columns = ["problem", "strategy", "seed", *grid_keys]
+    types = {"round": int, "spent_epsilon": float, "value": float}
+    found = []
+    for cell in frame[frame["error"].isna()].to_dict("records"):
+        path, metric = root / cell["directory"] / ROUNDS, f"metric.{cell['main_metric']}"
+        if path.is_file() and metric in (course := pd.read_parquet(path)):
+            course = course.rename(columns={metric: "value"})[list(types)].dropna(subset=["value"])
+            found.append(course.astype(types).assign(**{name: cell[name] for name in columns}))
+    empty = frame.loc[[], columns].assign(**{name: pd.Series(dtype=kind) for name, kind in types.items()})
+    return pd.concat(found, ignore_index=True)[list(empty)] if found else empty
 
 
 def _guarantee(root: Path, rows: Sequence[dict[str, Any]], label: str) -> dict[str, Any] | None:

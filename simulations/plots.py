@@ -12,22 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-_INK = "#010203"
+INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 BLUE, ORANGE, GREEN, RED = "#3b82f6", "#e08e0b", "#16a34a", "#dc4c4c"
 STYLE: dict[Any, Any] = {
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.size": 11.0,
     "grid.alpha": 0.15,
-    "grid.color": _INK,
+    "grid.color": INK,
     "svg.fonttype": "none",
     "svg.hashsalt": "userdp",
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 LEGEND: dict[str, Any] = {
     "frameon": False,
@@ -106,5 +106,5 @@ def svg(figure: Figure, title: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Inside HTML, SVG needs no namespaces; the size comes from the page.
     text = re.sub(r' (xmlns(:\w+)?|version|width|height)="[^"]*"', "", text, count=5)
-    text = text.replace(_INK, "currentColor").replace("xlink:href", "href")
+    text = text.replace(INK, "currentColor").replace("xlink:href", "href")
     return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)

@@ -342,7 +342,7 @@ def test_the_page_is_complete_in_itself_and_ranks_by_the_median(done):
     page, rows = (done.directory / "report.html").read_text(), table(done.directory)
     assert "<script" not in page
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?[^"'#]|url\(["']?[^"'#]|@import""", page)
-    assert page.count("<svg") == page.count("</svg>") == 1
+    assert page.count("<svg") == page.count("</svg>") == 1 + 2  # by epsilon; by round at each
     markdown = (done.directory / "report.md").read_text()
     section = markdown.partition("### quadratic, epsilon = 4")[2].partition("\n## ")[0]
     names = re.findall(r"^\| ([\w-]+) \|", section, flags=re.MULTILINE)
@@ -351,11 +351,11 @@ def test_the_page_is_complete_in_itself_and_ranks_by_the_median(done):
     assert names[-1] == "too-few"
 
 
-def test_the_plot_shows_the_initial_model_and_training_without_privacy(done):
-    page = (done.directory / "report.html").read_text()
-    chart = page[page.index("<svg") : page.index("</svg>")]
-    for text in ("initial model", "without privacy", "dp_fed_sgd", "poisson"):
-        assert text in chart
+def test_every_plot_shows_the_initial_model_and_training_without_privacy(done):
+    charts = re.findall("<svg.*?</svg>", (done.directory / "report.html").read_text(), flags=re.DOTALL)
+    for chart in charts:
+        for text in ("initial model", "without privacy", "dp_fed_sgd", "poisson"):
+            assert text in chart
 
 
 def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
@@ -365,15 +365,16 @@ def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
     ]
     point = {"metric": "excess risk", "index": "at 1", "initial": 1.0, "non_private": 0.0, "ranking": lines}
     points = [point | {"values": {"data.users": users}} for users in (10, 1000)]
-    for chart in (dot_chart(point), sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")):
+    sweep, _ = sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")
+    for chart in (dot_chart(point), sweep):
         assert "10^{-5}" in chart
     unmeasured = point | {"ranking": [lines[0] | {"median": None}]}
     assert dot_chart(unmeasured) == ""
-    assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ""
+    assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ("", False)
 
 
 def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, tmp_path):
-    for name in ("results.parquet", "comparison.json", "comparison.toml"):
+    for name in ("results.parquet", "rounds.parquet", "comparison.json", "comparison.toml"):
         (tmp_path / name).write_bytes((done.directory / name).read_bytes())
     rows = table(tmp_path)
     rows.loc[rows["strategy"] == "poisson", "value"] = 100.0
@@ -390,7 +391,7 @@ def test_without_a_numeric_grid_each_problem_has_a_plot_and_no_privacy_is_told(t
     raw["strategy"] = [{"kind": "dp_fed_sgd", "rounds": 2}, {"kind": "non_private"}, {"kind": "sample_clipped_sgd"}]
     outcome = go(tmp_path, raw)
     page = (outcome.directory / "report.html").read_text()
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 1 + 1
     assert '<span class="tag">no privacy</span>' in page
     assert "as a group of 4" in page
     grouped = table(tmp_path).set_index("strategy").loc["sample_clipped_sgd"]

@@ -1,0 +1,79 @@
+"""The sections of a comparison's file: what may be written, and what each key means."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from simulations.config_data import Section
+
+LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class StrategyEntry(Section):
+    """A [[strategy]] of a comparison: a strategy's section, and what to call it."""
+
+    model_config = Section.model_config | {"extra": "allow"}
+
+    kind: str = Field(description="The strategy; its own keys stand beside, as in a run.")
+    label: str | None = Field(None, pattern=LABEL, description="Name in tables and plots; the kind if not given.")
+
+    @property
+    def name(self) -> str:
+        """The label, or the kind."""
+        return self.label or self.kind
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """The strategy's section of a run."""
+        return {"kind": self.kind, **(self.model_extra or {})}
+
+
+class ProblemEntry(Section):
+    """One of [[problems]]: sections that replace the base ones."""
+
+    label: str = Field(pattern=LABEL, description="Name in tables and plots.")
+    problem: dict[str, Any] = Field(description="As [problem] of a run.")
+    data: dict[str, Any] = Field(description="As [data] of a run.")
+
+
+class TuningSection(Section):
+    """A declared search for strategies' settings, on federations made of nothing but public seeds."""
+
+    cost: Literal["free, tuned on public synthetic data"] = Field(
+        description="What the search costs in privacy: nothing, since it sees synthetic data of another seed only."
+    )
+    public_seed: int = Field(ge=0, lt=2**62, description="Of the public federation; none of the comparison's seeds.")
+    repeats: int = Field(1, ge=1, description="Public federations to average over: public_seed, public_seed + 1, ...")
+    search: dict[str, dict[str, Any]] = Field(
+        description="Label or kind of a strategy -> its keys -> the values to try; all combinations are tried at every "
+        "point of the grid, and the best by the main metric is used for all seeds."
+    )
+
+
+class ComparisonOutput(Section):
+    """What is written where."""
+
+    directory: str = Field(
+        "comparisons", description="Folder of comparisons' directories; relative to where the command is run from."
+    )
+    evaluate_every: int = Field(
+        1, ge=1, description="Rounds between evaluations; the last is always evaluated, and is what is compared."
+    )
+
+
+class ComparisonConfig(Section):
+    """Everything about a comparison. Every cell is calibrated to the same unit, epsilon and delta."""
+
+    name: str = Field(pattern=LABEL, description="Names the comparison's directory.")
+    seeds: int | list[int] = Field(5, description="How many (0, 1, ...), or which.")
+    problem: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
+    data: dict[str, Any] | None = Field(None, description="As in a run; not needed with [[problems]].")
+    privacy: dict[str, Any] = Field(description="As in a run; what [grid] sets may be left out.")
+    engine: dict[str, Any] = Field({}, description="As in a run; always the local engine, cells run in parallel.")
+    output: ComparisonOutput = ComparisonOutput.model_validate({})
+    strategy: list[StrategyEntry] = Field(min_length=1, description="The strategies, written [[strategy]].")
+    grid: dict[str, Any] = Field(
+        {}, description="Dotted keys of problem, data or privacy -> lists of values; all combinations are run."
+    )
+    problems: list[ProblemEntry] = Field([], description="Several problems, written [[problems]].")
+    tuning: TuningSection | None = Field(None, description="A search for strategies' settings, written [tuning].")
