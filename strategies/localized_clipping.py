@@ -8,6 +8,7 @@ from pydantic import Field
 
 from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.localized import PHASE_ASSUMPTIONS
+from strategies.passing import DeviationOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of
@@ -24,7 +25,7 @@ _CROSSING = 1e6
 """On a linear loss, how many times across the domain the largest gradient steps."""
 
 
-class LocalizedClippingOptions(StrategyOptions):
+class LocalizedClippingOptions(DeviationOptions):
     """Settings of `LocalizedClipping`."""
 
     clip: float | None = Field(
@@ -34,12 +35,6 @@ class LocalizedClippingOptions(StrategyOptions):
     steps: int = Field(2, ge=1, description="Steps a phase, each with users of its own.")
     learning_rate: float | None = Field(
         None, gt=0, description="Step size, at most 2 / smoothness; default half of that."
-    )
-    deviation: float | None = Field(
-        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
-    )
-    heterogeneity: float = Field(
-        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
     )
     shrink: float | None = Field(
         None,
@@ -159,7 +154,7 @@ class LocalizedClipping(UserLevelStrategy):
         """Mechanism of every phase; `_widths` alongside. From declared numbers alone."""
         options, certificate, p = self.options, self.problem.certificate, self.problem.dimension
         per_sample = options.deviation or certificate.lipschitz or self._first
-        spread = math.hypot(options.heterogeneity, per_sample / math.sqrt(self.public.min_samples))
+        spread = options.user_deviation(per_sample, self.public.min_samples)
         smoothness = certificate.smoothness if certificate.smoothness is not None else 1 / self._rate
         factor = max(0.0, 1 - self._rate * certificate.strong_convexity)
         kept = float(np.mean([factor**step for step in range(1, options.steps + 1)]))
