@@ -38,8 +38,10 @@ class PrivacySection(Section):
     allow_large_delta: bool = Field(
         False, description="Accept delta >= 1/users, which permits publishing a user's data."
     )
-    noise: Literal["seeded"] = Field(
-        "seeded", description="Where noise comes from; seeded streams are for simulations, never for real releases."
+    noise: Literal["seeded", "secure"] = Field(
+        "seeded",
+        description="Where noise comes from. seeded: the seed, so that a run can be repeated; for simulations, never "
+        "for real releases. secure: the operating system, safe in floating point; other noise in each run.",
     )
 
 

@@ -193,8 +193,12 @@ class _Course:
         outcome, model = self.strategy.result, self.model
         guarantee = self._guarantee(failed=error is not None)
         self.files.progress(outcome.rounds, model, now=True)
-        spent = {"sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
-        self.files.json("guarantee.json", guarantee.as_dict() | spent)
+        more = {
+            "sentence": guarantee.sentence(),
+            "spent_epsilon": self.strategy.spent_epsilon,
+            "noise": self.strategy.noise_source,
+        }
+        self.files.json("guarantee.json", guarantee.as_dict() | more)
         self.files.json("data.json", self._data())
         result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
         if error is not None:
@@ -269,7 +273,7 @@ def _peak_memory() -> float:
 def versions() -> dict[str, str]:
     """Package -> version, of what a result depends on."""
     found = {"python": platform.python_version()}
-    for package in ("userdp", "flwr", "ray", "numpy", "torch"):
+    for package in ("userdp", "flwr", "ray", "numpy", "torch", "opendp"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -40,6 +40,7 @@ class LocalDPSGD(UserLevelStrategy):
     summary_line: ClassVar[str] = "each user adds its own noise; no trust in the server"
     family: ClassVar[str] = "local"
     paper: ClassVar[str] = "Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018"
+    without_secure_noise: ClassVar[str | None] = "users simulate their noise from the run's seed"
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
     options: LocalDPOptions
 
