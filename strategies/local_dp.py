@@ -32,15 +32,14 @@ class LocalDPSGD(UserLevelStrategy):
     *Formal guarantees.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are
     (epsilon, delta)-DP in its data, with whoever reads them, the server included. A user clips to l2 norm C, so its
     data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
-    mechanism. What the server does with the messages is post-processing. In a simulation the noise comes from the
-    run's seed, by user and round; a client that protects a real user must draw it from its operating system instead.
+    mechanism. What the server does with the messages is post-processing. Seeded noise comes from the
+    run's seed, by user and round; secure noise from the operating system of the user's own machine.
     """
 
     name: ClassVar[str] = "local_dp"
     summary_line: ClassVar[str] = "each user adds its own noise; no trust in the server"
     family: ClassVar[str] = "local"
     paper: ClassVar[str] = "Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018"
-    without_secure_noise: ClassVar[str | None] = "users simulate their noise from the run's seed"
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
     options: LocalDPOptions
 
@@ -70,7 +69,7 @@ class LocalDPSGD(UserLevelStrategy):
                 self._multiplier,
                 self.privacy.delta,
                 "against everybody but the user, the server included",
-                ("each user clips and adds its noise itself", "noise is simulated from the run's seed"),
+                ("each user clips and adds its noise itself", self._trust_in_noise),
             ),
             noise=noise,
             signal=options.clip_norm,
@@ -85,11 +84,17 @@ class LocalDPSGD(UserLevelStrategy):
             warnings=tuple(warnings),
         )
 
+    @property
+    def _trust_in_noise(self) -> str:
+        if self.privacy.noise == "seeded":
+            return "noise is simulated from the run's seed"
+        return "each user's own machine draws its noise from its operating system"
+
     def _make_ledger(self) -> AnyLedger:
         return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
-        noise = LocalNoise(self._deviation, self.seed, index)
+        noise = LocalNoise(self._deviation, self.seed if self.privacy.noise == "seeded" else None, index)
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm, noise=noise)
         return Request(self._sampler.cohort(index), computation)
 

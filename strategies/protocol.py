@@ -71,7 +71,9 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     if computation.statistic is not None:
         config["statistic"] = computation.statistic
     if (noise := computation.noise) is not None:
-        config |= {"noise.deviation": noise.deviation, "noise.seed": noise.seed, "noise.round": noise.round}
+        config |= {"noise.deviation": noise.deviation, "noise.round": noise.round}
+        if noise.seed is not None:
+            config["noise.seed"] = noise.seed
     config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
     content = RecordDict(
         {
@@ -111,7 +113,8 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
 
 
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
-    return LocalNoise(float(config["noise.deviation"]), int(config["noise.seed"]), int(config["noise.round"]))
+    seed = int(config["noise.seed"]) if "noise.seed" in config else None
+    return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:

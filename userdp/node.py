@@ -90,7 +90,7 @@ class Node:
             rows, bad = computation(self.problem, x, self._bounded(block))
             non_finite += bad
             if computation.noise is not None:
-                rows = rows + computation.noise.draw(users[where], rows.shape[1])
+                rows = computation.noise.add(rows, users[where])
             if summed:
                 values[0] += rows.sum(axis=0)
             else:

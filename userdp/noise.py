@@ -146,7 +146,7 @@ class SecureNoise(NoiseSource):
         values = releasable(value)
         scale = self._enlarged(scale)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=values.size)
-        measurement = make(domain, metric(T=float), scale=scale, k=math.frexp(scale)[1] - 1 - _GRID)
+        measurement = make(domain, metric(T=float), scale=scale, k=granularity(scale))
         return np.array(measurement(values.ravel().tolist()), dtype=np.float64).reshape(values.shape)
 
     def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
@@ -160,6 +160,17 @@ class SecureNoise(NoiseSource):
     def _enlarged(self, scale: float) -> float:
         # The next number up makes good for rounding here.
         return math.nextafter(scale * (1 + self.slack), math.inf)
+
+
+def granularity(scale: float) -> int:
+    """k: secure noise of that scale lives on multiples of ``2^k <= 2^-100 scale``.
+
+    Raises:
+        BadInput: the scale is no positive number, or so small that float64 has no such multiples.
+    """
+    if not 2.0**-974 <= scale < math.inf:
+        raise BadInput(f"noise of scale {scale} cannot be drawn: measure values in other units")
+    return math.frexp(scale)[1] - 1 - _GRID
 
 
 def rounding_slack(terms: int, spread: float = 1.0) -> float:
