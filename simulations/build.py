@@ -131,9 +131,6 @@ def assumptions(config: RunConfig) -> tuple[str, ...]:
             found.append(f"who holds at least {data.min_samples} samples is public")
     if config.privacy.noise == "seeded":
         found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
-    else:
-        found.append("what is computed for a user depends, to its last bit, on that user's data alone")
-        found.append("noise comes from the operating system's randomness, which nobody can predict")
     return tuple(found)
 
 

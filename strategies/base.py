@@ -24,6 +24,7 @@ from strategies.protocol import model_record, model_vector, read_answer, train_c
 from strategies.replies import Gathered, Request, gather
 from strategies.results import PrivateResult, RoundRecord
 from strategies.roster import Roster
+from strategies.secure_noise import NOISE_SOURCES, check_noise, relying_on_secure_noise, separately
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.computations import Computation
 from userdp.errors import BadInput
@@ -81,17 +82,16 @@ class UserLevelStrategy(Strategy):
                 f"privacy.unit = {privacy.unit!r}: {self.name} protects {' or '.join(self.units)} level; "
                 f"set privacy.unit = {self.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
             )
-        if privacy.noise == "secure" and self.without_secure_noise is not None:
-            raise BadInput(
-                f"privacy.noise = 'secure': {self.name} has no proof for it, because {self.without_secure_noise}; use "
-                "recentred_clipping or another clipping strategy, or noise = 'seeded' for a simulation"
-            )
+        check_noise(privacy, self.name, self.without_secure_noise)
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.options = parse_options(self.Options, options)
         self.result = PrivateResult()
         self.facts: dict[str, float] = {}
         self.plan: Plan = self._make_plan()
-        self._slack = self._rounding_slack() if privacy.noise == "secure" else 0.0
+        self._slack = 0.0
+        if privacy.noise == "secure":
+            self._slack = self._rounding_slack()
+            self.plan = relying_on_secure_noise(self.plan, privacy.unit)
         self._ledger: AnyLedger | None = self._make_ledger()
         self._x: Vector = problem.initial()
         self._released: Vector = self._x
@@ -150,6 +150,8 @@ class UserLevelStrategy(Strategy):
         self._request = self._ask(server_round - 1)
         if self._request is None:
             return []
+        if self.privacy.noise == "secure":
+            self._request = separately(self._request)
         request = self._request
         return [
             Message(
@@ -330,13 +332,8 @@ class UserLevelStrategy(Strategy):
 
     @property
     def noise_source(self) -> str:
-        """Where the noise comes from, in a sentence for people."""
-        if self.privacy.noise == "seeded":
-            return "seeded (simulation only: whoever knows the seed removes the noise)"
-        return (
-            "secure (the operating system's randomness, safe in floating point; never seeded: running again draws new "
-            "noise and spends the budget again)"
-        )
+        """Where the noise comes from, for people."""
+        return NOISE_SOURCES[self.privacy.noise]
 
 
 def _evaluate(

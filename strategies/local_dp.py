@@ -69,7 +69,7 @@ class LocalDPSGD(UserLevelStrategy):
                 self._multiplier,
                 self.privacy.delta,
                 "against everybody but the user, the server included",
-                ("each user clips and adds its noise itself", self._trust_in_noise),
+                ("each user clips and adds its noise itself", *self._simulated),
             ),
             noise=noise,
             signal=options.clip_norm,
@@ -85,10 +85,8 @@ class LocalDPSGD(UserLevelStrategy):
         )
 
     @property
-    def _trust_in_noise(self) -> str:
-        if self.privacy.noise == "seeded":
-            return "noise is simulated from the run's seed"
-        return "each user's own machine draws its noise from its operating system"
+    def _simulated(self) -> tuple[str, ...]:
+        return ("noise is simulated from the run's seed",) if self.privacy.noise == "seeded" else ()
 
     def _make_ledger(self) -> AnyLedger:
         return self._sampler.ledger(self._multiplier, self.privacy)

@@ -68,6 +68,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
     if computation.clip_norm is not None:
         config["clip_norm"] = computation.clip_norm
+    if computation.separate:
+        config["separate"] = True
     if computation.statistic is not None:
         config["statistic"] = computation.statistic
     if (noise := computation.noise) is not None:
@@ -105,6 +107,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
             if key.startswith(_PARAMETER)
         },
         noise=_read_noise(config) if "noise.deviation" in config else None,
+        separate=bool(config.get("separate", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )

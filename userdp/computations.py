@@ -76,6 +76,8 @@ class Computation:
         statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
         give.
         noise: what the node adds to each user's row after the clip.
+        separate: compute users one by one. In one block the length of one user's data can change the last bits of
+            another's row (matrix products round by shape), which a proof in floating point has to exclude.
         parameters: keyword arguments of the function, plain floats.
     """
 
@@ -86,6 +88,7 @@ class Computation:
     center: Vector | None = field(default=None, compare=False)
     statistic: str | None = None
     noise: LocalNoise | None = None
+    separate: bool = False
 
     def __post_init__(self) -> None:
         if self.statistic is not None and self.clip_norm is None:

@@ -176,13 +176,15 @@ def granularity(scale: float) -> int:
 def rounding_slack(terms: int, spread: float = 1.0) -> float:
     """How much a sum's sensitivity can grow, relatively, by being computed in float64; what `SecureNoise` takes.
 
-    *Formal guarantees.* Each user contributes float64 vectors that depend on its own data alone, to the last bit. They
-    are clipped to norm C in float64, so their norm is at most ``C (1 + (d + 8) u)``, with u = 2^-53 and d at most
-    2^30 entries: within ``2^-22 C``. Adding ``terms`` of them in ANY order and dividing by a public number gives each
-    entry an error of at most ``(terms + 2) u (1 + 2^-20)`` times the sum of absolute values (Higham 2002, Section
-    4.2), so the result moves by at most ``2 (terms + 2) terms u C (1 + 2^-19)`` more between neighbours than the exact
-    sum. Relative to a sensitivity of ``C / spread`` or more that is below ``spread (terms + 5)^2 2^-52``; another 2^-20
-    covers the clip and what `SecureNoise` needs itself.
+    *Formal guarantees.* Each user contributes float64 vectors that depend on its own data alone, to the last bit (which
+    `Computation.separate` sees to). They are clipped to norm C in float64, so their norm is at most
+    ``C (1 + (d + 8) u)``, with u = 2^-53 and d at most 2^30 entries: within ``2^-22 C``. Adding ``terms`` of them in
+    ANY order, each first multiplied by a public number in [0, 1] or not, and dividing by a public number gives each
+    entry an error of at most ``(terms + 5) u (1 + 2^-28)`` times the sum of absolute values (Higham 2002, Section
+    4.2). Between neighbours the result moves by at most ``2 (terms + 5) terms u C (1 + 2^-21)`` more than the exact
+    sum (the last factor has the clip's excess in it). Relative to a sensitivity of ``C / spread`` or more that is below
+    ``spread (terms + 8)^2 2^-52`` as long as it is below a tenth; another 2^-20 covers the clip and what `SecureNoise`
+    needs itself.
 
     Args:
         terms: vectors added up, at most.
@@ -191,7 +193,7 @@ def rounding_slack(terms: int, spread: float = 1.0) -> float:
     Raises:
         BadInput: rounding would cost more than a tenth of the noise.
     """
-    slack = _LEAST_SLACK + spread * (terms + 5.0) ** 2 * 2.0**-52
+    slack = _LEAST_SLACK + spread * (terms + 8.0) ** 2 * 2.0**-52
     if slack > _MOST_SLACK:
         raise BadInput(
             f"privacy.noise = 'secure': rounding of a float64 sum of {terms} vectors would cost {slack:.0%} more "
