@@ -252,6 +252,21 @@ def test_a_strategy_runs_with_secure_noise_which_no_seed_enters(name, people, mo
 
 
 @pytest.mark.parametrize("name", ALLOWED)
+def test_secure_noise_is_added_to_the_value_itself(name, people, monkeypatch):
+    """Noise that is drawn for zero and added in floating point afterwards would leak in its last bits."""
+    released = []
+
+    def noiseless(self, value, deviation):
+        released.append(np.array(value))
+        return released[-1].copy()
+
+    monkeypatch.setattr(SecureNoise, "gaussian", noiseless)
+    run(strategy(name), people)
+    assert len(released) >= 2
+    assert all(value.any() for value in released)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
 def test_secure_noise_has_the_size_of_seeded_noise(name, people):
     """One small step of a quadratic from zero: the models of many runs vary alike."""
     options = {"rounds": 2 if name == "sample_clipped_sgd" else 1, "learning_rate": 1e-4}  # whose first model is given
