@@ -415,6 +415,24 @@ def test_guarantee_and_report_say_where_noise_came_from(tmp_path):
     assert "the budget will be spent again" in pages["secure"]
 
 
+def test_a_secure_release_is_never_written_over(tmp_path):
+    """What was released is all that a second look at it may be made from: the directory refuses any other run."""
+    secure, seeded = (parse_config(changed(privacy__noise=noise)) for noise in ("secure", "seeded"))
+    run_config(secure, directory=tmp_path, report=False)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for config in (secure, seeded):
+        with pytest.raises(BadInput, match="cannot be drawn again"):
+            run_config(config, directory=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_secure_run_that_released_nothing_can_be_run_again(tmp_path):
+    config = parse_config(changed(privacy__noise="secure"))
+    (tmp_path / "config.toml").write_text(config.toml())
+    run_config(config, directory=tmp_path, report=False)
+    assert (tmp_path / "result.json").is_file()
+
+
 def test_a_comparison_refuses_secure_noise():
     raw = {
         "name": "both",
