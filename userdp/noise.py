@@ -103,7 +103,7 @@ class SecureNoise(NoiseSource):
     arithmetic, and ``g`` what the machine computes in its place. Let g of two neighbours lie within
     ``Delta (1 + slack - 2^-21)`` of each other, as `rounding_slack` proves it for sums. Then what is released here is
     as private as the mechanism with ideal real-valued noise of the same deviation (or scale, or epsilon), but for an
-    addition to delta of less than ``1e-60`` for each Gaussian coordinate. *Proof.*
+    addition to delta of less than ``(1 + e^epsilon) 1e-61`` for each Gaussian coordinate released. *Proof.*
 
     1. *Grid.* OpenDP rounds each entry of g to a multiple of ``2^k``, at most ``2^-100`` of the noise's scale; two
        neighbours come at most ``sqrt(d) 2^-100`` scales closer to or further from each other (d for the l1 norm).
