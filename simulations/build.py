@@ -43,7 +43,7 @@ def build_problem(config: RunConfig) -> Problem:
 def build_privacy(config: RunConfig) -> Privacy:
     """The budget."""
     section = config.privacy
-    return Privacy(section.epsilon, section.delta, section.unit, section.allow_large_delta)
+    return Privacy(section.epsilon, section.delta, section.unit, section.allow_large_delta, section.noise)
 
 
 def load_datasets(config: RunConfig) -> Datasets:
@@ -142,9 +142,11 @@ def make_strategy(
     Raises:
         BadInput: the plan cannot be made; the sentence says what to change.
     """
-    chosen = STRATEGIES[name or config.strategy.kind]
-    options = {} if name else config.strategy_options
-    return chosen(problem, facts, build_privacy(config), seed=config.seed, **options)
+    if name:
+        simulated = replace(build_privacy(config), noise="seeded")
+        return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
+    chosen = STRATEGIES[config.strategy.kind]
+    return chosen(problem, facts, build_privacy(config), seed=config.seed, **config.strategy_options)
 
 
 def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:

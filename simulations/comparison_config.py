@@ -150,6 +150,10 @@ def _check_cells(comparison: Comparison) -> None:
         if cell.group in groups:
             continue
         groups.add(cell.group)
+        if cell.raw["privacy"].get("noise", "seeded") != "seeded":
+            raise BadInput(
+                "privacy.noise: a comparison spends its budget once a run and is a simulation; leave noise out"
+            )
         for options in comparison.candidates(cell) or [{}]:
             try:
                 cell.config(**options)

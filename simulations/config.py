@@ -28,6 +28,9 @@ from simulations.config_problem import AnyProblem
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
 
+REFERENCE = "non_private"
+"""The strategy that others are compared with."""
+
 
 class PrivacySection(Section):
     """The budget, and whom it protects."""
@@ -38,8 +41,10 @@ class PrivacySection(Section):
     allow_large_delta: bool = Field(
         False, description="Accept delta >= 1/users, which permits publishing a user's data."
     )
-    noise: Literal["seeded"] = Field(
-        "seeded", description="Where noise comes from; seeded streams are for simulations, never for real releases."
+    noise: Literal["seeded", "secure"] = Field(
+        "seeded",
+        description="Where noise comes from. seeded: the seed, so that a run can be repeated; for simulations, never "
+        "for real releases. secure: the operating system, safe in floating point; other noise in each run.",
     )
 
 
@@ -62,7 +67,11 @@ class OutputSection(Section):
     directory: str = Field(
         "runs", description="Folder of run directories; relative to where the command is run from, not to this file."
     )
-    reference: bool = Field(True, description="Also train without privacy, on the same engine, to compare with.")
+    reference: bool | None = Field(
+        None,
+        description="Also train without privacy, on the same engine, to compare with; by default with seeded noise "
+        "only, since what such training finds is not covered by any guarantee.",
+    )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
     trackers: list[Literal["mlflow", "tensorboard"]] = Field(
         [], description="Where else to write while the run goes; needs userdp[trackers]."
@@ -98,6 +107,12 @@ class RunConfig(Section):
         """Keyword arguments of the strategy."""
         options: dict[str, Any] = self.strategy.model_dump(exclude={"kind"})
         return options
+
+    @property
+    def trains_reference(self) -> bool:
+        """Whether training without privacy follows."""
+        wanted = self.output.reference
+        return self.strategy.kind != REFERENCE and (self.privacy.noise == "seeded" if wanted is None else wanted)
 
     @property
     def run_directory(self) -> Path:
@@ -158,9 +173,15 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         BadInput: one sentence for each problem, one a line.
     """
     try:
-        return RunConfig.model_validate(raw, strict=True)
+        config = RunConfig.model_validate(raw, strict=True)
     except ValidationError as error:
         raise BadInput("\n".join(sentences(error, raw, RunConfig))) from None
+    if config.privacy.noise == "secure" and config.output.reference:
+        raise BadInput(
+            "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
+            "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
+        )
+    return config
 
 
 def _override(raw: dict[str, Any], override: str) -> None:

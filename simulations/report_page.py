@@ -76,6 +76,9 @@ seed {{ result.seed }}</p>
   else "every single sample, not whole users" }}; neighbouring data sets differ by
 {{ "replacing" if guarantee.relation == "replace_one" else "adding or removing" }} one of them.</li>
 <li><strong>From whom:</strong> {{ guarantee.adversary }}.</li>
+{% if guarantee.noise is defined %}
+<li><strong>Noise:</strong> {{ guarantee.noise }}.</li>
+{% endif %}
 <li><strong>Accounting:</strong> {{ guarantee.accountant }}. The budget was epsilon = {{ requested.epsilon | shown }}.</li>
 </ul>
 <p>It rests on:</p>
@@ -141,7 +144,11 @@ all rounds</li>
 
 <h2>Do it again</h2>
 <pre>userdp run config.toml</pre>
-<p>With the file below (config.toml of this directory); the seed is {{ result.seed }}. It took
+<p>With the file below (config.toml of this directory); the seed is {{ result.seed }}.
+{% if requested.noise == "secure" %}
+Its noise was NOT drawn from that seed: the model will be another one, and the budget will be spent again.
+{% endif %}
+It took
 {{ result.seconds.total | shown }} s and {{ result.peak_memory_mib | shown }} MiB.
 {% for name, number in result.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.</p>
 <details><summary>config.toml</summary><pre>{{ config }}</pre></details>

@@ -22,7 +22,7 @@ from simulations.build import (
     public_facts,
     with_assumptions,
 )
-from simulations.config import RunConfig
+from simulations.config import REFERENCE, RunConfig
 from simulations.evaluation import Evaluation, Schedule, main_metric
 from simulations.grids import LocalGrid, RayGrid, shards
 from simulations.report import render
@@ -38,7 +38,6 @@ from userdp.node import Node
 from userdp.problems import Problem, Vector
 
 log = logging.getLogger("userdp")
-REFERENCE = "non_private"
 Progress = Callable[[RoundRecord, Plan], None]
 
 
@@ -180,7 +179,7 @@ class _Course:
             evaluate_fn=self.schedule,
             on_round=on_round,
         )
-        if self.config.strategy.kind == REFERENCE or not self.config.output.reference:
+        if not self.config.trains_reference:
             return
         try:
             reference = make_strategy(self.config, self.problem, self.facts, name=REFERENCE).start(
@@ -202,8 +201,12 @@ class _Course:
         outcome, model = self.strategy.result, self.model
         guarantee = self._guarantee(failed=error is not None)
         self.files.progress(outcome.rounds, model, now=True)
-        spent = {"sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
-        self.files.json("guarantee.json", guarantee.as_dict() | spent)
+        more = {
+            "sentence": guarantee.sentence(),
+            "spent_epsilon": self.strategy.spent_epsilon,
+            "noise": self.strategy.noise_source,
+        }
+        self.files.json("guarantee.json", guarantee.as_dict() | more)
         self.files.json("data.json", self._data())
         result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
         if error is not None:
@@ -278,7 +281,7 @@ def _peak_memory() -> float:
 def versions() -> dict[str, str]:
     """Package -> version, of what a result depends on."""
     found = {"python": platform.python_version()}
-    for package in ("userdp", "flwr", "ray", "numpy", "torch"):
+    for package in ("userdp", "flwr", "ray", "numpy", "torch", "opendp"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ class RunDirectory:
         path: the folder; made if needed.
 
     Raises:
-        BadInput: the folder cannot be made or written.
+        BadInput: the folder cannot be made or written, or holds what a run with secure noise released.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        _check_no_release(path)
         self._written = -math.inf
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -77,6 +79,20 @@ class RunDirectory:
         partial = self.path / f".{name}.partial"
         write(partial)
         os.replace(partial, self.path / name)
+
+
+def _check_no_release(path: Path) -> None:
+    """Refuse to write over a release that cannot be repeated, and whose budget is spent."""
+    try:
+        noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
+        rounds = len(pd.read_parquet(path / "rounds.parquet"))
+    except (OSError, ValueError, LookupError, TypeError):  # no run of ours, or one that released nothing
+        return
+    if noise == "secure" and rounds:
+        raise BadInput(
+            f"output.directory: {path} holds what a run with privacy.noise = 'secure' released, which cannot be drawn "
+            "again; another run spends its budget on top: if that is meant, choose another folder or move this one away"
+        )
 
 
 _EMPTY = ("round", "seconds", "missing_users", "non_finite_users", "spent_epsilon")

@@ -24,10 +24,12 @@ from strategies.protocol import model_record, model_vector, read_answer, train_c
 from strategies.replies import Gathered, Request, gather
 from strategies.results import Evaluate, PrivateResult, RoundRecord
 from strategies.roster import Roster
+from strategies.secure_noise import NOISE_SOURCES, check_noise, relying_on_secure_noise, separately
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.computations import Computation
 from userdp.errors import BadInput
 from userdp.node import Answer
+from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
 
@@ -54,7 +56,7 @@ class UserLevelStrategy(Strategy):
         problem: the loss to minimise.
         public: public facts about the users.
         privacy: the budget.
-        seed: of sampling and of SIMULATED noise; streams are split by role.
+        seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
         options: the fields of the strategy's `Options`.
 
     Raises:
@@ -67,6 +69,8 @@ class UserLevelStrategy(Strategy):
     paper: ClassVar[str]
     needs: ClassVar[str] = "any loss"
     units: ClassVar[tuple[str, ...]] = ("user",)
+    without_secure_noise: ClassVar[str | None] = None
+    """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for (see `_rounding_slack`)."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
 
     def __init__(
@@ -78,11 +82,16 @@ class UserLevelStrategy(Strategy):
                 f"privacy.unit = {privacy.unit!r}: {self.name} protects {' or '.join(self.units)} level; "
                 f"set privacy.unit = {self.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
             )
+        check_noise(privacy, self.name, self.without_secure_noise)
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.options = parse_options(self.Options, options)
         self.result = PrivateResult()
         self.facts: dict[str, float] = {}
         self.plan: Plan = self._make_plan()
+        self._slack = 0.0
+        if privacy.noise == "secure":
+            self._slack = self._rounding_slack()
+            self.plan = relying_on_secure_noise(self.plan, privacy.unit)
         self._ledger: AnyLedger | None = self._make_ledger()
         self._x: Vector = problem.initial()
         self._released: Vector = self._x
@@ -145,6 +154,8 @@ class UserLevelStrategy(Strategy):
         self._request = self._ask(server_round - 1)
         if self._request is None:
             return []
+        if self.privacy.noise == "secure":
+            self._request = separately(self._request)
         request = self._request
         return [
             Message(
@@ -303,9 +314,20 @@ class UserLevelStrategy(Strategy):
         """What is promised for the rounds run so far."""
         return self.plan.guarantee
 
-    def _noise(self, index: int, purpose: int = 0) -> np.random.Generator:
-        """The noise stream of round ``index``; ``purpose`` separates several draws of one round."""
-        return stream(self.seed, "noise", index, purpose)
+    def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
+        """Where the noise of round ``index`` comes from; ``purpose`` separates several seeded draws of one round."""
+        if self.privacy.noise == "secure":
+            return SecureNoise(self._slack)
+        return SeededNoise(stream(self.seed, "noise", index, purpose))
+
+    def _rounding_slack(self) -> float:
+        """How much sensitivities grow by rounding: here, of sums with one vector a user, no longer than they are."""
+        return rounding_slack(self.public.users)
+
+    @property
+    def noise_source(self) -> str:
+        """Where the noise comes from, for people."""
+        return NOISE_SOURCES[self.privacy.noise]
 
 
 def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:

@@ -35,17 +35,21 @@ class ClippedOptions(ServerOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
 
 
-def make_sampler(sampling: Sampling, users: int, cohort: int, rounds: int, seed: int) -> Sampler:
+def make_sampler(
+    sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
+) -> Sampler:
     """The sampler of a name, with at least ``rounds`` rounds.
+
+    Cohorts that must stay secret come from the operating system instead of the seed if ``secret``.
 
     Raises:
         PopulationTooSmall: fewer users than one cohort.
     """
     check_batch(cohort, users)
     if sampling == "poisson":
-        return PoissonBatches(users, cohort / users, rounds, seed)
+        return PoissonBatches(users, cohort / users, rounds, None if secret else seed)
     if sampling == "fixed_size":
-        return FixedSizeBatches(users, cohort, rounds, seed)
+        return FixedSizeBatches(users, cohort, rounds, None if secret else seed)
     kind = CyclicBatches if sampling == "cyclic" else DisjointBatches
     return kind(users, cohort, -(-rounds // (users // cohort)), seed)
 
@@ -80,7 +84,9 @@ class ClippedRounds(UserLevelStrategy):
     def _make_plan(self) -> Plan:
         options, n, p = self.options, self.public.users, self.problem.dimension
         cohort = options.cohort or n
-        self._sampler = make_sampler(options.sampling, n, cohort, options.rounds, self.seed)
+        self._sampler = make_sampler(
+            options.sampling, n, cohort, options.rounds, self.seed, secret=self.privacy.noise == "secure"
+        )
         self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         self._clip = options.clip_norm
         self._mechanism = self._mechanism_for(self._clip)

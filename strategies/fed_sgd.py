@@ -70,6 +70,7 @@ class NonPrivate(UserLevelStrategy):
     family: ClassVar[str] = "reference"
     paper: ClassVar[str] = "Nesterov 1983, with the restart of O'Donoghue and Candes 2015"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
+    without_secure_noise: ClassVar[str | None] = "it adds no noise at all"
     Options: ClassVar[type[StrategyOptions]] = NonPrivateOptions
     options: NonPrivateOptions
 

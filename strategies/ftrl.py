@@ -11,6 +11,7 @@ from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import AnyLedger
 from userdp.computations import Computation
+from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Vector
 from userdp.sampling import CorrelatedBatches
 
@@ -57,6 +58,7 @@ class DPFTRL(UserLevelStrategy):
         self._multiplier, self._deviation = multiplier, multiplier * sensitivity
         self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
         self._correlated = self._sampler.factorisation.noise()
+        self._encoder = self._sampler.factorisation.encoder()
         self._start = self.problem.initial()
         self._sum = np.zeros(p)
         last = self._deviation * float(self._sampler.factorisation.deviations()[-1])
@@ -102,12 +104,22 @@ class DPFTRL(UserLevelStrategy):
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
         return Request(self._sampler.cohort(index), computation)
 
+    def _rounding_slack(self) -> float:
+        # Row t of C G adds up to all answers of the run, and the errors of T rows together are sqrt(T) times as long.
+        rounds = self.options.rounds
+        return rounding_slack(rounds * self._sampler.batch, math.sqrt(rounds))
+
+    def _correlated_sum(self, mean: Vector, noise: NoiseSource) -> Vector:
+        """The sum of all rounds' means so far, with its noise."""
+        if self.privacy.noise == "secure":
+            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self._deviation))
+        self._sum += mean
+        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self._deviation))
+
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         if index == 0:
             self._start = x
-        self._sum += gathered.values / self._sampler.expected_batch
-        fresh = self._noise(index).normal(scale=self._deviation, size=len(x))
-        released = self._sum + self._correlated.add(fresh)
+        released = self._correlated_sum(gathered.values / self._sampler.expected_batch, self._noise(index))
         self.facts = {"fresh_noise_deviation": self._deviation}
         following = self.problem.domain.project(self._start - self._rate * released)
         return following, following

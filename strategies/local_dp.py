@@ -32,8 +32,8 @@ class LocalDPSGD(UserLevelStrategy):
     *Formal guarantees.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are
     (epsilon, delta)-DP in its data, with whoever reads them, the server included. A user clips to l2 norm C, so its
     data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
-    mechanism. What the server does with the messages is post-processing. In a simulation the noise comes from the
-    run's seed, by user and round; a client that protects a real user must draw it from its operating system instead.
+    mechanism. What the server does with the messages is post-processing. Seeded noise comes from the
+    run's seed, by user and round; secure noise from the operating system of the user's own machine.
     """
 
     name: ClassVar[str] = "local_dp"
@@ -69,7 +69,7 @@ class LocalDPSGD(UserLevelStrategy):
                 self._multiplier,
                 self.privacy.delta,
                 "against everybody but the user, the server included",
-                ("each user clips and adds its noise itself", "noise is simulated from the run's seed"),
+                ("each user clips and adds its noise itself", *self._simulated),
             ),
             noise=noise,
             signal=options.clip_norm,
@@ -84,11 +84,15 @@ class LocalDPSGD(UserLevelStrategy):
             warnings=tuple(warnings),
         )
 
+    @property
+    def _simulated(self) -> tuple[str, ...]:
+        return ("noise is simulated from the run's seed",) if self.privacy.noise == "seeded" else ()
+
     def _make_ledger(self) -> AnyLedger:
         return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
-        noise = LocalNoise(self._deviation, self.seed, index)
+        noise = LocalNoise(self._deviation, self.seed if self.privacy.noise == "seeded" else None, index)
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm, noise=noise)
         return Request(self._sampler.cohort(index), computation)
 

@@ -73,6 +73,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
         "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
     )
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
+    without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
     Options: ClassVar[type[StrategyOptions]] = LocalizedOptions
     options: LocalizedOptions
 

@@ -73,6 +73,7 @@ class LocalizedClipping(UserLevelStrategy):
     family: ClassVar[str] = "clipping"
     paper: ClassVar[str] = "ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025"
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
+    without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
     Options: ClassVar[type[StrategyOptions]] = LocalizedClippingOptions
     options: LocalizedClippingOptions
 

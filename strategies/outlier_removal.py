@@ -36,6 +36,7 @@ class OutlierRemovalSGD(TestedRounds):
     summary_line: ClassVar[str] = "mean of users with enough neighbours, tested and noisy every round"
     family: ClassVar[str] = "robust"
     paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
+    without_secure_noise: ClassVar[str | None] = "users' vectors are not clipped, and so their rounding has no bound"
     Options: ClassVar[type[StrategyOptions]] = OutlierRemovalOptions
     options: OutlierRemovalOptions
     undeclared: ClassVar[str] = (

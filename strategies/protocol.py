@@ -68,10 +68,14 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
     if computation.clip_norm is not None:
         config["clip_norm"] = computation.clip_norm
+    if computation.separate:
+        config["separate"] = True
     if computation.statistic is not None:
         config["statistic"] = computation.statistic
     if (noise := computation.noise) is not None:
-        config |= {"noise.deviation": noise.deviation, "noise.seed": noise.seed, "noise.round": noise.round}
+        config |= {"noise.deviation": noise.deviation, "noise.round": noise.round}
+        if noise.seed is not None:
+            config["noise.seed"] = noise.seed
     config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
     content = RecordDict(
         {
@@ -103,6 +107,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
             if key.startswith(_PARAMETER)
         },
         noise=_read_noise(config) if "noise.deviation" in config else None,
+        separate=bool(config.get("separate", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )
@@ -111,7 +116,8 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
 
 
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
-    return LocalNoise(float(config["noise.deviation"]), int(config["noise.seed"]), int(config["noise.round"]))
+    seed = int(config["noise.seed"]) if "noise.seed" in config else None
+    return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:

@@ -36,6 +36,7 @@ class RobustRounds(TestedRounds):
     summary_line: ClassVar[str] = "tested robust mean of user gradients with noise, every round"
     family: ClassVar[str] = "robust"
     paper: ClassVar[str] = "ours, after Ghazi, Kumar, Liu, Manurangsi 2025"
+    without_secure_noise: ClassVar[str | None] = "users' vectors are not clipped, and so their rounding has no bound"
     Options: ClassVar[type[StrategyOptions]] = RobustRoundsOptions
     options: RobustRoundsOptions
     undeclared: ClassVar[str] = (

@@ -13,6 +13,7 @@ from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_
 from userdp.computations import Computation
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
+from userdp.noise import rounding_slack
 from userdp.problems.base import Vector
 
 
@@ -137,6 +138,9 @@ class SampleClippedSGD(UserLevelStrategy):
 
     def _make_ledger(self) -> Ledger:
         return Ledger(self.public.users, self._cost, self._rounds, self.privacy)
+
+    def _rounding_slack(self) -> float:
+        return rounding_slack(self.public.users if self.privacy.unit == "user" else self._samples)
 
     def _ask(self, index: int) -> Request:
         computation = Computation(

@@ -15,6 +15,7 @@ from userdp.computations import Computation
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.mechanisms import GaussianMechanism
+from userdp.noise import rounding_slack
 from userdp.problems.base import Vector
 from userdp.sampling.concentrated import ConcentratedBatches
 
@@ -111,6 +112,10 @@ class WinsorizedRotation(RowRounds):
         size = self._rotation.size
         needed = 8 * math.log(self._grid.cells * size / self.options.failure) / self._batch
         return min(_MOST_SELECTION, size * needed**2 / (8 * rho))
+
+    def _rounding_slack(self) -> float:
+        # A clamped row is no longer than (cells + 1) half widths a coordinate, the sensitivity is four of them.
+        return rounding_slack(self._batch, (self._grid.cells + 1) / 4)
 
     def _make_ledger(self) -> AnyLedger:
         return self._sampler.ledger(self._multiplier, self.privacy)

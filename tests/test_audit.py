@@ -18,6 +18,7 @@ from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.estimators import RampKernel, Winsorized, concentration_score
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
+from userdp.noise import SeededNoise
 from userdp.problems import Linear
 
 RUNS = 20_000
@@ -151,8 +152,8 @@ def rows_on_both_sides(users, dimension=1, outliers=0):
 class Halved(GaussianMechanism):
     """Noise of half the standard deviation that was calibrated."""
 
-    def release(self, value, rng):
-        return value + (super().release(value, rng) - value) / 2
+    def release(self, value, noise):
+        return value + (super().release(value, noise) - value) / 2
 
 
 def fed_sgd():
@@ -316,7 +317,7 @@ def test_a_threshold_that_everybody_reaches_is_found():
 def halting_times(test, scores, first_seed):
     times = np.empty(2 * RUNS)
     for run in range(len(times)):
-        session = test.session(np.random.default_rng(first_seed + run))
+        session = test.session(SeededNoise(np.random.default_rng(first_seed + run)))
         time = 0
         while time < len(scores) and session.observe(scores[time]):
             time += 1
@@ -335,8 +336,8 @@ def leak_of(test, steps):
 class WithoutThresholdNoise(AboveThreshold):
     """One of the broken variants of the sparse vector technique (Lyu, Su, Li 2017)."""
 
-    def session(self, rng):
-        session = super().session(rng)
+    def session(self, noise):
+        session = super().session(noise)
         session._threshold = self.threshold
         return session
 

@@ -80,7 +80,7 @@ def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_p
     assert list(result["guarantee"]) == GUARANTEE_KEYS
     assert list(result["reference"]) == ["initial", "non_private"]
     assert list(result["seconds"]) == ["total", "per_round"]
-    assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch"]
+    assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]
     assert result["metrics"].keys() == result["reference"]["initial"].keys() == {"excess_risk", "test_loss"}
     assert (result["users"], result["samples"], result["dimension"], result["rounds"]) == (400, 2400, 3, 3)
     assert result["engine"] == "local"

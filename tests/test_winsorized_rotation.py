@@ -15,6 +15,7 @@ from userdp.accounting import Privacy, zcdp_to_epsilon
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation, _hadamard
+from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 from userdp.sampling.concentrated import ConcentratedBatches
 
@@ -66,7 +67,7 @@ def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
 
 def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
-    draws = grid.select(np.repeat(rows, 20000, axis=1), 1.5, np.random.default_rng(0))
+    draws = grid.select(np.repeat(rows, 20000, axis=1), 1.5, SeededNoise(np.random.default_rng(0)))
     weights = np.exp(0.75 * grid.scores(rows)[0])
     shares = [(np.abs(draws - center) < 0.1).mean() for center in grid.centers]
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.015)  # over four standard errors

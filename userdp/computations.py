@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.noise import SecureNoise, rounding_slack
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import seed_sequence
 
@@ -29,21 +30,28 @@ class LocalNoise:
 
     Attributes:
         deviation: of each coordinate, > 0.
-        seed: of SIMULATED noise; whoever knows it can take the noise off again. A client that protects a real user has
-            to ignore it and ask its operating system.
+        seed: of SIMULATED noise; whoever knows it can take the noise off again. None for noise of the operating system
+            of whoever computes it (`userdp.noise.SecureNoise`).
         round: rounds have streams of their own.
     """
 
     deviation: float
-    seed: int
+    seed: int | None
     round: int
 
-    def draw(self, users: NDArray[np.int64], columns: int) -> Rows:
+    def add(self, rows: Rows, users: NDArray[np.int64]) -> Rows:
+        """(U, columns) rows of these users with their noise."""
+        if self.seed is None:
+            # Each row is released by itself: nothing is added up before its noise.
+            return SecureNoise(rounding_slack(1)).gaussian(rows, self.deviation)
+        return rows + self._simulated(self.seed, users, rows.shape[1])
+
+    def _simulated(self, seed: int, users: NDArray[np.int64], columns: int) -> Rows:
         """(U, columns): the noise of these users, each from its own counters of one Philox generator.
 
         2^64 blocks lie between users, so streams never overlap.
         """
-        bits = np.random.Philox(seed_sequence(self.seed, "noise", self.round, _LOCAL))
+        bits = np.random.Philox(seed_sequence(seed, "noise", self.round, _LOCAL))
         generator, noise = np.random.Generator(bits), np.empty((len(users), columns))
         state: Any = bits.state
         state["buffer_pos"] = 4
@@ -68,6 +76,8 @@ class Computation:
         statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
         give.
         noise: what the node adds to each user's row after the clip.
+        separate: compute users one by one. In one block the length of one user's data can change the last bits of
+            another's row (matrix products round by shape), which a proof in floating point has to exclude.
         parameters: keyword arguments of the function, plain floats.
     """
 
@@ -78,6 +88,7 @@ class Computation:
     center: Vector | None = field(default=None, compare=False)
     statistic: str | None = None
     noise: LocalNoise | None = None
+    separate: bool = False
 
     def __post_init__(self) -> None:
         if self.statistic is not None and self.clip_norm is None:

@@ -85,12 +85,12 @@ class Node:
         non_finite = 0
         source: Federation = self._federation if self._local is None else self._local
         ids = self._rows[positions] if self._local is None else positions
-        max_users = max(1, ROW_BYTES // (8 * self.problem.dimension))
+        max_users = 1 if computation.separate else max(1, ROW_BYTES // (8 * self.problem.dimension))
         for where, block in source.blocks(ids, max_users=max_users):
             rows, bad = computation(self.problem, x, self._bounded(block))
             non_finite += bad
             if computation.noise is not None:
-                rows = rows + computation.noise.draw(users[where], rows.shape[1])
+                rows = computation.noise.add(rows, users[where])
             if summed:
                 values[0] += rows.sum(axis=0)
             else:

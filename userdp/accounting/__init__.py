@@ -2,7 +2,7 @@
 
 from userdp.accounting.composition import add_or_remove_to_replace_one, group_privacy, rho_for, zcdp_to_epsilon
 from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, delta_of, epsilon_of
-from userdp.accounting.guarantee import Guarantee, Privacy, Relation, Unit
+from userdp.accounting.guarantee import Guarantee, NoiseKind, Privacy, Relation, Unit
 from userdp.accounting.ledger import AnyLedger, Ledger, LedgerState, RoundLedger, RoundLedgerState, Scheme
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "LedgerState",
+    "NoiseKind",
     "Privacy",
     "Relation",
     "RoundLedger",

@@ -13,6 +13,7 @@ from userdp.errors import BadInput
 
 Unit = Literal["user", "sample"]
 Relation = Literal["replace_one", "add_or_remove"]
+NoiseKind = Literal["seeded", "secure"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Privacy:
         delta: in (0, 1); refused at 1/n or above unless ``allow_large_delta``.
         unit: whose replacement the promise is about: one whole user, or one sample (a weaker promise).
         allow_large_delta: accept a delta of 1/n or more, which permits publishing one user's data outright.
+        noise: where noise comes from, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
     """
 
     epsilon: float
     delta: float
     unit: Unit = "user"
     allow_large_delta: bool = False
+    noise: NoiseKind = "seeded"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -38,6 +41,8 @@ class Privacy:
             raise BadInput(f"privacy.delta = {self.delta}: must lie strictly between 0 and 1, such as 1e-6")
         if self.unit not in ("user", "sample"):
             raise BadInput(f"privacy.unit = {self.unit!r}: must be 'user' or 'sample'")
+        if self.noise not in ("seeded", "secure"):
+            raise BadInput(f"privacy.noise = {self.noise!r}: must be 'seeded' or 'secure'")
 
     def check_population(self, users: int) -> None:
         """Refuse a delta that would permit publishing a whole user.

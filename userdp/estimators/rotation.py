@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
+from userdp.noise import NoiseSource
 from userdp.randomness import stream
 
 Rows = NDArray[np.float64]
@@ -104,13 +105,11 @@ class CellGrid:
         upto = counts.cumsum(axis=1)
         return np.asarray(-np.maximum(upto - counts, users - upto), dtype=np.int64)
 
-    def select(self, rows: Rows, epsilon: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    def select(self, rows: Rows, epsilon: float, noise: NoiseSource) -> NDArray[np.float64]:
         """(d',) centre of a cell near each coordinate's median, by the exponential mechanism.
 
         *Formal guarantees.* Each coordinate's choice is (epsilon, 0)-DP for replacing one row, and epsilon^2/8-zCDP
         as an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``.
-        Sampled exactly, by Gumbel noise.
+        Sampled by Gumbel noise.
         """
-        scores = self.scores(rows)
-        chosen = np.argmax(epsilon / 2 * scores + rng.gumbel(size=scores.shape), axis=1)
-        return np.asarray(self.centers[chosen])
+        return np.asarray(self.centers[noise.choose(self.scores(rows), epsilon)])

@@ -28,6 +28,12 @@ Both cases are dominated by randomised response at epsilon, the release, and an 
 how `userdp.accounting.costs` composes participations. Without case 1's threshold, or with the noise on the
 threshold left out, the claim fails.
 
+*Secure noise.* `SecureNoise` gives threshold and scores rounded to float64, by r = 2^-52 of their size at most.
+Rounding is monotone, so step 2 holds with Delta + 2r in the place of Delta: a lowered threshold, after rounding, lies
+below the old one by Delta or more. For sizes up to 2^30 Delta that is below 2^-21 Delta, which the source's slack makes
+good. As it draws ``1 + slack`` times the noise, the margin of step 1 grows by twice the slack (once for the noise, once
+for rounding).
+
 In a federation the clients of a phase see the models inside it, which are NOT private; see the strategies.
 """
 
@@ -44,6 +50,7 @@ from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
 from userdp.estimators.concentration import Kernel, replacement_bound
 from userdp.estimators.robust import MINIMUM_BATCH
+from userdp.noise import NoiseSource
 
 _THRESHOLD_SHARE = 1 / (1 + 2 ** (2 / 3))
 """Of epsilon, for the threshold's noise: the split that minimises the variance of the two noises' sum."""
@@ -64,10 +71,10 @@ class Session(ABC):
     def observe(self, score: float) -> bool:
         """Take a step's score; False means that the test has failed and no further score is needed.
 
-        A score that is NaN counts as not concentrated.
+        A score that is not finite counts as not concentrated.
         """
         self._observed += 1
-        self._halted = self._halted or math.isnan(score) or not self._accepts(score)
+        self._halted = self._halted or not math.isfinite(score) or not self._accepts(score)
         return not self._halted
 
     def passed(self) -> bool:
@@ -131,7 +138,7 @@ class ConcentrationTest(ABC):
         return Cost(test_epsilon=self.epsilon, test_delta=self.delta)
 
     @abstractmethod
-    def session(self, rng: np.random.Generator) -> Session:
+    def session(self, noise: NoiseSource) -> Session:
         """Start one run of the test, with its own noise."""
 
     def pass_probability(self, scores: ArrayLike, steps: int = 1) -> float:
@@ -188,9 +195,9 @@ class AboveThreshold(ConcentrationTest):
             root += 1e-12 * wide
         return root
 
-    def session(self, rng: np.random.Generator) -> Session:
+    def session(self, noise: NoiseSource) -> Session:
         """Start one run of the test; the threshold's noise is drawn now."""
-        return _AboveThresholdSession(self, rng)
+        return _AboveThresholdSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
         """Average over the threshold's noise of the product of the steps' Laplace tails, by Gauss-Legendre.
@@ -227,33 +234,37 @@ class MinimumScore(ConcentrationTest):
         """The delta-quantile of the noise."""
         return self.scale * math.log(1 / (2 * self.delta))
 
-    def session(self, rng: np.random.Generator) -> Session:
+    def session(self, noise: NoiseSource) -> Session:
         """Start one run of the test; its noise is drawn now."""
-        return _MinimumScoreSession(self, rng)
+        return _MinimumScoreSession(self, noise)
 
     def _pass_probability(self, gaps: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
         return float(np.exp(_log_laplace_tail(-gaps[:1], self.scale))[0])
 
 
+def _noisy_threshold(test: ConcentrationTest, scale: float, noise: NoiseSource) -> float:
+    return float(noise.laplace(test.threshold + 2 * noise.slack * test.margin, scale))
+
+
 class _AboveThresholdSession(Session):
-    def __init__(self, test: AboveThreshold, rng: np.random.Generator) -> None:
+    def __init__(self, test: AboveThreshold, noise: NoiseSource) -> None:
         super().__init__()
-        self._rng = rng
+        self._noise = noise
         self._scale = test.query_scale
-        self._threshold = test.threshold + rng.laplace(scale=test.threshold_scale)
+        self._threshold = _noisy_threshold(test, test.threshold_scale, noise)
 
     def _accepts(self, score: float) -> bool:
-        return bool(score + self._rng.laplace(scale=self._scale) >= self._threshold)
+        return float(self._noise.laplace(score, self._scale)) >= self._threshold
 
     def _accepts_all(self) -> bool:
         return True
 
 
 class _MinimumScoreSession(Session):
-    def __init__(self, test: MinimumScore, rng: np.random.Generator) -> None:
+    def __init__(self, test: MinimumScore, noise: NoiseSource) -> None:
         super().__init__()
         self._least = math.inf
-        self._threshold = test.threshold + rng.laplace(scale=test.scale)
+        self._threshold = _noisy_threshold(test, test.scale, noise)
 
     def _accepts(self, score: float) -> bool:
         self._least = min(self._least, score)

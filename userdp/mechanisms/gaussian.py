@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from userdp.accounting.costs import Cost, calibrate_noise
 from userdp.errors import BadInput
+from userdp.noise import NoiseSource
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class GaussianMechanism:
     *Formal guarantees.* Neighbouring relation and unit: those for which ``l2_sensitivity`` bounds ``||v - v'||_2``.
     By rotation the two outputs are as far apart as N(0, 1) and N(mu, 1) with ``mu = 1 / noise_multiplier`` at
     worst, whatever the dimension; `userdp.accounting.costs` turns that into the exact epsilon and delta (Balle,
-    Wang 2018). Assumption: real-valued noise; floating-point noise is a simulation of it.
+    Wang 2018). Assumption: real-valued noise, which `userdp.noise.SecureNoise` is proven as good as;
+    `SeededNoise` is a simulation of it.
 
     Attributes:
         l2_sensitivity: > 0, in units of the value.
@@ -51,12 +53,10 @@ class GaussianMechanism:
         """What one release costs."""
         return Cost(noise_multiplier=self.noise_multiplier)
 
-    def release(self, value: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float64]:
+    def release(self, value: NDArray[np.floating], noise: NoiseSource) -> NDArray[np.float64]:
         """The value with noise, float64, of the same shape.
 
         Raises:
             BadInput: the value holds a NaN or an infinity.
         """
-        if not np.isfinite(value).all():
-            raise BadInput("a value to release is not finite: sanitise it before the mechanism")
-        return np.asarray(value + rng.normal(scale=self.standard_deviation, size=np.shape(value)), dtype=np.float64)
+        return noise.gaussian(value, self.standard_deviation)

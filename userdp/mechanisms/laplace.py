@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
+from userdp.noise import NoiseSource
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class LaplaceMechanism:
     """Adds independent Laplace noise of scale ``sensitivity / epsilon`` to each coordinate.
 
     *Formal guarantees.* (epsilon, 0)-DP for the unit and relation for which ``sensitivity`` bounds ``||v - v'||_1``
-    (Dwork, McSherry, Nissim, Smith 2006). Assumption: real-valued noise; floating-point noise is a simulation of it.
+    (Dwork, McSherry, Nissim, Smith 2006). Assumption: real-valued noise, which
+    `userdp.noise.SecureNoise` is proven as good as; `SeededNoise` is a simulation of it.
 
     Attributes:
         sensitivity: l1 sensitivity, > 0, in units of the value.
@@ -39,12 +41,10 @@ class LaplaceMechanism:
         """What one release costs."""
         return Cost(test_epsilon=self.epsilon)
 
-    def release(self, value: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.float64]:
+    def release(self, value: NDArray[np.floating], noise: NoiseSource) -> NDArray[np.float64]:
         """The value with noise, float64, of the same shape.
 
         Raises:
             BadInput: the value holds a NaN or an infinity.
         """
-        if not np.isfinite(value).all():
-            raise BadInput("a value to release is not finite: sanitise it before the mechanism")
-        return np.asarray(value + rng.laplace(scale=self.scale, size=np.shape(value)), dtype=np.float64)
+        return noise.laplace(value, self.scale)

@@ -9,7 +9,11 @@ noise, and the rounds together move by ``||C D||_F <= h sensitivity`` for every 
 holds on every path, however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism
 (Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1). With k participations,
 ``||C D||_F^2 = sum_{i,j in P} <D_i, D_j> <C_i, C_j> <= h^2 sum_{i,j in P} <C_i, C_j>`` as all entries of C are
-non-negative here. The noise must be that of ``B = A C^{-1}``: were C banded and its own rows used as noise, the matrix
+non-negative here. `Encoder` gives the rows of C G and `PrefixNoise`, fed with rows of ``C G + Z``, the prefix sums: so
+that C G + Z can come from a Gaussian mechanism that is safe in floating point, all else being post-processing. Fed
+with Z alone it gives the noise of the prefix sums, which is the same in real arithmetic.
+
+The noise must be that of ``B = A C^{-1}``: were C banded and its own rows used as noise, the matrix
 that meets the data would be ``C^{-1} A``, whose columns are neither short nor banded.
 """
 
@@ -34,6 +38,14 @@ class PrefixNoise(ABC):
     @abstractmethod
     def add(self, fresh: Vector) -> Vector:
         """(p,) noise of the next prefix sum, row t of B Z, from row t of Z."""
+
+
+class Encoder(ABC):
+    """Turns the sums of the rounds into what gets fresh noise: the rows of C G."""
+
+    @abstractmethod
+    def add(self, total: Vector) -> Vector:
+        """(p,) row t of C G, from row t of G."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,10 @@ class Factorisation(ABC):
     @abstractmethod
     def noise(self) -> PrefixNoise:
         """The noise of a new run."""
+
+    @abstractmethod
+    def encoder(self) -> Encoder:
+        """The rows of C G of a new run."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,10 @@ class SquareRoot(Factorisation):
         """By the recursion above."""
         return _BandedNoise(self.coefficients)
 
+    def encoder(self) -> Encoder:
+        """By the definition of C; memory: bands vectors."""
+        return _BandedEncoder(self.coefficients)
+
 
 class _BandedNoise(PrefixNoise):
     def __init__(self, coefficients: Vector) -> None:
@@ -119,6 +139,19 @@ class _BandedNoise(PrefixNoise):
         self._past.appendleft(step)
         self._total = self._total + step
         return self._total
+
+
+class _BandedEncoder(Encoder):
+    def __init__(self, coefficients: Vector) -> None:
+        self._coefficients = coefficients
+        self._past: deque[Vector] = deque(maxlen=len(coefficients))
+
+    def add(self, total: Vector) -> Vector:
+        self._past.appendleft(total)
+        row = np.zeros_like(total)
+        for coefficient, past in zip(self._coefficients, self._past, strict=False):
+            row += coefficient * past
+        return row
 
 
 @dataclass(frozen=True)
@@ -146,6 +179,10 @@ class Tree(Factorisation):
         """Keeps one vector for each binary digit."""
         return _TreeNoise()
 
+    def encoder(self) -> Encoder:
+        """Keeps the sum of one interval for each binary digit."""
+        return _TreeEncoder()
+
 
 @lru_cache(maxsize=4096)
 def _tree_sensitivity(rounds: int, separation: int) -> float:
@@ -171,3 +208,17 @@ class _TreeNoise(PrefixNoise):
         self._intervals = {height: noise for height, noise in self._intervals.items() if height > level}
         self._intervals[level] = fresh
         return np.asarray(sum(self._intervals.values()))
+
+
+class _TreeEncoder(Encoder):
+    def __init__(self) -> None:
+        self._round = 0
+        self._intervals: dict[int, Vector] = {}
+
+    def add(self, total: Vector) -> Vector:
+        self._round += 1
+        level = (self._round & -self._round).bit_length() - 1
+        # The intervals below this one tile its rounds but the last.
+        row = total + sum(self._intervals.pop(height) for height in range(level))
+        self._intervals[level] = row
+        return row

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
+from userdp.noise import NoiseSource
 
 
 def private_quantile(
@@ -12,12 +13,12 @@ def private_quantile(
     quantile: float,
     epsilon: float,
     grid: NDArray[np.floating],
-    rng: np.random.Generator,
+    noise: NoiseSource,
 ) -> tuple[float, Cost]:
     """A point of ``grid`` with about ``quantile * n`` of the n values below it, and what it cost.
 
     Chooses g with probability proportional to ``exp(epsilon u(g) / 2)``, ``u(g) = -|#{values < g} - quantile n|``,
-    sampled exactly by Gumbel noise.
+    sampled by Gumbel noise.
 
     *Formal guarantees.* (epsilon, 0)-DP for replacing one user, where each user gives ONE value and n and the grid
     are public: replacing a value changes each count by at most 1 and u by at most 1, so numerator and normaliser
@@ -28,7 +29,7 @@ def private_quantile(
         quantile: in [0, 1].
         epsilon: > 0.
         grid: (G,) candidates in rising order, chosen without looking at the data.
-        rng: source of the noise.
+        noise: where its noise comes from.
 
     Raises:
         BadInput: empty or non-finite values or grid, a grid that does not rise, a parameter out of range.
@@ -43,5 +44,5 @@ def private_quantile(
         raise BadInput(f"epsilon = {epsilon}: must be a positive number")
     below = np.searchsorted(np.sort(values), grid, side="left")
     utility = -np.abs(below - quantile * values.size)
-    chosen = int(np.argmax(epsilon * utility / 2 + rng.gumbel(size=grid.size)))
+    chosen = int(noise.choose(utility[None], epsilon)[0])
     return float(grid[chosen]), Cost(test_epsilon=epsilon)

@@ -3,6 +3,7 @@
 The cohorts must stay secret: an observer who knows who took part gets plain composition only.
 """
 
+import secrets
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,7 +33,7 @@ class PoissonBatches(Sampler):
         users: n, a public constant.
         rate: chance to take part, in (0, 1].
         rounds: how many.
-        seed: of the coins; secret in a deployment.
+        seed: of SIMULATED coins; None to toss them by the operating system, other ones at each call.
 
     Raises:
         BadInput: an argument out of range.
@@ -41,7 +42,7 @@ class PoissonBatches(Sampler):
     users: int
     rate: float
     rounds: int
-    seed: int = 0
+    seed: int | None = 0
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
@@ -62,8 +63,12 @@ class PoissonBatches(Sampler):
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """Rising indices of the users whose coin fell for round ``index``."""
-        coins = stream(self.seed, "sampling", self._checked(index)).random(self.users)
-        return np.flatnonzero(coins < self.rate)
+        self._checked(index)
+        if self.seed is None:
+            # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
+            coins = np.frombuffer(secrets.token_bytes(8 * self.users), dtype=np.uint64) >> np.uint64(11)
+            return np.flatnonzero(coins < np.uint64(self.rate * 2**53))
+        return np.flatnonzero(stream(self.seed, "sampling", index).random(self.users) < self.rate)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Amplified by sampling, for adding or removing a user."""
@@ -88,7 +93,7 @@ class FixedSizeBatches(Sampler):
         users: n, public.
         batch: users a round.
         rounds: how many.
-        seed: of the cohorts; secret in a deployment.
+        seed: of SIMULATED cohorts; None to draw them by the operating system, other ones at each call.
 
     Raises:
         BadInput: a number below one.
@@ -98,7 +103,7 @@ class FixedSizeBatches(Sampler):
     users: int
     batch: int
     rounds: int
-    seed: int = 0
+    seed: int | None = 0
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = (
@@ -123,7 +128,10 @@ class FixedSizeBatches(Sampler):
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """(batch,) rising user indices of round ``index``."""
-        rng = stream(self.seed, "sampling", self._checked(index))
+        self._checked(index)
+        if self.seed is None:
+            return np.sort(secrets.SystemRandom().sample(range(self.users), self.batch)).astype(np.int64)
+        rng = stream(self.seed, "sampling", index)
         return np.sort(rng.choice(self.users, self.batch, replace=False, shuffle=False))
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
