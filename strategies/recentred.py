@@ -26,6 +26,9 @@ _FIRST, _SECOND = 0.1, 0.2
 _LEAST_SPREAD = 0.15
 """The spread of users is never taken for less than this part of their measured distance."""
 
+_BEARABLE = 0.1
+"""Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
+
 _CORNER = 1e9
 """The step on a linear loss: across any domain."""
 
@@ -55,7 +58,7 @@ class RecentredOptions(StrategyOptions):
         le=5,
         description="Radius over the typical distance of users from the centre. A small one saves noise, a large one "
         "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
-        "are alike, and 2 on others.",
+        "are alike, and on others up to 2 where there are users enough for little noise.",
     )
     relation: Literal["replace_one", "add_or_remove"] = Field(
         "replace_one",
@@ -97,7 +100,7 @@ class RecentredClipping(UserLevelStrategy):
       clips users on one side. e gains ``(b - a)/2 ||x' - x||``, which is nothing for a quadratic or linear loss.
     - Radius ``r = f sqrt(e^2 + rho^2)``, with ``rho^2 = D^2 - e^2`` for the e that D was measured with, and a public
       factor f. f = 1 is best where users lie evenly about their mean; where they do not, as with gradients of a
-      classifier, clipping half of them draws the mean to one side, and f = 2 costs little noise.
+      classifier, clipping half of them draws the mean to one side, and with many users f = 2 costs little.
 
     Of the budget 10% and 20% go to the first two epochs, which only have to find the centre, and equal shares of the
     rest to the others: ``z_t = z / sqrt(share)``.
@@ -124,6 +127,7 @@ class RecentredClipping(UserLevelStrategy):
         # All rounds' precision together, if the radius never fell.
         whole = self._gradient_mechanism(options.clip_norm, self._multiplier)
         noise = whole.standard_deviation * math.sqrt(self.problem.dimension)
+        self._factor = options.radius_factor or self._default_factor(noise / options.clip_norm)
         warnings = []
         if noise >= options.clip_norm:
             warnings.append(
@@ -169,7 +173,10 @@ class RecentredClipping(UserLevelStrategy):
         self._low = certificate.strong_convexity
         # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
         self._high = max(self._low, min(smoothness, 1 / self._rate))
-        self._factor = self.options.radius_factor or (1.0 if self._low == self._high else 2.0)
+
+    def _default_factor(self, noise: float) -> float:
+        """As wide as keeps the noise of all rounds together, given over the radius, below a tenth of the distance."""
+        return 1.0 if self._low == self._high else min(2.0, max(1.0, _BEARABLE / noise))
 
     def _make_ledger(self) -> AnyLedger:
         return self._sampler.ledger(self._multiplier, self.privacy)

@@ -362,3 +362,13 @@ def test_under_replacement_user_level_means_are_within_a_third_of_what_the_truth
         method = make(RecentredClipping, Quadratic(100, 100.0, 100.0), 1000, delta=1e-5, seed=seed, clip_norm=1.5)
         errors.append(np.linalg.norm(final(run(method, federation)) - federation.population_mean))
     assert floor < np.median(errors) <= 1.33 * floor
+
+
+@pytest.mark.parametrize(("users", "factor"), [(30, 1.0), (200, 1.33), (100_000, 2.0)])
+def test_the_radius_is_wider_where_users_are_many_enough_to_pay_for_it(users, factor):
+    """At epsilon 1 and d = 3 the noise of all rounds is 15 radii over n, and a tenth is spared for a wider radius."""
+    classifier = Logistic(3, 1.0, 5.0)
+    assert make(RecentredClipping, classifier, users).plan.numbers["radius_factor"] == pytest.approx(factor, rel=0.05)
+    assert make(RecentredClipping, Quadratic(3, 2.0, 2.0), users).plan.numbers["radius_factor"] == 1.0
+    chosen = make(RecentredClipping, classifier, users, radius_factor=1.5)
+    assert chosen.plan.numbers["radius_factor"] == 1.5

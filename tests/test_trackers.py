@@ -382,7 +382,6 @@ def test_values_that_are_not_finite_are_left_out(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("broken", [["round"], ["finish"], ["round", "finish"]])
 def test_a_tracker_that_fails_does_not_stop_the_run_and_is_told_of_once(monkeypatch, tmp_path, caplog, broken):
-    monkeypatch.setattr(logging.getLogger("userdp"), "propagate", True)
     with noting(monkeypatch, *broken) as made:
         outcome = go(tmp_path, "mlflow")
     assert outcome.result["rounds"] == 3
