@@ -20,6 +20,7 @@ from simulations.build import (
     load_datasets,
     make_strategy,
     public_facts,
+    server_datasets,
     with_assumptions,
 )
 from simulations.config import RunConfig
@@ -64,7 +65,7 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
         BadInput: a sample that the problem cannot use.
         RunFailed: Ray cannot be reached or started.
     """
-    engine, train = config.engine, datasets.train
+    engine, train = config.engine, datasets.users
     blocks = shards(train.users, engine.users_per_node)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(problem, train, blocks, engine.workers, engine.address)
@@ -81,6 +82,7 @@ def run(
     directory: Path | None = None,
     progress: Progress | None = None,
     report: bool = True,
+    deployed: bool = False,
 ) -> RunOutcome:
     """Train, evaluate, compare with the initial model and with training without privacy, and write it all down.
 
@@ -90,6 +92,8 @@ def run(
         directory: where to write; ``config.run_directory`` if not given.
         progress: called after every round.
         report: also write report.html; `simulations.report.render` can write it later.
+        deployed: this is the server of a deployment: it has no users' data, and every node has to say who its users
+            are. The grid is needed then.
 
     Returns:
         The directory, the content of result.json, and the released model.
@@ -100,7 +104,7 @@ def run(
             model, guarantee.json with what was spent, and result.json with "error".
     """
     started = time.perf_counter()
-    problem, datasets = build_problem(config), load_datasets(config)
+    problem, datasets = build_problem(config), server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
@@ -109,7 +113,7 @@ def run(
     files.json(
         "plan.json", replace(strategy.plan, guarantee=with_assumptions(strategy.plan.guarantee, config)).as_dict()
     )
-    course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started)
+    course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started, deployed)
     try:
         if grid is not None:
             course.train(grid, progress)
@@ -146,6 +150,7 @@ class _Course:
     evaluation: Evaluation
     files: RunDirectory
     started: float
+    deployed: bool
     engine: str = ""
     non_private: dict[str, float] | None = None
     schedule: Schedule = field(init=False)
@@ -164,6 +169,7 @@ class _Course:
             if progress is not None:
                 progress(record, self.strategy.plan)
 
+        self.strategy.require_identities = self.deployed
         self.strategy.start(
             grid,
             timeout=settings.timeout,
@@ -212,7 +218,7 @@ class _Course:
     def _data(self) -> dict[str, Any]:
         report = self.datasets.report
         return {
-            "training_users": self.datasets.train.users,
+            "training_users": self.facts.users,
             "held_out_users": 0 if self.datasets.test is None else self.datasets.test.users,
             "clipped_samples": self.strategy.result.clipped_samples,
             "table": None if report is None else report.as_dict(),
@@ -237,8 +243,8 @@ class _Course:
             "problem": self.config.problem.kind,
             "engine": self.engine,
             "seed": self.config.seed,
-            "users": train.users,
-            "samples": train.samples,
+            "users": self.facts.users,
+            "samples": self.facts.samples if train is None else train.samples,
             "dimension": self.problem.dimension,
             "rounds": len(outcome.rounds),
             "guarantee": guarantee.as_dict(),

@@ -57,6 +57,10 @@ class UserLevelStrategy(Strategy):
         seed: of sampling and of SIMULATED noise; streams are split by role.
         options: the fields of the strategy's `Options`.
 
+    Attributes:
+        require_identities: refuse nodes that cannot say who their users are, so that one person in two silos is found;
+            a deployment sets it before `start`.
+
     Raises:
         BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
     """
@@ -68,6 +72,7 @@ class UserLevelStrategy(Strategy):
     needs: ClassVar[str] = "any loss"
     units: ClassVar[tuple[str, ...]] = ("user",)
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+    require_identities: bool = False
 
     def __init__(
         self, problem: Problem, public: PublicFacts, privacy: Privacy, *, seed: int = 0, **options: Any
@@ -236,6 +241,7 @@ class UserLevelStrategy(Strategy):
         self.summary()
         arrays = self._arrays_of(self.problem.initial()) if initial_arrays is None else initial_arrays
         self._released = self._checked_initial(arrays)
+        self._roster.require_identities = self.require_identities
         self._roster.gather(grid, roster_timeout)
         self.result = PrivateResult(
             arrays=arrays,
