@@ -146,7 +146,8 @@ STRANGER = (
 SUBMITTER = (
     "import ssl, urllib.error, urllib.request\n"
     "trust = ssl.create_default_context(cafile='/keys/ca.crt')\n"
-    "for path in ('control/register-node', 'control/start-run', 'runtime/pull-task-input', 'fleet/../control/list-runs'):\n"
+    "paths = ('control/register-node', 'control/start-run', 'runtime/pull-task-input', 'fleet/../control/list-runs')\n"
+    "for path in paths:\n"
     "    try:\n"
     "        urllib.request.urlopen('https://gate:8000/v1/' + path, data=b'', context=trust)\n"
     "        print(path, 'passed')\n"

@@ -7,10 +7,10 @@ a SuperLink that restarts finds its silos again.
 import logging
 import signal
 import ssl
-import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from subprocess import Popen
 
 from simulations.deployment.link import Link
 from userdp.errors import RunFailed
@@ -44,7 +44,7 @@ def command(keys: Path | None) -> list[str]:
 def serve(keys: Path | None) -> int:
     """Run the SuperLink until it ends or is told to; returns its exit code."""
     READY.unlink(missing_ok=True)
-    process = subprocess.Popen(command(keys))
+    process = Popen(command(keys))
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     link, registered = Link(f"127.0.0.1:{PORT}", keys), False
     while process.poll() is None:

@@ -1,6 +1,6 @@
-"""A silo that lies: Python loads this before anything else, and the lie is put into the node once it is imported.
+"""A silo that lies: Python loads this before anything else, and the lie enters the node once that is imported.
 
-/lies/kind names lies separated by commas, one for each train message in turn; "claims" and "twin" are told at the query.
+/lies/kind names lies separated by commas, one for each train message in turn; "claims" and "twin" come at the query.
 """
 
 import importlib.util
