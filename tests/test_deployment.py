@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import tomli_w
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -277,9 +278,8 @@ def test_keys_are_one_authoritys_each_partys_own_and_for_its_owner_alone(tmp_pat
         assert not (tmp_path / f"app-{number}/node.key").exists()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    assert (
-        len({path.read_bytes() for path in files if path.suffix in {".key", ".secret"}}) == 4 + 2 + 3
-    )  # servers, nodes, secrets
+    # Of two servers and of two nodes a certificate's key each, two nodes' own keys, and three secrets.
+    assert len({path.read_bytes() for path in files if path.suffix in {".key", ".secret"}}) == 4 + 2 + 3
 
 
 def test_good_keys_stay_and_others_are_all_made_anew(tmp_path, monkeypatch):
@@ -525,6 +525,49 @@ def test_a_superlink_that_does_not_listen_is_not_healthy(tmp_path, monkeypatch):
     assert not superlink._healthy(None)
     make_keys(tmp_path, 1)
     assert not superlink._healthy(tmp_path / "superlink")
+
+
+# The compose files --------------------------------------------------------------------------------------------------
+
+
+def composed(name):
+    return yaml.safe_load((DEMO.parents[2] / name).read_text())
+
+
+@pytest.mark.parametrize("service", composed("docker-compose.yml")["services"])
+def test_every_service_gives_up_what_it_does_not_need(service):
+    settings_ = composed("docker-compose.yml")["services"][service]
+    assert settings_["read_only"] is True
+    assert settings_["cap_drop"] == ["ALL"]
+    assert settings_["security_opt"] == ["no-new-privileges"]
+    assert settings_["mem_limit"]
+    assert "ports" not in settings_
+    assert "user" not in settings_ or service == "out"
+    assert "cap_add" not in settings_ or service == "out"
+
+
+def test_networks_are_closed_and_each_silos_own():
+    whole = composed("docker-compose.yml")
+    assert all(network == {"internal": True} for network in whole["networks"].values())
+    services = whole["services"]
+    for number in "123":
+        assert services[f"app-{number}"]["networks"] == [f"silo-{number}"]
+        assert services[f"node-{number}"]["networks"] == [f"link-{number}", f"silo-{number}"]
+        assert sorted(services[f"app-{number}"]["volumes"]) == [
+            f"keys-app-{number}:/keys:ro",
+            f"silo-{number}:/data:ro",
+        ]
+    assert "coordinator" in services["gate"]["networks"]
+    inside = {name for name, service in services.items() if "coordinator" in service.get("networks", [])}
+    assert inside == {"superlink", "gate", "coordinator-app", "run"}
+
+
+def test_tls_is_off_by_the_override_alone():
+    whole, override = composed("docker-compose.yml")["services"], composed("docker-compose.insecure.yml")["services"]
+    assert "insecure" not in json.dumps(whole)
+    assert override.keys() <= whole.keys()
+    assert all("--insecure" in service["command"] for service in override.values())
+    assert override.keys() == {name for name in whole if name not in {"keys", "silos", "out"}}
 
 
 # The jobs -----------------------------------------------------------------------------------------------------------
