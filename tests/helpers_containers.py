@@ -67,6 +67,14 @@ class Containers:
         """How many train messages a SuperNode has received since it was made."""
         return self.call("logs", "--no-color", node).count("Receiving: train")
 
+    def wait_for(self, text: str, *services: str, timeout: float = 300) -> None:
+        """Return once every service's log holds the text."""
+        deadline = time.monotonic() + timeout
+        for service in services:
+            while text not in self.call("logs", "--no-color", service):
+                assert time.monotonic() < deadline, f"{service} never said {text!r}"
+                time.sleep(1)
+
     def engine(self, *arguments: str) -> str:
         """The output of an engine's command."""
         done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, check=False)

@@ -61,6 +61,7 @@ def federation(image, folders):
     )
     services = containers.call("config", "--services").split()
     containers.call("up", "--detach", "--no-build", *(name for name in services if name != "run"), timeout=300)
+    containers.wait_for("SuperNode ID", "node-1", "node-2", "node-3")
     containers.lies = folders[1]
     return containers
 
