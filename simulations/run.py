@@ -5,6 +5,7 @@ import platform
 import resource
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -272,10 +273,18 @@ def _peak_memory() -> float:
     return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
+def _own_version() -> str:
+    """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    return version("userdp")
+
+
 def versions() -> dict[str, str]:
     """Package -> version, of what a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in ("userdp", "flwr", "ray", "numpy", "torch"):
+    found = {"python": platform.python_version(), "userdp": _own_version()}
+    for package in ("flwr", "ray", "numpy", "torch"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -8,6 +8,7 @@ import os
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers_containers import PROJECT, ROOT, Containers, engine_answers
 
@@ -210,19 +211,22 @@ def test_a_silo_that_claims_anothers_user_or_holds_anothers_person_stops_the_run
 
 def test_a_silo_that_sleeps_past_the_timeout_or_loses_its_network_is_missing_and_comes_back(federation):
     network, node = f"{PROJECT}_link-2", federation.container("node-2")
-    settings = overrides(4)
+    settings = overrides(6)
     submitted = federation.submit(settings)
     submitted.wait_for_round(1)
     federation.call("pause", "app-3", "node-3")
     submitted.wait_for_round(2)
     federation.call("unpause", "app-3", "node-3")
+    submitted.wait_for_round(4)  # what it had been asked meanwhile, it answers late
     federation.engine("network", "disconnect", network, node)
-    submitted.wait_for_round(3)
+    submitted.wait_for_round(5)
     federation.engine("network", "connect", network, node)
     code, said, result, guarantee = submitted.end()
     assert code == 0, said
-    assert result["rounds"] == 4
-    assert 0 < result["missing_users"] < 4 * SILO, said
+    assert result["rounds"] == 6
+    missing = pd.read_parquet(federation.output / "rounds.parquet")["missing_users"].tolist()
+    assert missing[0] == missing[3] == SILO, missing
+    assert missing[2] == missing[5] == 0, missing
     assert guarantee["epsilon"] == pytest.approx(planned(settings), rel=1e-6)
 
 
