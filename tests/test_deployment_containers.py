@@ -215,12 +215,16 @@ def test_a_silo_that_sleeps_past_the_timeout_or_loses_its_network_is_missing_and
     submitted = federation.submit(settings)
     submitted.wait_for_round(1)
     federation.call("pause", "app-3", "node-3")
-    submitted.wait_for_round(2)
-    federation.call("unpause", "app-3", "node-3")
+    try:
+        submitted.wait_for_round(2)
+    finally:
+        federation.call("unpause", "app-3", "node-3")
     submitted.wait_for_round(4)  # what it had been asked meanwhile, it answers late
     federation.engine("network", "disconnect", network, node)
-    submitted.wait_for_round(5)
-    federation.engine("network", "connect", network, node)
+    try:
+        submitted.wait_for_round(5)
+    finally:
+        federation.engine("network", "connect", network, node)
     code, said, result, guarantee = submitted.end()
     assert code == 0, said
     assert result["rounds"] == 6
