@@ -607,9 +607,6 @@ def test_the_lying_silo_of_the_container_tests_lies(tmp_path):
     """So that those tests cannot pass with a silo that is honest after all."""
     lying = Path(__file__).resolve().parent / "lying_silo"
     code = (
-        "import pathlib, sitecustomize\n"
-        f"sitecustomize.KIND, sitecustomize.TOLD = pathlib.Path({str(tmp_path / 'kind')!r}), "
-        f"pathlib.Path({str(tmp_path / 'told')!r})\n"
         "import numpy as np\n"
         "from strategies.protocol import Node\n"
         "from userdp.computations import Computation\n"
@@ -628,7 +625,7 @@ def test_the_lying_silo_of_the_container_tests_lies(tmp_path):
         path = os.pathsep.join([str(lying), str(lying.parent.parent)])
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": path, "LIES": str(tmp_path)},
             capture_output=True,
             text=True,
             check=True,
@@ -641,4 +638,4 @@ def test_the_lying_silo_of_the_container_tests_lies(tmp_path):
     assert shape == "[4 5] a 2 (2, 1) False"
     assert more == "[4 5] a 502 (2, 2) False"
     assert told("twin")[0] == "[4 5] synthetic-0 2 (2, 2) False"
-    (tmp_path / "kind").write_text("claims")
+    assert told("claims")[0] == "[0 5] a 2 (2, 2) False"

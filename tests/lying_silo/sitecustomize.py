@@ -1,13 +1,16 @@
 """A silo that lies: Python loads this before anything else, and the lie enters the node once that is imported.
 
-/lies/kind names lies separated by commas, one for each train message in turn; "claims" and "twin" come at the query.
+The file "kind" in the folder LIES names lies separated by commas, one for each train message in turn; "claims" and
+"twin" come at the query. Without that folder nothing happens.
 """
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
-KIND, TOLD = Path("/lies/kind"), Path("/lies/told")
+FOLDER = Path(os.environ.get("LIES", "/lies"))
+KIND, TOLD = FOLDER / "kind", FOLDER / "told"
 VICTIM = "userdp.node"
 
 
@@ -61,4 +64,5 @@ class Finder:
         return spec
 
 
-sys.meta_path.insert(0, Finder())
+if FOLDER.is_dir():
+    sys.meta_path.insert(0, Finder())
