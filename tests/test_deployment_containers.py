@@ -219,7 +219,7 @@ def test_a_silo_that_sleeps_past_the_timeout_or_loses_its_network_is_missing_and
         submitted.wait_for_round(2)
     finally:
         federation.call("unpause", "app-3", "node-3")
-    submitted.wait_for_round(4)  # what it had been asked meanwhile, it answers late
+    submitted.wait_for_round(4)  # it first answers what it had been asked meanwhile
     federation.engine("network", "disconnect", network, node)
     try:
         submitted.wait_for_round(5)
@@ -229,8 +229,8 @@ def test_a_silo_that_sleeps_past_the_timeout_or_loses_its_network_is_missing_and
     assert code == 0, said
     assert result["rounds"] == 6
     missing = pd.read_parquet(federation.output / "rounds.parquet")["missing_users"].tolist()
-    assert missing[0] == missing[3] == SILO, missing
-    assert missing[2] == missing[5] == 0, missing
+    assert missing[0] == missing[3] == max(missing) == SILO, missing
+    assert missing[-1] == 0, missing
     assert guarantee["epsilon"] == pytest.approx(planned(settings), rel=1e-6)
 
 
