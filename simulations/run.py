@@ -166,7 +166,10 @@ class _Course:
         settings = self.config.engine
 
         def on_round(record: RoundRecord) -> None:
-            self.files.progress(self.strategy.result.rounds, self.model)
+            # As if it failed now: with what is spent so far.
+            self.files.progress(
+                self.strategy.result.rounds, self.model, lambda: self._promise(self._guarantee(failed=True))
+            )
             if progress is not None:
                 progress(record, self.strategy.plan)
 
@@ -199,15 +202,18 @@ class _Course:
         """Write every file but the report."""
         outcome, model = self.strategy.result, self.model
         guarantee = self._guarantee(failed=error is not None)
-        self.files.progress(outcome.rounds, model, now=True)
-        spent = {"sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
-        self.files.json("guarantee.json", guarantee.as_dict() | spent)
+        self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
         self.files.json("data.json", self._data())
         result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
         if error is not None:
             result["error"] = error
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model)
+
+    def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
+        """The content of guarantee.json."""
+        spent = {"sentence": guarantee.sentence(), "spent_epsilon": self.strategy.spent_epsilon}
+        return guarantee.as_dict() | spent
 
     def _guarantee(self, *, failed: bool) -> Guarantee:
         """What holds for the rounds that were run."""

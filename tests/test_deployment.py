@@ -639,3 +639,19 @@ def test_the_lying_silo_of_the_container_tests_lies(tmp_path):
     assert more == "[4 5] a 502 (2, 2) False"
     assert told("twin")[0] == "[4 5] synthetic-0 2 (2, 2) False"
     assert told("claims")[0] == "[0 5] a 2 (2, 2) False"
+
+
+def test_a_run_that_is_killed_leaves_the_guarantee_of_the_model_that_it_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulations.run_directory._SECONDS_BETWEEN_WRITES", 0.0)
+    seen = []
+
+    def look(record, plan):
+        promised = json.loads((tmp_path / "guarantee.json").read_text())
+        assert (tmp_path / "model.npz").is_file()
+        assert promised["epsilon"] == record.spent_epsilon
+        seen.append(promised["epsilon"])
+
+    run(demo("output.reference=false"), directory=tmp_path, progress=look)
+    assert len(seen) == 5
+    assert seen == sorted(seen)
+    assert seen[0] < seen[-1] <= json.loads((tmp_path / "guarantee.json").read_text())["epsilon"]

@@ -238,8 +238,9 @@ def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_the_next_run_is_wel
     submitted = federation.submit(overrides(20))
     submitted.wait_for_round(2)
     federation.call("restart", "--timeout", "2", "superlink")
-    code, said, _, _ = submitted.end()
+    code, said, _, guarantee = submitted.end()
     assert code == 1, said
+    assert 0 < guarantee["epsilon"] < planned(overrides(20))  # of the rounds whose model is there
     assert "userdp: the run failed (lost: the SuperLink restarted or is gone" in said
     federation.call("up", "--detach", "--no-build", "--wait", "superlink", timeout=300)
     code, said, result, guarantee = federation.submit(overrides(1)).end()
