@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo install test test-all lint format bench clean
+.PHONY: demo install test test-all containers lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -32,6 +32,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
+
+# Needs a container engine with Compose.
+containers: $(STAMP)
+	$(BIN)/python -m pytest -q -m containers $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

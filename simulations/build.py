@@ -10,7 +10,7 @@ from strategies.base import UserLevelStrategy
 from strategies.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.accounting import Guarantee, Privacy
-from userdp.data import Federation, LoadReport, SyntheticFederation, public_file, read_table, split
+from userdp.data import Federation, LoadReport, SyntheticFederation, Table, public_file, read_table, split
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import Problem
 
@@ -20,14 +20,25 @@ class Datasets:
     """What a run reads.
 
     Attributes:
-        train: the users who take part, 0..n-1.
+        train: the users who take part, 0..n-1; None on the server of a deployment, which has no users' data.
         test: held-out users for metrics; None when the configuration holds out nobody.
         report: what loading a table clipped and left out; None for synthetic data.
     """
 
-    train: Federation
+    train: Federation | None
     test: Federation | None
     report: LoadReport | None
+
+    @property
+    def users(self) -> Federation:
+        """The users who take part.
+
+        Raises:
+            BadInput: they are not on this machine.
+        """
+        if self.train is None:
+            raise BadInput("the users' data are with the silos: a server cannot compute on them")
+        return self.train
 
 
 def build_problem(config: RunConfig) -> Problem:
@@ -70,10 +81,47 @@ def load_datasets(config: RunConfig) -> Datasets:
     return _read(data, config.seed)
 
 
-def _read(data: TableColumns, seed: int) -> Datasets:
-    declarations = dict(data.declarations)
+def server_datasets(config: RunConfig) -> Datasets:
+    """What the server of a deployment may read: nothing of a table, and of synthetic users their recipe.
+
+    Raises:
+        BadInput: a setting for which the server would need users' data, or noise that must not protect real people.
+    """
+    data = config.data
+    if config.output.reference:
+        raise BadInput(
+            "output.reference = true: a deployment must not also train without privacy on the same people; leave it out"
+        )
+    if isinstance(data, SyntheticData):
+        return load_datasets(config)
+    if data.test_fraction:
+        raise BadInput(
+            f"data.test_fraction = {data.test_fraction}: the server of a deployment has no people to hold out; set it "
+            "to 0, and measure the model where the data are"
+        )
+    if data.declared_users is None:
+        raise BadInput("data.users is missing: the server of a deployment cannot count people it has no data of")
+    if config.privacy.noise == "seeded":
+        raise BadInput(
+            'privacy.noise = "seeded": whoever knows the seed can take the noise off, so it must not protect real '
+            "people; only synthetic data may be deployed with it"
+        )
+    return Datasets(None, None, None)
+
+
+def configured_table(data: TableColumns, seed: int) -> Table:
+    """The table that a [data] section names, with all users, and their labels.
+
+    Raises:
+        BadInput: a file or a cell that cannot be used.
+    """
     path = public_file(data.name, data.cache) if isinstance(data, PublicData) else data.path  # type: ignore[attr-defined]
-    table = read_table(path, **declarations, min_samples=data.min_samples, max_samples=data.max_samples, seed=seed)
+    declarations = dict(data.declarations)
+    return read_table(path, **declarations, min_samples=data.min_samples, max_samples=data.max_samples, seed=seed)
+
+
+def _read(data: TableColumns, seed: int) -> Datasets:
+    table = configured_table(data, seed)
     train: Federation = table.federation
     test: Federation | None = None
     if data.test_fraction:
@@ -127,6 +175,7 @@ def assumptions(config: RunConfig) -> tuple[str, ...]:
         found.append("the number of users was read from the data and is taken as public")
     if isinstance(data, TableColumns):
         found.append("which users there are is public, and so are the declared ranges and levels")
+        found.append("a person is one value of the user column, the same wherever their samples lie")
         if data.min_samples > 1:
             found.append(f"who holds at least {data.min_samples} samples is public")
     if config.privacy.noise == "seeded":

@@ -17,11 +17,11 @@ class Evaluation:
 
     Args:
         problem: with its metrics, and its excess risk in closed form where the population is known.
-        train: the training users; only what is known of their population is used.
+        train: the training users; only what is known of their population is used. None where nothing is.
         test: held-out users, or None.
     """
 
-    def __init__(self, problem: Problem, train: Federation, test: Federation | None) -> None:
+    def __init__(self, problem: Problem, train: Federation | None, test: Federation | None) -> None:
         self._problem, self._train, self._test = problem, train, test
         if test is not None and test.nbytes <= MEMORY_BYTES:
             # Clipped into the declared bounds as the training data are: the model is made for such samples.
@@ -36,7 +36,7 @@ class Evaluation:
             for name, values in self._problem.metrics(x, block).items():
                 totals[name] = totals.get(name, 0.0) + float(values.sum())
         metrics = {name: total / users for name, total in totals.items()}
-        risk = self._problem.excess_risk(x, self._train)
+        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
         return metrics if risk is None else {"excess_risk": risk, **metrics}
 
     def _blocks(self) -> Iterator[Block]:

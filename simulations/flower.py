@@ -1,7 +1,8 @@
 """What the Flower server and client apps share: which configuration a run means, and who holds whom.
 
 Flower's run-config names a configuration file (``config``), overrides of it separated by ";" (``overrides``), and an
-absolute folder for the results (``output``), because nothing but files comes back from a Flower run.
+absolute folder for the results (``output``), because nothing but files comes back from a Flower run. In a deployment
+(``deployed``) every node has a silo's folder of its own, named by its node-config (``silo``), and the server has none.
 """
 
 from functools import lru_cache
@@ -13,6 +14,7 @@ import numpy as np
 from simulations.build import Datasets, build_problem, load_datasets
 from simulations.config import RunConfig, load_config
 from simulations.grids import shards
+from simulations.silos import silo_node
 from userdp.errors import BadInput
 from userdp.node import Node
 from userdp.problems import Problem
@@ -48,16 +50,26 @@ def output_directory(context: "Context", config: RunConfig) -> Path:
 
 
 def node_of(context: "Context") -> Node:
-    """The node of a partition: the users that the local and Ray grids give to the node of that number."""
+    """A silo's node, or a partition's: the users that the local and Ray grids give to the node of that number.
+
+    Raises:
+        BadInput: the silo's folder cannot be used.
+    """
     path = Path(str(context.run_config.get("config", "")))
     absolute = str(path if path.is_absolute() else _APP_ROOT / path)
+    if "silo" in context.node_config:
+        return _silo(absolute, _overrides(context), str(context.node_config["silo"]))
     partition, partitions = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     return _node(absolute, _overrides(context), partition, partitions)
 
 
+def separated(overrides: str) -> tuple[str, ...]:
+    """Overrides written in one line, such as "privacy.epsilon=1; seed=3"."""
+    return tuple(part.strip() for part in overrides.split(";") if part.strip())
+
+
 def _overrides(context: "Context") -> tuple[str, ...]:
-    parts = str(context.run_config.get("overrides", "")).split(";")
-    return tuple(part.strip() for part in parts if part.strip())
+    return separated(str(context.run_config.get("overrides", "")))
 
 
 @lru_cache(maxsize=1)
@@ -71,10 +83,16 @@ def _loaded(path: str, overrides: tuple[str, ...]) -> tuple[Problem, Datasets]:
     return build_problem(config), load_datasets(config)
 
 
+@lru_cache(maxsize=1)
+def _silo(path: str, overrides: tuple[str, ...], folder: str) -> Node:
+    config = _configuration(path, overrides)
+    return silo_node(config, build_problem(config), Path(folder))
+
+
 @lru_cache(maxsize=32)
 def _node(path: str, overrides: tuple[str, ...], partition: int, partitions: int) -> Node:
     """Kept between messages: Flower loads the app anew for each, but not its modules."""
     problem, datasets = _loaded(path, overrides)
-    blocks = shards(datasets.train.users, nodes=partitions)
+    blocks = shards(datasets.users.users, nodes=partitions)
     users = blocks[partition] if partition < len(blocks) else np.empty(0, dtype=np.int64)
-    return Node(problem, datasets.train, users)
+    return Node(problem, datasets.users, users)

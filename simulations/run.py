@@ -5,6 +5,7 @@ import platform
 import resource
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from simulations.build import (
     load_datasets,
     make_strategy,
     public_facts,
+    server_datasets,
     with_assumptions,
 )
 from simulations.config import REFERENCE, RunConfig
@@ -64,7 +66,7 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
         BadInput: a sample that the problem cannot use.
         RunFailed: Ray cannot be reached or started.
     """
-    engine, train = config.engine, datasets.train
+    engine, train = config.engine, datasets.users
     blocks = shards(train.users, engine.users_per_node)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(problem, train, blocks, engine.workers, engine.address)
@@ -81,6 +83,7 @@ def run(
     directory: Path | None = None,
     progress: Progress | None = None,
     report: bool = True,
+    deployed: bool = False,
 ) -> RunOutcome:
     """Train, evaluate, compare with the initial model and with training without privacy, and write it all down.
 
@@ -90,6 +93,8 @@ def run(
         directory: where to write; ``config.run_directory`` if not given.
         progress: called after every round.
         report: also write report.html; `simulations.report.render` can write it later.
+        deployed: this is the server of a deployment: it has no users' data, and every node has to say who its users
+            are. The grid is needed then.
 
     Returns:
         The directory, the content of result.json, and the released model.
@@ -101,7 +106,7 @@ def run(
             model, guarantee.json with what was spent, and result.json with "error".
     """
     started = time.perf_counter()
-    problem, datasets = build_problem(config), load_datasets(config)
+    problem, datasets = build_problem(config), server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
@@ -111,7 +116,7 @@ def run(
     files.json(
         "plan.json", replace(strategy.plan, guarantee=with_assumptions(strategy.plan.guarantee, config)).as_dict()
     )
-    course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started)
+    course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started, deployed)
     with tracking(config.output.trackers, files.path) as track:
 
         def on_round(record: RoundRecord, plan: Plan) -> None:
@@ -155,6 +160,7 @@ class _Course:
     evaluation: Evaluation
     files: RunDirectory
     started: float
+    deployed: bool
     engine: str = ""
     non_private: dict[str, float] | None = None
     schedule: Schedule = field(init=False)
@@ -169,9 +175,13 @@ class _Course:
         settings = self.config.engine
 
         def on_round(record: RoundRecord) -> None:
-            self.files.progress(self.strategy.result.rounds, self.model)
+            # As if it failed now: with what is spent so far.
+            self.files.progress(
+                self.strategy.result.rounds, self.model, lambda: self._promise(self._guarantee(failed=True))
+            )
             progress(record, self.strategy.plan)
 
+        self.strategy.require_identities = self.deployed
         self.strategy.start(
             grid,
             timeout=settings.timeout,
@@ -179,7 +189,7 @@ class _Course:
             evaluate_fn=self.schedule,
             on_round=on_round,
         )
-        if not self.config.trains_reference:
+        if self.deployed or not self.config.trains_reference:
             return
         try:
             reference = make_strategy(self.config, self.problem, self.facts, name=REFERENCE).start(
@@ -200,19 +210,21 @@ class _Course:
         """Write every file but the report."""
         outcome, model = self.strategy.result, self.model
         guarantee = self._guarantee(failed=error is not None)
-        self.files.progress(outcome.rounds, model, now=True)
-        more = {
-            "sentence": guarantee.sentence(),
-            "spent_epsilon": self.strategy.spent_epsilon,
-            "noise": self.strategy.noise_source,
-        }
-        self.files.json("guarantee.json", guarantee.as_dict() | more)
+        self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
         self.files.json("data.json", self._data())
         result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
         if error is not None:
             result["error"] = error
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model)
+
+    def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
+        """The content of guarantee.json."""
+        return guarantee.as_dict() | {
+            "sentence": guarantee.sentence(),
+            "spent_epsilon": self.strategy.spent_epsilon,
+            "noise": self.strategy.noise_source,
+        }
 
     def _guarantee(self, *, failed: bool) -> Guarantee:
         """What holds for the rounds that were run."""
@@ -224,7 +236,7 @@ class _Course:
     def _data(self) -> dict[str, Any]:
         report = self.datasets.report
         return {
-            "training_users": self.datasets.train.users,
+            "training_users": self.facts.users,
             "held_out_users": 0 if self.datasets.test is None else self.datasets.test.users,
             "clipped_samples": self.strategy.result.clipped_samples,
             "table": None if report is None else report.as_dict(),
@@ -249,8 +261,8 @@ class _Course:
             "problem": self.config.problem.kind,
             "engine": self.engine,
             "seed": self.config.seed,
-            "users": train.users,
-            "samples": train.samples,
+            "users": self.facts.users,
+            "samples": self.facts.samples if train is None else train.samples,
             "dimension": self.problem.dimension,
             "rounds": len(outcome.rounds),
             "guarantee": guarantee.as_dict(),
@@ -278,10 +290,18 @@ def _peak_memory() -> float:
     return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
+def _own_version() -> str:
+    """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    return version("userdp")
+
+
 def versions() -> dict[str, str]:
     """Package -> version, of what a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in ("userdp", "flwr", "ray", "numpy", "torch", "opendp"):
+    found = {"python": platform.python_version(), "userdp": _own_version()}
+    for package in ("flwr", "ray", "numpy", "torch", "opendp"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

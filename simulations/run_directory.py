@@ -5,7 +5,7 @@ import math
 import os
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,21 @@ class RunDirectory:
         """Write a JSON file; numbers that are not finite become null."""
         self.text(name, json.dumps(plain(values), indent=2) + "\n")
 
-    def progress(self, rounds: Sequence[RoundRecord], x: Vector, *, now: bool = False) -> None:
-        """Write rounds and the released model, at most every two seconds unless ``now``."""
+    def progress(
+        self,
+        rounds: Sequence[RoundRecord],
+        x: Vector,
+        guarantee: Callable[[], Mapping[str, Any]],
+        *,
+        now: bool = False,
+    ) -> None:
+        """Write the guarantee so far, rounds and the released model, at most every two seconds unless ``now``.
+
+        The guarantee first: whenever the run is killed, no model lies there that its guarantee does not cover.
+        """
         if not now and time.monotonic() - self._written < _SECONDS_BETWEEN_WRITES:
             return
+        self.json("guarantee.json", guarantee())
         frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_EMPTY))
         self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
         self._replace("model.npz", lambda partial: _save(partial, x))

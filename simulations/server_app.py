@@ -1,4 +1,4 @@
-"""The Flower ServerApp of simulations: the same run as ``userdp run``, on whatever grid Flower gives it."""
+"""The Flower ServerApp of simulations and deployments: the run of ``userdp run``, on whatever grid Flower gives it."""
 
 import logging
 
@@ -20,5 +20,6 @@ def main(grid: Grid, context: Context) -> None:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
     config = run_configuration(context)
-    outcome = run(config, grid=grid, directory=output_directory(context, config))
+    deployed = bool(context.run_config.get("deployed", False))
+    outcome = run(config, grid=grid, directory=output_directory(context, config), deployed=deployed)
     log.info("results are in %s", outcome.directory)

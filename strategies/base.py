@@ -59,6 +59,10 @@ class UserLevelStrategy(Strategy):
         seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
         options: the fields of the strategy's `Options`.
 
+    Attributes:
+        require_identities: refuse nodes that cannot say who their users are, so that one person in two silos is found;
+            a deployment sets it before `start`.
+
     Raises:
         BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
     """
@@ -72,6 +76,7 @@ class UserLevelStrategy(Strategy):
     without_secure_noise: ClassVar[str | None] = None
     """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for (see `_rounding_slack`)."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+    require_identities: bool = False
 
     def __init__(
         self, problem: Problem, public: PublicFacts, privacy: Privacy, *, seed: int = 0, **options: Any
@@ -251,6 +256,7 @@ class UserLevelStrategy(Strategy):
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
         self._released = self._checked_initial(arrays)
+        self._roster.require_identities = self.require_identities
         self._roster.gather(grid, roster_timeout)
         result = PrivateResult(arrays=arrays, guarantee=self._guarantee(), clipped_samples=self._roster.clipped_samples)
         result.initial_metrics = result.evaluate(evaluate_fn, 0)

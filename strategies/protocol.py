@@ -4,11 +4,12 @@ Beside a clip, ``center`` travels if rows are clipped about one.
 
 | message | server -> node | node -> server |
 |---|---|---|
-| query | nothing | ``roster``: the users it holds; ``facts``: samples clipped into the declared bounds |
+| query | ``question``: a salt | ``roster``: users, ``identities`` if it has labels; ``facts``: samples clipped |
 | train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
+from userdp.identities import DIGEST_BYTES
 from userdp.node import Answer, Node
 
 _PARAMETER = "parameter."
@@ -146,30 +148,59 @@ def read_answer(message: Message) -> Answer:
     return Answer(np.asarray(users, dtype=np.int64), np.asarray(values, dtype=np.float64), non_finite)
 
 
-def roster_content(users: NDArray[np.int64], clipped_samples: int) -> RecordDict:
+@dataclass(frozen=True)
+class Holding:
+    """Whom a node holds.
+
+    Attributes:
+        users: (U,) indices.
+        clipped_samples: how many of their samples were clipped into the declared bounds.
+        identities: (U, 16) salted digests of what they are called; None where a node does not know.
+    """
+
+    users: NDArray[np.int64]
+    clipped_samples: int
+    identities: NDArray[np.uint8] | None = None
+
+
+def roster_question(salt: bytes) -> RecordDict:
+    """The question whom a node holds."""
+    return RecordDict({"question": ConfigRecord({"salt": salt})})
+
+
+def roster_content(
+    users: NDArray[np.int64], clipped_samples: int, identities: NDArray[np.uint8] | None = None
+) -> RecordDict:
     """Which users a node holds, and how many of their samples were clipped into the declared bounds."""
-    return RecordDict(
-        {
-            "roster": ArrayRecord({"users": Array(users)}),
-            "facts": MetricRecord({"clipped_samples": clipped_samples}),
-        }
-    )
+    arrays = {"users": Array(users)} | ({} if identities is None else {"identities": Array(identities)})
+    return RecordDict({"roster": ArrayRecord(arrays), "facts": MetricRecord({"clipped_samples": clipped_samples})})
 
 
-def read_roster(message: Message) -> tuple[NDArray[np.int64], int]:
-    """Users and clipped samples in the reply to a query.
+def read_roster(message: Message) -> Holding:
+    """What the reply to a query says.
 
     Raises:
-        BadInput: the reply does not hold them.
+        BadInput: the reply does not follow the protocol.
     """
     try:
-        users = cast(ArrayRecord, message.content["roster"])["users"].numpy()
+        arrays = cast(ArrayRecord, message.content["roster"])
+        users = arrays["users"].numpy()
+        digests = arrays["identities"].numpy() if "identities" in arrays else None
         clipped = int(cast(MetricRecord, message.content["facts"])["clipped_samples"])  # type: ignore[arg-type]
     except MALFORMED as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
     if users.dtype.kind not in "iu" or users.ndim != 1:
         raise BadInput(f"a reply does not follow the protocol (users are {users.dtype} of shape {users.shape})")
-    return np.asarray(users, dtype=np.int64), clipped
+    if digests is not None and (digests.dtype != np.uint8 or digests.shape != (len(users), DIGEST_BYTES)):
+        raise BadInput(f"a reply does not follow the protocol (identities are {digests.dtype} of {digests.shape})")
+    return Holding(np.asarray(users, dtype=np.int64), clipped, cast("NDArray[np.uint8] | None", digests))
+
+
+def _read_salt(message: Message) -> bytes:
+    try:
+        return cast(bytes, message.content["question"]["salt"])
+    except MALFORMED as error:
+        raise BadInput(f"a query does not follow the protocol ({type(error).__name__})") from error
 
 
 def answer_message(
@@ -187,7 +218,9 @@ def answer_message(
         BadInput: the message asks for something the node cannot give.
     """
     if message.metadata.message_type == MessageType.QUERY:
-        return Message(roster_content(node.users, node.clipped_samples), reply_to=message)
+        users = node.users
+        digests = None if node.labels is None else node.identities(_read_salt(message))
+        return Message(roster_content(users, node.clipped_samples, digests), reply_to=message)
     users, computation = read_request(message)
     answer = node.compute(read_model(message) if model is None else model, users, computation)
     return Message(answer_content(answer, share=share), reply_to=message)

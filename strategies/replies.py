@@ -104,10 +104,10 @@ def _checked(
     read: Callable[[Message], Answer],
 ) -> Answer:
     """The reply's answer, if it is one to the question asked."""
+    if reply.has_error():  # first, for Flower itself may reply in place of a node
+        raise BadInput(f"its app failed: {reply.error.reason}")
     if users is None:
         raise BadInput("it was not asked, or answered twice")
-    if reply.has_error():
-        raise BadInput(f"its app failed: {reply.error.reason}")
     answer = read(reply)
     shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
     if answer.values.shape != shape or not np.array_equal(answer.users, users):

@@ -1,15 +1,17 @@
 """Who holds whom: which node answers for which user."""
 
 import logging
+import secrets
 import time
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from strategies.protocol import read_roster
+from strategies.protocol import Holding, read_roster, roster_question
 from userdp.errors import BadInput, RunFailed
+from userdp.identities import DIGEST_BYTES, repeated
 
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2
@@ -22,11 +24,22 @@ class Roster:
     Flower's node ids are random and nodes register one by one, so the roster asks every node which users it holds and
     waits for USERS, not for nodes: nothing trains on whoever happens to be there first.
 
+    Nobody may be two users. Where nodes know what their users are called, they say so by salted digests (a salt for
+    this roster alone) and a label that occurs twice, in one node or in two, ends the run; `userdp.identities` says what
+    that proves. Either every node with users does or none: comparing some with others would find nothing.
+
     Args:
         users: n, the public number of users.
+
+    Attributes:
+        require_identities: refuse nodes that do not know what their users are called, as data of real people demand.
     """
 
+    require_identities: bool = False
+
     def __init__(self, users: int) -> None:
+        self._salt = secrets.token_bytes(DIGEST_BYTES)
+        self._digests: list[NDArray[np.uint8]] = []
         self._owner = np.full(users, _NOBODY, dtype=np.int64)
         self._nodes: list[int] = []
         self.clipped_samples = 0
@@ -40,7 +53,8 @@ class Roster:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
         Raises:
-            RunFailed: two nodes claim one user, a node claims a user outside 0..n-1, or does not follow the protocol.
+            RunFailed: two nodes claim one user or hold one person, a node claims a user outside 0..n-1, does not say
+                who its users are though others do, or does not follow the protocol.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()
@@ -49,7 +63,7 @@ class Roster:
             if new:
                 asked.update(new)
                 left = max(_POLL_SECONDS, deadline - time.monotonic())
-                queries = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+                queries = [Message(roster_question(self._salt), node, MessageType.QUERY) for node in new]
                 for reply in grid.send_and_receive(queries, timeout=left):
                     self._enter(reply)
             if not self.absent or time.monotonic() >= deadline:
@@ -64,9 +78,10 @@ class Roster:
             log.warning("node %d could not say whom it holds: %s", node, reply.error.reason)
             return
         try:
-            users, clipped_samples = read_roster(reply)
+            holding = read_roster(reply)
         except BadInput as error:
             raise RunFailed(f"node {node} could not be asked whom it holds: {error}") from error
+        users = holding.users
         if users.size and (users.min() < 0 or users.max() >= len(self._owner)):
             raise RunFailed(
                 f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan is for {len(self._owner)} users"
@@ -75,9 +90,31 @@ class Roster:
             raise RunFailed(
                 f"node {node} claims a user that is claimed already: one user in two places has no guarantee"
             )
+        self._identify(node, holding)
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)
-        self.clipped_samples += clipped_samples
+        self.clipped_samples += holding.clipped_samples
+
+    def _identify(self, node: int, holding: Holding) -> None:
+        """Compare a node's people with those of the nodes before it."""
+        if not len(holding.users):
+            return
+        first = self.absent == len(self._owner)
+        named = holding.identities is not None
+        wanted = self.require_identities or (named if first else bool(self._digests))
+        if named != wanted:
+            raise RunFailed(
+                f"node {node} {'alone says' if named else 'does not say'} who its users are: whether somebody is in "
+                "two silos can only be told when every silo gives its users' labels"
+            )
+        if holding.identities is None:
+            return
+        self._digests.append(holding.identities)
+        if people := repeated(np.concatenate(self._digests)):
+            raise RunFailed(
+                f"node {node} holds {people} of its users twice or together with another silo: one person in two "
+                "places has no guarantee; leave these people in one silo only"
+            )
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""

@@ -7,6 +7,8 @@ import pytest
 
 from userdp.data.public import PUBLIC_DATASETS
 
+collect_ignore = ["lying_silo"]  # code of containers
+
 
 @pytest.fixture(scope="session")
 def public_cache() -> Path:

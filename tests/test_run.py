@@ -464,13 +464,13 @@ def test_writes_are_two_seconds_apart(tmp_path, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr("simulations.run_directory.time.monotonic", lambda: clock.now)
     files = RunDirectory(tmp_path)
-    files.progress([], np.zeros(1))
+    files.progress([], np.zeros(1), dict)
     clock.now += 1.9
-    files.progress([], np.ones(1))
+    files.progress([], np.ones(1), dict)
     with np.load(tmp_path / "model.npz") as arrays:
         assert arrays["x"] == 0
     clock.now += 0.2
-    files.progress([], np.ones(1))
+    files.progress([], np.ones(1), dict)
     with np.load(tmp_path / "model.npz") as arrays:
         assert arrays["x"] == 1
 

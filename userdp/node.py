@@ -1,5 +1,6 @@
 """A node: some users' data, and the answers it gives. Knows no network; the Flower side wraps it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from userdp.computations import Computation, Rows
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
 from userdp.errors import BadInput
+from userdp.identities import identities
 from userdp.problems.base import Problem, Vector
 
 MEMORY_BYTES = 1 << 29
@@ -42,9 +44,10 @@ class Node:
         users: rising indices, among the n users of the whole population, of those held by this node.
         rows: where each of them is in ``federation``; the same as ``users`` if not given. A silo with a table of its
             own, of which user 0 is user 300 of the population, gives ``users = 300 + rows``.
+        labels: what each of them is called, the same in every silo; None where nobody has a name (simulations).
 
     Raises:
-        BadInput: users that do not rise, or another number of rows than of users.
+        BadInput: users that do not rise, or another number of rows or labels than of users.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Node:
         federation: Federation,
         users: NDArray[np.int64],
         rows: NDArray[np.int64] | None = None,
+        labels: Sequence[str] | None = None,
     ) -> None:
         self.problem = problem
         self.users = np.asarray(users, dtype=np.int64)
@@ -61,12 +65,27 @@ class Node:
         self._rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
         if self._rows.shape != self.users.shape:
             raise BadInput(f"{len(self._rows)} rows are given for {len(self.users)} users: one row a user")
+        if labels is not None and len(labels) != len(self.users):
+            raise BadInput(f"{len(labels)} labels are given for {len(self.users)} users: one label a user")
+        self.labels = labels
         self._federation = federation
         self._local: ColumnarFederation | None = None
         self.clipped_samples = 0
         if len(self.users) and int(federation.sizes[self._rows].sum()) * federation.sample_bytes <= MEMORY_BYTES:
             bounded, self.clipped_samples = problem.bound(federation.block(self._rows))
             self._local = ColumnarFederation(bounded)
+
+    def identities(self, salt: bytes) -> NDArray[np.uint8]:
+        """(U, 16) salted digests of the labels; see `userdp.identities`.
+
+        Raises:
+            BadInput: nobody has a label here, or the salt is no 16 to 64 bytes.
+        """
+        if self.labels is None:
+            raise BadInput("this node does not know what its users are called")
+        if not 16 <= len(salt) <= 64:
+            raise BadInput(f"the salt must be 16 to 64 bytes, got {len(salt)}")
+        return identities(self.labels, salt)
 
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
         """The computation's rows (or their sum) for ``users``, block by block.

@@ -18,14 +18,16 @@ radius rho where they write 1/tau. The ramp kernel is ours.
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
 from userdp.estimators.robust import Rows, coordinate_median
+
+if TYPE_CHECKING:
+    import torch
 
 _TILE = 2048
 """Rows and columns of a tile of distances: 32 MiB of float64."""
@@ -132,6 +134,8 @@ def concentration_score(rows: Rows, kernel: Kernel) -> float:
 
 def _all_pairs(rows: Rows, kernel: Kernel) -> float:
     """Sum of phi over all pairs i < j, tile by tile, each pair once."""
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
     points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
     total = 0.0
     for first in range(0, len(points), _TILE):
@@ -149,6 +153,8 @@ def _ramp_pairs(rows: Rows, center: NDArray[np.float64], kernel: RampKernel) -> 
     phi = 0 when ``|r_i - r_j| >= rho``. In rising order of r, the undecided partners j > i of each i are
     consecutive, and both their ends are found by bisection.
     """
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
     deviations = _deviations(rows, center)
     order = np.argsort(deviations, kind="stable")
     deviations = deviations[order]
@@ -165,8 +171,10 @@ def _ramp_pairs(rows: Rows, center: NDArray[np.float64], kernel: RampKernel) -> 
     return certain + _undecided_pairs(points, first, last, kernel)
 
 
-def _undecided_pairs(points: torch.Tensor, first: NDArray[np.intp], last: NDArray[np.intp], kernel: Kernel) -> float:
+def _undecided_pairs(points: "torch.Tensor", first: NDArray[np.intp], last: NDArray[np.intp], kernel: Kernel) -> float:
     """Sum of phi over pairs (i, j) with ``first[i] <= j < last[i]``, in tiles that hold some such pair."""
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
     total = 0.0
     for start in range(0, len(points), _TILE):
         stop = min(start + _TILE, len(points))
@@ -185,8 +193,10 @@ def _undecided_pairs(points: torch.Tensor, first: NDArray[np.intp], last: NDArra
     return total
 
 
-def _distances(left: torch.Tensor, right: torch.Tensor) -> Distances:
+def _distances(left: "torch.Tensor", right: "torch.Tensor") -> Distances:
     """(L, R) sup-norm distances."""
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
     return np.asarray(torch.cdist(left, right, p=torch.inf).numpy())
 
 

@@ -8,7 +8,6 @@ Optimal Rates" (2024) and Lowy, Liu, Asi, "Faster Algorithms for User-Level Priv
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
@@ -29,6 +28,8 @@ def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int
     """
     if rows.ndim != 2 or rows.size == 0 or not np.isfinite(rows).all():
         raise BadInput("rows must be a non-empty matrix of finite numbers: sanitise them first")
+    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
+
     points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
     counts = np.zeros(len(rows), dtype=np.int64)
     for first in range(0, len(points), _TILE):

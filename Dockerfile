@@ -1,0 +1,47 @@
+# The one image of the demo: coordinator, silos and the one-shot jobs differ by their command alone.
+#
+# Build arguments, for a machine that needs others than the usual:
+#   BASE                    a Debian-like image with Python 3.11 or 3.12
+#   TORCH                   what to ask pip for; a build for the CPU is taken where the index has one
+#   PIP_INDEX_URL, PIP_EXTRA_INDEX_URL   package indexes, as pip itself understands them
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS packages
+ARG TORCH=torch==2.13.0
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN python -m venv /opt/userdp
+ENV PATH=/opt/userdp/bin:$PATH
+COPY constraints.txt ./
+# torch first: whatever else is installed must not choose another torch.
+RUN pip install --quiet -c constraints.txt ${TORCH}
+COPY pyproject.toml ./
+# Every dependency but Ray, which only simulations need: nodes are containers here.
+RUN python -c 'import tomllib; print(*(entry.replace("[simulation]", "") for entry in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not entry.startswith("ray")), sep="\n")' > requirements.txt \
+    && pip install --quiet -c constraints.txt -r requirements.txt
+# Headers and tests of libraries are of no use to a container that compiles nothing.
+RUN cd /opt/userdp/lib/python3*/site-packages \
+    && rm -rf torch/include torch/share torch/test pyarrow/include pyarrow/tests pandas/tests \
+    && find . -name '*.a' -delete
+
+FROM ${BASE}
+ENV PATH=/opt/userdp/bin:$PATH \
+    PYTHONUNBUFFERED=1 PYTHONPATH=/app \
+    HOME=/tmp FLWR_HOME=/tmp/flwr MPLCONFIGDIR=/tmp/matplotlib \
+    FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+# Volumes take over the owner of the folder that they are first mounted on. SILOS: the most silos there may be.
+ARG SILOS=9
+RUN useradd --system --no-create-home --uid 10001 userdp \
+    && mkdir -p /keys/superlink /keys/gate /keys/coordinator /results \
+    && for k in $(seq ${SILOS}); do mkdir -p "/keys/node-$k" "/keys/app-$k" "/data/silo-$k"; done \
+    && chown -R userdp /keys /data /results
+COPY --from=packages /opt/userdp /opt/userdp
+WORKDIR /app
+COPY pyproject.toml LICENSE README.md ./
+COPY userdp userdp
+COPY strategies strategies
+COPY simulations simulations
+USER userdp
+CMD ["python", "-m", "simulations.deployment"]

@@ -1,0 +1,112 @@
+"""The jobs of a deployment, one verb each; exit code 1 when a job fails, 2 for bad input."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from userdp.errors import BadInput, UserdpError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+Config = Annotated[Path, typer.Option(help="Configuration of the run.")]
+Overrides = Annotated[str, typer.Option(metavar="KEY=VALUE;...", help="Overrides, separated by ';'.")]
+Folder = Annotated[Path, typer.Option(help="Folder to make.")]
+Silos = Annotated[int, typer.Option(min=1, help="Number of silos.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: for a closed test bench alone.")]
+Keys = Annotated[Path, typer.Option(help="Folder with this party's keys.")]
+
+
+@app.command()
+def keys(
+    output: Annotated[Path, typer.Option(help="Folder in which every party gets a folder.")],
+    silos: Silos = 3,
+    host: Annotated[list[str] | None, typer.Option(help="Further name or address of the gate; repeatable.")] = None,
+) -> None:
+    """Make a throw-away authority, certificates and keys of every party; keys that are still good stay."""
+    from simulations.deployment.keys import make_keys  # noqa: PLC0415
+
+    made = make_keys(output, silos, tuple(host or ()))
+    typer.echo(f"keys: {'made for' if made else 'kept of'} {silos} silos in {output}")
+
+
+@app.command()
+def split(config: Config, output: Folder, silos: Silos = 3, overrides: Overrides = "") -> None:
+    """Deal the users of one data set to silos: a rehearsal."""
+    from simulations.config import load_config  # noqa: PLC0415
+    from simulations.flower import separated  # noqa: PLC0415
+    from simulations.silos import split as deal  # noqa: PLC0415
+
+    counts = deal(load_config(config, separated(overrides)), [output / f"silo-{silo + 1}" for silo in range(silos)])
+    typer.echo(f"silos: {', '.join(map(str, counts))} users in {output}")
+
+
+@app.command()
+def prepare(
+    config: Config,
+    output: Folder,
+    first_user: Annotated[int, typer.Option(min=0, help="Number of this silo's first user among all.")],
+    overrides: Overrides = "",
+) -> None:
+    """Make one silo's folder from its own table."""
+    from simulations.config import load_config  # noqa: PLC0415
+    from simulations.flower import separated  # noqa: PLC0415
+    from simulations.silos import prepare as make  # noqa: PLC0415
+
+    users = make(load_config(config, separated(overrides)), output, first_user)
+    typer.echo(f"silo: users {first_user} to {first_user + users - 1} in {output}")
+
+
+@app.command()
+def superlink(keys: Keys = Path("/keys"), insecure: Insecure = False) -> None:
+    """Run Flower's SuperLink, its state in memory, and register the silos' public keys with it."""
+    from simulations.deployment.superlink import serve  # noqa: PLC0415
+
+    raise typer.Exit(serve(None if insecure else keys))
+
+
+@app.command()
+def gate(
+    superlink: str = "superlink:8000", port: int = 8000, keys: Keys = Path("/keys"), insecure: Insecure = False
+) -> None:
+    """Let silos through to the SuperLink, but only to what SuperNodes need."""
+    from simulations.deployment.gate import serve  # noqa: PLC0415
+
+    serve(superlink, port, None if insecure else keys)
+
+
+@app.command()
+def submit(
+    config: Annotated[str, typer.Option(help="Configuration, relative to the app's folder.")],
+    application: Annotated[Path, typer.Option("--app", help="The Flower app.")] = Path("/app"),
+    superlink: str = "superlink:8000",
+    results: Annotated[Path, typer.Option(help="Where the ServerApp writes; this process must see it too.")] = Path(
+        "/results"
+    ),
+    output: Annotated[Path, typer.Option(help="Where the results of this run are copied to.")] = Path("/out"),
+    overrides: Overrides = "",
+    keys: Keys = Path("/keys"),
+    insecure: Insecure = False,
+) -> None:
+    """Submit a run, show its log, wait for its end, copy its files; exit code 0 if and only if it went well."""
+    from simulations.deployment.submit import Submission  # noqa: PLC0415
+
+    link = (superlink, None if insecure else keys)
+    raise typer.Exit(Submission(application, config, overrides, results).run(*link, output))
+
+
+def main() -> None:
+    """Run a job; errors are sentences."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        app()
+    except UserdpError as error:
+        typer.secho(f"userdp: {error}", err=True)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
+if __name__ == "__main__":
+    main()

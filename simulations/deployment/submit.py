@@ -1,0 +1,127 @@
+"""Submit a run to a SuperLink, wait for its end, bring its files.
+
+`flwr run --stream` alone ends with exit code 0 whatever became of the run.
+"""
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from simulations.deployment.link import Link
+from simulations.run_directory import FILES
+from userdp.errors import BadInput, RunFailed
+
+log = logging.getLogger("userdp.submit")
+_POLL_SECONDS = 15.0
+_PAUSE_SECONDS = 2.0
+_PATIENCE_SECONDS = 60.0
+_NEEDED = ("model.npz", "result.json", "guarantee.json", "report.html")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is to be run.
+
+    Attributes:
+        app: folder of the Flower app.
+        config: configuration file, relative to that folder.
+        overrides: of the configuration, separated by ";".
+        results: folder that the ServerApp writes to under this very path; runs get folders of their own in it.
+    """
+
+    app: Path
+    config: str
+    overrides: str
+    results: Path
+
+    def run(self, superlink: str, keys: Path | None, output: Path) -> int:
+        """Submit, follow, copy.
+
+        Returns:
+            0 if the run completed and left all its files, 1 otherwise; what there is gets copied in any case.
+
+        Raises:
+            BadInput: the output folder cannot be written.
+            RunFailed: the SuperLink does not take the run.
+        """
+        if not os.access(output, os.W_OK):
+            raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
+        link = Link(superlink, keys)
+        folder = self.results / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+        number = self._submit(link, folder)
+        log.info("run %s is submitted; its files go to %s", number, folder)
+        return bring(folder, output, follow(link, number))
+
+    def _submit(self, link: Link, folder: Path) -> str:
+        settings = {"config": self.config, "overrides": self.overrides, "output": str(folder), "deployed": True}
+        path = link.home / "run-config.toml"
+        path.write_text(tomli_w.dumps(settings), encoding="utf-8")
+        answer = link.ask("run", str(self.app), "LINK", "--run-config", str(path))
+        return str(answer["run-id"])
+
+
+def follow(link: Link, number: str) -> str:
+    """Wait for the end of a run; what became of it.
+
+    Its log is shown meanwhile. A SuperLink that does not answer, or does not know the run any more, is asked again for
+    a minute.
+    """
+    command, environment = link.command("log", number, "LINK", "--stream")
+    log_shown = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        return _status(link, number, log_shown)
+    finally:
+        log_shown.terminate()
+        log_shown.wait()
+
+
+def _status(link: Link, number: str, log_shown: subprocess.Popen[bytes]) -> str:
+    heard = time.monotonic()
+    while True:
+        # The log ends with the run: to ask more often would take the processor that the run needs.
+        with suppress(subprocess.TimeoutExpired):
+            log_shown.wait(_POLL_SECONDS)
+        try:
+            entry = link.ask("ls", "LINK", "--run-id", number)["runs"][0]
+        except (RunFailed, LookupError) as error:
+            if time.monotonic() - heard > _PATIENCE_SECONDS:
+                return f"lost: the SuperLink restarted or is gone ({error})"
+        else:
+            heard = time.monotonic()
+            if str(entry["status"]).startswith("finished"):
+                return str(entry["status"])
+        if log_shown.poll() is not None:
+            time.sleep(_PAUSE_SECONDS)
+
+
+def bring(folder: Path, output: Path, status: str) -> int:
+    """Copy a run's files in place of those of an earlier run, and say what they hold.
+
+    Returns:
+        0 if the run completed and its files are all there, 1 otherwise.
+    """
+    for name in FILES:
+        (output / name).unlink(missing_ok=True)
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, output / name)
+    missing = [name for name in _NEEDED if not (output / name).is_file()]
+    result = {} if "result.json" in missing else json.loads((output / "result.json").read_text(encoding="utf-8"))
+    if "guarantee.json" not in missing:
+        promised = json.loads((output / "guarantee.json").read_text(encoding="utf-8"))
+        log.info("guarantee: %s", promised["sentence"])
+    if status == "finished:completed" and not missing and "error" not in result:
+        log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)
+        return 0
+    why = result.get("error") or (f"it left no {', '.join(missing)}" if missing else "its log says why")
+    print(f"userdp: the run failed ({status}): {why}", file=sys.stderr, flush=True)
+    return 1

@@ -1,0 +1,117 @@
+"""The compose file of this checkout under test: a project of its own, and runs submitted to it."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = "userdp-test"
+
+
+def engine_answers() -> bool:
+    """Whether there is a container engine with Compose."""
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, timeout=30, check=False)
+        compose = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and compose.returncode == 0
+
+
+class Containers:
+    """A compose project.
+
+    Args:
+        output: where runs leave their files.
+        files: further compose files, overriding the checkout's.
+        environment: variables that the compose file reads.
+    """
+
+    def __init__(self, output: Path, *files: str, environment: Mapping[str, str] | None = None) -> None:
+        self.output = output
+        self.compose = ["docker", "compose", "-p", PROJECT]
+        for file in ("docker-compose.yml", *files):
+            self.compose += ["-f", str(ROOT / file)]
+        self.environment = os.environ | {"OUTPUT": str(output)} | dict(environment or {})
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """A compose command, its output in a pipe."""
+        return subprocess.Popen(
+            [*self.compose, *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def call(self, *arguments: str, timeout: float = 300, check: bool = True) -> str:
+        """The output of a compose command."""
+        process = self.start(*arguments)
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+        assert not check or process.returncode == 0, said
+        return said
+
+    def submit(self, overrides: str) -> "Run":
+        """Submit a run to the services that are up."""
+        variables = ["-e", f"OVERRIDES={overrides}"]
+        return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), self.rounds("node-1"))
+
+    def rounds(self, node: str) -> int:
+        """How many train messages a SuperNode has received since it was made."""
+        return self.call("logs", "--no-color", node).count("Receiving: train")
+
+    def wait_for(self, text: str, *services: str, timeout: float = 300) -> None:
+        """Return once every service's log holds the text."""
+        deadline = time.monotonic() + timeout
+        for service in services:
+            while text not in self.call("logs", "--no-color", service):
+                assert time.monotonic() < deadline, f"{service} never said {text!r}"
+                time.sleep(1)
+
+    def engine(self, *arguments: str) -> str:
+        """The output of an engine's command."""
+        done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def container(self, service: str) -> str:
+        """A service's container."""
+        return f"{PROJECT}-{service}-1"
+
+
+class Run:
+    """A submitted run.
+
+    Args:
+        containers: where it runs.
+        process: the one-shot.
+        before: train messages that node 1 had received before.
+    """
+
+    def __init__(self, containers: Containers, process: subprocess.Popen[str], before: int) -> None:
+        self._containers, self._process, self._before = containers, process, before
+
+    def wait_for_round(self, number: int, timeout: float = 300) -> None:
+        """Return once round ``number`` has reached node 1."""
+        deadline = time.monotonic() + timeout
+        while self._containers.rounds("node-1") < self._before + number:
+            assert self._process.poll() is None, self._process.communicate()[0]
+            assert time.monotonic() < deadline, f"round {number} did not begin"
+            time.sleep(1)
+
+    def end(self, timeout: float = 500) -> tuple[int, str, dict, dict]:
+        """Exit code, what was shown, result.json, guarantee.json."""
+        try:
+            said, _ = self._process.communicate(timeout=timeout)
+        finally:
+            self._process.kill()
+        files = [self._containers.output / name for name in ("result.json", "guarantee.json")]
+        result, guarantee = (json.loads(path.read_text()) if path.is_file() else {} for path in files)
+        return self._process.returncode, said, result, guarantee
