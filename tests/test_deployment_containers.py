@@ -183,6 +183,17 @@ def test_a_silo_can_neither_register_keys_nor_start_runs(federation):
     assert "is not for silos" in federation.call("logs", "--no-color", "gate")
 
 
+def test_noise_comes_from_the_operating_system_unless_a_rehearsal_asks_for_a_seed(federation):
+    models = []
+    for _ in range(2):
+        code, said, _, guarantee = federation.submit(overrides(1).removeprefix(f"{SEEDED}; ")).end()
+        assert code == 0, said
+        assert guarantee["noise"].startswith("secure (the operating system's randomness")
+        assert not any("seed" in assumption for assumption in guarantee["assumptions"])
+        models.append(np.load(federation.output / "model.npz")["x"])
+    assert (models[0] != models[1]).all()
+
+
 def test_a_silo_that_sends_nan_a_wrong_shape_or_more_users_is_missing_and_the_guarantee_holds(federation):
     (federation.lies / "kind").write_text("nan,shape,more")
     settings = overrides(3)
