@@ -25,7 +25,7 @@ RUN python -c 'import tomllib; print(*(entry.replace("[simulation]", "") for ent
 RUN python -m pip uninstall --quiet --yes pip \
     && cd /opt/userdp/lib/python3*/site-packages \
     && rm -rf torch/include torch/share torch/test torch/bin/test_* torch/bin/*Test torch/bin/protoc* pyarrow/include \
-    && rm -f pyarrow/*flight* pyarrow/*substrait* pyarrow/libarrow_s3* pyarrow/_s3fs* \
+    && rm -f pyarrow/*flight* pyarrow/libarrow_s3* pyarrow/_s3fs* \
     && for name in matplotlib networkx pandas pyarrow scipy sympy; do \
            find "$name" -type d -name tests -prune -exec rm -rf {} +; \
        done \
