@@ -178,7 +178,7 @@ class GeneralisedLinear(Problem):
         pull_norm, safety = float(np.linalg.norm(pull)), (self.dimension + 8) * np.finfo(float).eps
         for users, part, features, scores in self._pieces(x, block):
             slopes = self.family.slopes(scores, targets_of(part))
-            lengths = np.abs(slopes) * np.sqrt(np.einsum("ij,ij->i", features, features) + self.intercept)
+            lengths = np.abs(slopes) * np.sqrt(np.vecdot(features, features) + self.intercept)
             cross = 2.0 * self.ridge * slopes * scores if self.ridge else 0.0
             squares = lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2
             factors = clip_factors(squares, clip_norm)
