@@ -53,7 +53,7 @@ class HeavyTailedRegression(WithParameter):
         require_number("noise_deviation", self.noise_deviation, 0.0)
         if self.spherical and not isinstance(self._feature, (Normal, StudentT)):
             raise BadInput(f"spherical = true needs feature_law normal or student_t, got {self.feature_law}")
-        _ = self._noise  # refuses a shape out of range
+        _ = self._feature, self._noise  # refuse shapes out of range
 
     @cached_property
     def _feature(self) -> Law:

@@ -229,7 +229,7 @@ class LogNormal(Law):
 
     def survival(self, t: float) -> float:
         """A normal tail."""
-        return float(ndtr(self.shape / 2 - math.log1p(t) / self.shape)) if t > -1 else 1.0
+        return float(ndtr(-self.shape / 2 - math.log1p(t) / self.shape)) if t > -1 else 1.0
 
     def _moment(self, order: float) -> float:
         s = self.shape
