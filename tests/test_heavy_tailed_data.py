@@ -1,6 +1,7 @@
 """Heavy-tailed laws and regressions: exactly centred, of the moments they declare, with the optimum they name."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from simulations.build import build_problem, load_datasets
+from simulations.comparison_config import load_comparison
 from simulations.config import parse_config
 from simulations.evaluation import Evaluation, main_metric
 from userdp.data import (
@@ -38,6 +40,7 @@ REFERENCES = {
 }
 every_law = pytest.mark.parametrize("name", LAWS)
 INF = math.inf
+CONFIGS = Path(__file__).resolve().parents[1] / "simulations" / "configs"
 
 
 def everything(population, users=4000, samples=25, seed=3) -> Block:
@@ -411,6 +414,24 @@ def test_gradient_moments_that_do_not_exist_are_refused():
         population.gradient_moment(2.0, 2.5, 1.0)
     with pytest.raises(BadInput, match="one parameter"):
         HeavyTailedLinear(dimension=2, heterogeneity=0.1).gradient_moment(2.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_shipped_comparisons_declare_moments_that_are_true_and_no_larger_than_they_must_be(order):
+    comparison = load_comparison(CONFIGS / f"heavy-tailed-p{order}.toml")
+    cell = next(cell for cell in comparison.cells if cell.strategy == "sample_clipped_sgd")
+    settings_ = cell.config()
+    options, population, problem = cell.raw["strategy"], settings_.data.recipe, build_problem(settings_)
+    assert options["moment_order"] == order
+    # The gradient is x - z: Minkowski, with the corner of the domain that is farthest from the mean.
+    mean = SyntheticFederation(population, 1).population_mean
+    farthest = np.linalg.norm(problem.domain.radius + np.abs(mean))
+    needed = population.directional_moment(order) + farthest
+    assert needed <= options["moment"] <= 1.01 * needed
+    with pytest.raises(BadInput, match="moments of orders"):
+        population.directional_moment(order + 0.2)
+    start = problem.excess_risk(problem.initial(), SyntheticFederation(population, 1))
+    assert start == pytest.approx(0.125, rel=1e-6)
 
 
 @pytest.mark.parametrize(
