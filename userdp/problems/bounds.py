@@ -139,6 +139,8 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
     """
     finite_range(block)
     features = cast(Floats, block.features)
+    if math.isinf(norm):
+        return features, np.zeros(block.samples, dtype=bool)
     ones = np.ones(features.shape[1])
     norms = np.concatenate([np.abs(values, out=values) @ ones for _, _, values in float64_parts(block)])
     changed = np.asarray(norms > norm)
