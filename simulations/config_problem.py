@@ -229,7 +229,7 @@ class LpRegressionSection(_TargetRange, _GeneralisedLinear):
     """Settings of `userdp.problems.LpRegression`."""
 
     kind: Literal["lp_regression"]
-    certificate: ClassVar[str] = "A1, A2 (Hoelder, not smooth, for order < 2)"
+    certificate: ClassVar[str] = "A1, A2; below order 2 Hoelder instead of A3, and no A4"
     summary: ClassVar[str] = LpRegression.summary
     order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error, which the loss is.")
 
