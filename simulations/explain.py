@@ -58,10 +58,13 @@ NUMBERS = {
 
 METRICS = {
     "excess_risk": "expected loss above the best possible model, exact",
+    "excess_loss": "loss on held-out users above that of the known optimum on the same samples",
     "test_loss": "loss on held-out users",
+    "distance": "l2 distance of the model to the known optimum",
     "accuracy": "share predicted correctly",
     "log_loss": "loss of predicted probabilities",
     "squared_error": "mean squared error of predictions",
+    "absolute_error": "mean absolute error of predictions",
     "deviance": "Poisson deviance",
 }
 """Metric -> what it means."""
