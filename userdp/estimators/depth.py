@@ -8,7 +8,6 @@ two dimensions, by an ascent with restarts elsewhere, whose answer is feasible a
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,10 @@ _CHUNK = 1 << 20
 
 _PLANE_LIMIT = 400
 """More points than this in the plane are searched by ascent, since the exact search takes k^3 products."""
+
+
+_POOL = 128
+"""Random directions looked at for each start chosen among them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def order_statistic(points: Points, directions: Points, rank: int) -> NDArray[np
 
 
 def reach(
-    points: Points, share: float, rng: np.random.Generator, restarts: int = 4, hint: Vector | None = None
+    points: Points, share: float, rng: np.random.Generator, restarts: int = 8, hint: Vector | None = None
 ) -> Reach:
     """The largest s, and its direction, such that a ``share`` of the points has projections of at least s.
 
@@ -68,7 +71,8 @@ def reach(
         points: (k, d), relative to the centre.
         share: phi in (0, 1].
         rng: of random starts; not used where the search is exact.
-        restarts: random starts, beside the mean, the median, the leading singular vectors and ``hint``.
+        restarts: starts chosen from many random directions and the points' own, beside the mean, the median, the
+            leading singular vectors and ``hint``.
         hint: (d,) one more start.
 
     Raises:
@@ -131,14 +135,15 @@ def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int,
     centred = points - points.mean(axis=0)
     axes = np.linalg.svd(centred, full_matrices=False)[2][:3]
     starts = [points.mean(axis=0)[None], np.median(points, axis=0)[None], axes, -axes]
-    starts += [rng.standard_normal((restarts, points.shape[1]))]
     if hint is not None:
         starts.insert(0, hint[None])
+    # Many directions are looked at, the best few of them climbed from.
+    pool = _unit_rows(np.concatenate([points, rng.standard_normal((_POOL * restarts, points.shape[1]))]))
+    pool = pool[np.argsort(-order_statistic(points, pool, rank), kind="stable")[:restarts]]
     # A start of no length says nothing; there are always the singular vectors.
-    directions = _unit_rows(np.concatenate(starts))
-    order = np.argsort(-order_statistic(points, directions, rank), kind="stable")
+    directions = np.concatenate([_unit_rows(np.concatenate(starts)), pool])
     best = Reach(-math.inf, directions[0])
-    for direction in directions[order]:
+    for direction in directions:
         found = ascend(points, direction, rank)
         best = found if found.distance > best.distance else best
     return best if basis is None else Reach(best.distance, basis @ best.direction)
