@@ -54,6 +54,7 @@ OPTIONS = {
     "robust_rounds": {"radius": 1.0, "rounds": 2},
     "outlier_removal": {"rounds": 2},
     "sample_clipped_sgd": {"rounds": 3},
+    "iterative_mean_sgd": {"rounds": 3},
     **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
 """What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""

@@ -87,7 +87,7 @@ class Node:
         ids = self._rows[positions] if self._local is None else positions
         max_users = max(1, ROW_BYTES // (8 * self.problem.dimension))
         for where, block in source.blocks(ids, max_users=max_users):
-            rows, bad = computation(self.problem, x, self._bounded(block))
+            rows, bad = computation.part(where)(self.problem, x, self._bounded(block))
             non_finite += bad
             if computation.noise is not None:
                 rows = rows + computation.noise.draw(users[where], rows.shape[1])

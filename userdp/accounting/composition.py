@@ -131,8 +131,8 @@ def step_budget(epsilon: float, delta: float, steps: int) -> tuple[float, float]
     """A budget for each of ``steps`` steps whose `advanced_composition` stays within (epsilon, delta), epsilon <= 1.
 
     ``(epsilon / (2 sqrt(2 k ln(2/delta))), delta / (2 k))`` with slack delta / 2. Proof: the first summand is
-    epsilon / 2. With e0 the step's epsilon, ``e0 <= 1 / (2 sqrt(2 ln 2)) < 0.43`` gives ``e^e0 - 1 <= 1.25 e0``, so the
-    second is at most ``1.25 epsilon^2 / (8 ln(2/delta)) < epsilon / 4``. The deltas add up to ``delta / 2 + delta / 2``.
+    epsilon / 2. With e0 the step's epsilon, ``e0 <= 1 / (2 sqrt(2 ln 2)) < 0.43`` gives ``e^e0 - 1 <= 1.25 e0``, so
+    the second is at most ``1.25 epsilon^2 / (8 ln(2/delta)) < epsilon / 4``. The deltas add up to delta.
 
     Raises:
         BadInput: an epsilon outside (0, 1], a delta outside (0, 1), or no step.

@@ -2,7 +2,7 @@
 
 Source: Zhao, Wu, Liu, Wang, Fan, Li, "Differential Private Stochastic Optimization with Heavy-tailed Data: Towards
 Optimal Rates", Algorithms 2 and 3. Samples X have a directional moment ``E |<u, X>|^p <= M^p`` for every unit u, raw
-and not centred. Relation: one sample is replaced; n is public. Numbers that the paper leaves open are ours, and said so.
+and not centred. Relation: one sample is replaced; n is public. Numbers that the paper leaves open are ours, as said.
 """
 
 import math
@@ -131,7 +131,7 @@ def group_radius(samples: int, dimension: int, order: float, rho: float, moment:
 
 
 def paper_groups(failure: float) -> int:
-    """k of the paper's proof: ``800 ln(1/beta)``, rounded up, for a chance beta of failure.
+    """The number of groups in the paper's proof: ``800 ln(1/beta)``, rounded up, for a chance beta of failure.
 
     Raises:
         BadInput: a chance outside (0, 1).
@@ -204,8 +204,8 @@ def deep_centre(
         points: (k, d).
         share: phi in (0.1, 0.9].
         steps: t_c at most; the iteration stops when no direction has that share beyond the centre.
-        start: (d,) not depending on private data, or only on what was released; the points' coordinate-wise median (which
-            is released when they are) if not given.
+        start: (d,) not depending on private data, or only on what was released; the points' coordinate-wise median if
+            not given.
         rng: of random starts in three dimensions and more; a fixed one if not given.
         restarts: see `reach`.
 
@@ -218,7 +218,8 @@ def deep_centre(
         raise BadInput(f"steps = {steps}: must be at least 1")
     rng = np.random.default_rng(0) if rng is None else rng
     centre = np.median(points, axis=0) if start is None else np.array(start, dtype=np.float64)
-    visited, found = [], []
+    visited: list[Vector] = []
+    found: list[Reach] = []
     for _ in range(steps):
         step = reach(points - centre, share, rng, restarts, found[-1].direction if found else None)
         visited.append(centre)

@@ -126,7 +126,7 @@ def iterative_descent(
     *Formal guarantees.* "parallel": T rounds of rho / T on each group compose to rho-zCDP. By shuffling: each round is
     (e, d)-DP with the `step_budget` of T rounds, which compose to (epsilon, delta) by advanced composition.
 
-    With "parallel" (ours), R and T follow rho / k, the rho of the mean of all groups. By shuffling they are the paper's,
+    With "parallel" (ours), R and T follow rho / k, that of the mean of all groups. By shuffling they are the paper's,
     ``R = sqrt(d) (n epsilon / sqrt(d))^(1/p)`` and ``T = n^2 epsilon^2 / (d R^2)``, which ignore delta.
 
     Args:
