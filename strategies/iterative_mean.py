@@ -32,7 +32,7 @@ class IterativeMeanOptions(HeavyTailedOptions):
     share: float = Field(
         0.5, gt=0.1, le=0.9, description="Share of groups that must lie beyond the centre for it to move; 0.9: paper's."
     )
-    inner_steps: int = Field(100, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
+    inner_steps: int = Field(50, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
     accounting: Literal["auto", "parallel", "calibrated_shuffle", "paper_shuffle"] = Field(
         "auto",
         description="parallel: a sample is in one group; the shuffles also count that its group is secret (from about "
