@@ -79,7 +79,7 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
         each = calibrate_steps(epsilon, delta, rounds, each_delta)
     # For one sample, so that a group of `together` gets (each, each_delta): the inverse of `group_privacy`.
     sample_delta = each_delta * math.expm1(each / together) / math.expm1(each)
-    rho = group_rho(each / together, sample_delta, groups, accounting)
+    rho = group_rho(each / together, sample_delta, groups, accounting, "exact")
     return Spending(accounting, rho, Cost(test_epsilon=each, test_delta=each_delta))
 
 

@@ -29,10 +29,14 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from userdp.accounting.composition import rho_for, zcdp_to_epsilon_simple
+from userdp.accounting.costs import calibrate_noise
 from userdp.errors import BadInput
 
 GroupAccounting = Literal["parallel", "calibrated_shuffle", "paper_shuffle"]
 GROUP_ACCOUNTING: tuple[GroupAccounting, ...] = ("parallel", "calibrated_shuffle", "paper_shuffle")
+
+Form = Literal["exact", "tight", "paper"]
+"""From (epsilon, delta) to rho: of the least Gaussian noise there is, or by zCDP as `rho_for` has it."""
 
 _SPLITS = (0.1, 0.5, 0.9, 0.99)
 """Shares of delta that are tried for the amplification itself; the rest is for the randomisers."""
@@ -100,12 +104,12 @@ def paper_group_rho(epsilon: float, delta: float, groups: int) -> float:
     return epsilon**2 * groups / (64 * math.exp(4) * math.log(8 / delta) * bracket**2)
 
 
-def calibrated_group_rho(epsilon: float, delta: float, groups: int) -> float:
+def calibrated_group_rho(epsilon: float, delta: float, groups: int, form: Form = "tight") -> float:
     """The largest rho of each group that the amplification theorem, solved numerically, allows.
 
-    Each group's release is (e, d)-DP with ``e = rho + 2 sqrt(rho ln(1/d))`` and ``d = (delta - delta') / (1.5 k
-    (e^epsilon + 1))``, so that `shuffled` with slack delta' never exceeds delta; e is the largest that it maps to
-    epsilon or less.
+    Each group's release is (e, d)-DP with ``d = (delta - delta') / (1.5 k (e^epsilon + 1))``, so that `shuffled` with
+    slack delta' never exceeds delta; e is the largest that it maps to epsilon or less, and rho follows from (e, d) by
+    ``form``: "exact" is the smallest Gaussian noise that is (e, d)-DP, the others go through zCDP.
 
     Raises:
         BadInput: a budget out of range, or too few groups for any amplification; the least number is printed.
@@ -113,7 +117,7 @@ def calibrated_group_rho(epsilon: float, delta: float, groups: int) -> float:
     _check(groups, delta)
     if not 0 < epsilon < math.inf:
         raise BadInput(f"epsilon = {epsilon}: must be a positive number")
-    found = max(_calibrated(epsilon, delta, groups, share * delta) for share in _SPLITS)
+    found = max(_calibrated(epsilon, delta, groups, share * delta, form) for share in _SPLITS)
     if found == 0:
         least = math.ceil(16 * math.log(4 / (_SPLITS[-1] * delta)))
         raise BadInput(
@@ -123,7 +127,7 @@ def calibrated_group_rho(epsilon: float, delta: float, groups: int) -> float:
     return found
 
 
-def _calibrated(epsilon: float, delta: float, groups: int, slack: float) -> float:
+def _calibrated(epsilon: float, delta: float, groups: int, slack: float, form: Form) -> float:
     """The largest rho at one split of delta; 0 where nothing is amplified."""
     ceiling = math.log(groups / (16 * math.log(4 / slack))) if groups > 16 * math.log(4 / slack) else 0.0
     if ceiling <= 0:
@@ -138,7 +142,12 @@ def _calibrated(epsilon: float, delta: float, groups: int, slack: float) -> floa
 
     if excess(ceiling) > 0:
         ceiling = float(brentq(excess, 0.0, ceiling, xtol=1e-15, rtol=1e-12)) * (1 - 1e-11)
-    return rho_for(ceiling, each)
+    return _converted(ceiling, each, form)
+
+
+def _converted(epsilon: float, delta: float, form: Form) -> float:
+    """The rho of a Gaussian that is (epsilon, delta)-DP."""
+    return rho_for(epsilon, delta, form) if form != "exact" else 1 / (2 * calibrate_noise(epsilon, delta, 1) ** 2)
 
 
 def group_rho(
@@ -146,7 +155,7 @@ def group_rho(
     delta: float,
     groups: int,
     accounting: GroupAccounting | Literal["auto"] = "auto",
-    form: Literal["tight", "paper"] = "tight",
+    form: Form = "tight",
 ) -> float:
     """The rho that each group may spend if (Q_1..Q_k) is to be (epsilon, delta)-DP for one record.
 
@@ -156,24 +165,24 @@ def group_rho(
         groups: k.
         accounting: one of `GROUP_ACCOUNTING`, or "auto" for the largest rho of those that hold. All but "parallel" need
             a secret uniform partition into groups of one size, drawn anew for each release.
-        form: of the conversion under "parallel", as `rho_for` has it.
+        form: of the conversion of a budget to rho; "paper_shuffle" has its own.
 
     Raises:
         BadInput: an argument out of range, or outside the region in which the accounting named holds.
     """
     if accounting == "auto":
-        found = [rho_for(epsilon, delta, form)]
+        found = [_converted(epsilon, delta, form)]
         for kind in GROUP_ACCOUNTING[1:]:
             try:
-                found.append(group_rho(epsilon, delta, groups, kind))
+                found.append(group_rho(epsilon, delta, groups, kind, form))
             except BadInput:
                 continue  # it does not hold here
         return max(found)
     if accounting == "parallel":
         _check(groups, delta)
-        return rho_for(epsilon, delta, form)
+        return _converted(epsilon, delta, form)
     if accounting == "calibrated_shuffle":
-        return calibrated_group_rho(epsilon, delta, groups)
+        return calibrated_group_rho(epsilon, delta, groups, "tight" if form == "paper" else form)
     if accounting == "paper_shuffle":
         return paper_group_rho(epsilon, delta, groups)
     raise BadInput(f"accounting = {accounting!r}: must be 'auto', {', '.join(map(repr, GROUP_ACCOUNTING))}")
