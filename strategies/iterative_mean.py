@@ -13,7 +13,17 @@ from strategies.base import StrategyOptions
 from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import Cost, Guarantee, Ledger, Privacy, calibrate_noise, calibrate_steps, epsilon_of, rho_for
+from userdp.accounting import (
+    Cost,
+    Guarantee,
+    Ledger,
+    Privacy,
+    calibrate_noise,
+    calibrate_steps,
+    epsilon_of,
+    rho_for,
+    share_of_group,
+)
 from userdp.accounting.composition import step_budget
 from userdp.accounting.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
 from userdp.computations import Computation
@@ -77,9 +87,7 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
     else:
         each_delta = delta / (2 * rounds)
         each = calibrate_steps(epsilon, delta, rounds, each_delta)
-    # For one sample, so that a group of `together` gets (each, each_delta): the inverse of `group_privacy`.
-    sample_delta = each_delta * math.expm1(each / together) / math.expm1(each)
-    rho = group_rho(each / together, sample_delta, groups, accounting, "exact")
+    rho = group_rho(*share_of_group(each, each_delta, together), groups, accounting, "exact")
     return Spending(accounting, rho, Cost(test_epsilon=each, test_delta=each_delta))
 
 
@@ -195,11 +203,8 @@ class IterativeMeanSGD(HeavyTailedDescent):
         if self._spending.accounting == "parallel":
             one = replace(cost, noise_multiplier=cost.noise_multiplier * together)
         else:
-            each = cost.test_epsilon
-            one = Cost(
-                test_epsilon=each / together,
-                test_delta=cost.test_delta * math.expm1(each / together) / math.expm1(each),
-            )
+            each, each_delta = share_of_group(cost.test_epsilon, cost.test_delta, together)
+            one = Cost(test_epsilon=each, test_delta=each_delta)
         return epsilon_of(one, self._rounds, self.privacy.delta)
 
     def _promise(self) -> Guarantee:

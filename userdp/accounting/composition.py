@@ -29,6 +29,22 @@ def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, floa
     return group * epsilon, min(1.0, delta * factor)
 
 
+def share_of_group(epsilon: float, delta: float, group: int) -> tuple[float, float]:
+    """The (epsilon, delta) for one record that `group_privacy` makes this (epsilon, delta) for ``group`` of them.
+
+    Raises:
+        BadInput: an invalid guarantee, or a group below 1.
+    """
+    _check_guarantee(epsilon, delta)
+    if group < 1:
+        raise BadInput(f"group = {group}: must be at least 1")
+    each = epsilon / group
+    if epsilon == 0:
+        return 0.0, delta / group
+    # expm1(each) / expm1(epsilon), in a form that does not overflow.
+    return each, delta * math.exp(each - epsilon) * math.expm1(-each) / math.expm1(-epsilon)
+
+
 def add_or_remove_to_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
     """Replacing a record is removing one and adding another: ``(2 epsilon, (1 + e^epsilon) delta)``.
 

@@ -133,9 +133,8 @@ def _calibrated(epsilon: float, delta: float, groups: int, slack: float, form: F
     if ceiling <= 0:
         return 0.0
     ceiling *= 1 - 1e-12
-    each = (delta - slack) / ((math.exp(min(epsilon, 700.0)) + 1) * 1.5 * groups)
-    if not each > 0:
-        return 0.0
+    # What comes out is at most epsilon, and never more than what goes in.
+    each = (delta - slack) / ((math.exp(min(epsilon, ceiling)) + 1) * 1.5 * groups)
 
     def excess(randomiser: float) -> float:
         return shuffled(randomiser, each, groups, slack)[0] - epsilon
