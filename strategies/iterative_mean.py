@@ -100,8 +100,9 @@ class IterativeMeanSGD(HeavyTailedDescent):
     own users' slots, and of no other. A node clips each sample, and returns k sums over all of its users, which the
     server adds up: it sees k sums of clipped gradients, and knows the partition. Each sum is divided by the same public
     number m, the samples that a group has on average, so group means differ in how many samples they hold (not at all
-    if every user holds max_samples); that adds at most M^2/m to their variance in any direction and changes nothing for
-    privacy, since m does not depend on data. No number of samples of any user is told or needed.
+    if every user holds max_samples). Privacy does not change, since m does not depend on data; nor does the bound that
+    the paper uses for the variance of a group mean, ``E <u, Y>^2 / m <= M^2 / m``, since empty slots are zero. No
+    user's number of samples is told or needed. Bounds far above what users hold make messages long and groups uneven.
 
     *Formal guarantees.* Unit: one sample; relation: replace-one; N and max_samples are public. A sample is clipped to
     l2 norm R and lies in at most one group, so it moves the k means, as one vector, by at most 2R/m; under ``unit =

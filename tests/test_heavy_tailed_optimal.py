@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -246,6 +248,36 @@ def test_v05_the_calibrated_group_rho_spends_the_budget_and_not_more(epsilon, de
     assert max(within) >= 0.999 * epsilon or at_its_limit
     assert rho <= calibrated_group_rho(epsilon, delta, groups, "exact")
     assert calibrated_group_rho(epsilon, delta, 2 * groups) >= rho * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "groups"), [(0.2, 500), (0.5, 2000), (1.0, 2000), (2.0, 6000)])
+@pytest.mark.parametrize("slack", [1e-3, 1e-6])
+def test_v05_a_second_accountant_finds_shuffled_randomisers_at_least_as_private(epsilon, groups, slack):
+    """Hiding among clones, summed exactly: the number of clones, and how many of them look like either input.
+
+    Each of the other k - 1 randomisers is a clone of the two inputs with chance e^-epsilon, of either one with equal
+    chance (Feldman, McMillan, Talwar 2021, Theorem III.2); the closed form is an upper bound of this.
+    """
+    if not amplifies(epsilon, groups, slack):
+        pytest.skip("the theorem says nothing here")
+    total, _ = shuffled(epsilon, 0.0, groups, slack)
+    right = 1 / (1 + math.exp(-epsilon))
+    clones = np.arange(groups)
+    chances = stats.binom.pmf(clones, groups - 1, math.exp(-epsilon))
+    spent = 0.0
+    for count, chance in zip(clones[chances > 1e-18], chances[chances > 1e-18], strict=True):
+        ahead = np.concatenate([[0.0], stats.binom.pmf(np.arange(count + 1), count, 0.5)])
+        behind = np.append(ahead[1:], 0.0)
+        first, second = right * ahead + (1 - right) * behind, (1 - right) * ahead + right * behind
+        spent += chance * np.maximum(0.0, first - math.exp(total) * second).sum()
+    assert spent <= slack
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+def test_v05_a_second_accountant_finds_the_zcdp_noise_within_the_budget(epsilon):
+    accountant = RdpAccountant()
+    accountant.compose(GaussianDpEvent(1 / math.sqrt(2 * rho_for(epsilon, 1e-5) / 10)), 10)
+    assert 0.8 * epsilon < accountant.get_epsilon(1e-5) <= epsilon
 
 
 @pytest.mark.parametrize(("groups", "ratio"), [(1e3, 0.012), (1e4, 0.11), (1e5, 1.04)])
@@ -894,14 +926,22 @@ def test_edges_that_are_allowed():
     assert paper_groups(1e-3) == 5527
 
 
-def test_edges_of_the_ascent():
+def test_edges_of_the_ascent(monkeypatch):
     """Where the hull of the points that count holds the centre there is no better direction, and the ascent stops."""
+
+    def raising(*_):
+        raise RuntimeError("Maximum number of iterations reached.")
+
     square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     assert depth.nearest_direction(square) is None
     assert depth.nearest_direction(np.zeros((3, 2))) is None
     start = np.array([1.0, 0.0])
     assert depth.ascend(square, start, 4) == Reach(-1.0, start)
+    assert depth.ascend(square + np.array([3.0, 0.0]), np.array([0.0, 1.0]), 4, most=1).distance == pytest.approx(2.0)
     assert depth.nearest_direction(square + np.array([3.0, 0.0])) == pytest.approx([1.0, 0.0])
     large = np.random.default_rng(0).standard_normal((401, 2)) + np.array([2.0, 0.0])
+    monkeypatch.setattr(depth, "nnls", raising)
+    assert depth.nearest_direction(square + np.array([3.0, 0.0])) is None
+    monkeypatch.undo()
     exact, found = depth._plane(large, 201), reach(large, 0.5, np.random.default_rng(0))
     assert exact.distance * (1 - 1e-3) <= found.distance <= exact.distance + 1e-12

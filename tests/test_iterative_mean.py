@@ -98,7 +98,10 @@ def test_the_plan_stays_within_the_budget_and_prints_both_units(unit, accounting
     guarantee, numbers = method.plan.guarantee, method.plan.numbers
     assert guarantee.unit == unit
     assert guarantee.epsilon <= 0.8 * (1 + 1e-6)
-    assert guarantee.epsilon >= (0.3 if accounting == "paper_shuffle" else 0.99) * 0.8
+    if accounting == "paper_shuffle":  # advanced composition of its budget, which exact composition finds unspent
+        assert 0.1 * 0.8 < guarantee.epsilon < 0.2 * 0.8
+    else:
+        assert guarantee.epsilon >= 0.99 * 0.8
     assert numbers["group"] == (2 if unit == "user" else 1)
     assert ("group privacy for 2 samples" in guarantee.accountant) == (unit == "user")
     sample_level = numbers["sample_level_epsilon"]
@@ -148,8 +151,8 @@ def test_auto_takes_parallel_for_few_groups_and_shuffles_many():
         return plan.numbers["accounting"], plan.numbers["group_rho"]
 
     assert found(20)[0] == "parallel"
-    # An exact Gaussian: somewhat better than by zCDP.
-    assert rho_for(1.0, 1e-5) < found(20)[1] < 1.5 * rho_for(1.0, 1e-5)
+    # An exact Gaussian: better than by zCDP.
+    assert rho_for(1.0, 1e-5) < found(20)[1] < 2 * rho_for(1.0, 1e-5)
     assert found(10_000)[0] == "calibrated_shuffle"
     assert found(10_000)[1] > 3 * found(20)[1]
 
