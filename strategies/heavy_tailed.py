@@ -55,6 +55,11 @@ class HeavyTailedDescent(UserLevelStrategy):
         return self._public("max_samples") if self.privacy.unit == "user" else 1
 
     @property
+    def _weight(self) -> float:
+        """How much farther the unit of privacy moves what is released than one sample does."""
+        return float(self._group)
+
+    @property
     def _smoothness(self) -> float:
         return self.problem.certificate.smoothness or 1.0
 
@@ -73,7 +78,7 @@ class HeavyTailedDescent(UserLevelStrategy):
             )
         if self._group > 1:
             warnings.append(
-                f"user level by group privacy: the noise is {self._group} times that of sample level "
+                f"user level by group privacy: the noise is {self._weight:.3g} times that of sample level "
                 f"(data.max_samples = {self._group})"
             )
         return warnings

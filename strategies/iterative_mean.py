@@ -30,7 +30,7 @@ from userdp.computations import Computation
 from userdp.errors import BadInput
 from userdp.estimators.heavy_tailed import deep_centre, group_radius
 from userdp.mechanisms import GaussianMechanism
-from userdp.partition import Partition, group_size
+from userdp.partition import Partition, group_size, spread_length
 from userdp.problems.base import Vector
 from userdp.randomness import stream
 
@@ -73,7 +73,7 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
         privacy: the budget.
         rounds: T.
         groups: k.
-        together: samples that are replaced together.
+        together: slots that are replaced together, spread over groups under "parallel".
 
     Raises:
         BadInput: the accounting does not hold here.
@@ -81,7 +81,8 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
     epsilon, delta = privacy.epsilon, privacy.delta
     if accounting == "parallel":
         multiplier = calibrate_noise(epsilon, delta, rounds)
-        return Spending(accounting, 1 / (2 * (multiplier * together) ** 2), Cost(noise_multiplier=multiplier))
+        rho = 1 / (2 * (multiplier * spread_length(together, groups)) ** 2)
+        return Spending(accounting, rho, Cost(noise_multiplier=multiplier))
     if accounting == "paper_shuffle":
         each, each_delta = step_budget(epsilon, delta, rounds)
     else:
@@ -97,7 +98,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
     How the federation gives the groups: every user has max_samples slots, filled by its samples in their order, empty
     slots count as zero vectors. Each round the server draws a uniformly random partition of all ``n max_samples`` slots
     into k groups of EXACTLY the same number of slots (a random few are left out) and tells each node the groups of its
-    own users' slots, and of no other. A node clips each sample, and returns k sums over all of its users, which the
+    own users' slots, and no others. A node clips each sample, and returns k sums over all of its users, which the
     server adds up: it sees k sums of clipped gradients, and knows the partition. Each sum is divided by the same public
     number m, the samples that a group has on average, so group means differ in how many samples they hold (not at all
     if every user holds max_samples). Privacy does not change, since m does not depend on data; nor does the bound that
@@ -105,9 +106,12 @@ class IterativeMeanSGD(HeavyTailedDescent):
     user's number of samples is told or needed. Bounds far above what users hold make messages long and groups uneven.
 
     *Formal guarantees.* Unit: one sample; relation: replace-one; N and max_samples are public. A sample is clipped to
-    l2 norm R and lies in at most one group, so it moves the k means, as one vector, by at most 2R/m; under ``unit =
-    "user"`` a user's max_samples slots move them by at most max_samples times that. "parallel": the k noisy means are
-    one Gaussian mechanism, T rounds compose as one, and group privacy is exact. "calibrated_shuffle" and
+    l2 norm R and lies in at most one group, so it moves the k means, as one vector, by at most 2R/m. "parallel": the k
+    noisy means are one Gaussian mechanism, and T rounds compose as one. Under ``unit = "user"`` the partition spreads
+    each user's slots over the groups (and is not of exactly equal groups, which "parallel" does not need), so that with
+    c_j slots in group j a user moves the k means by at most ``(2R/m) sqrt(sum c_j^2)``: sqrt(max_samples) times as
+    far as a sample where k >= max_samples, and max_samples / sqrt(k) times where k divides max_samples, so that the
+    noise of the mean of all groups is then no larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and
     "paper_shuffle": since all groups have one number of slots, the partition is uniform, and drawn anew every round,
     the amplification of `userdp.accounting.shuffling` holds with slots as records, empty or not; rounds compose as
     the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must then stay
@@ -130,12 +134,13 @@ class IterativeMeanSGD(HeavyTailedDescent):
         self._check_samples(samples)
         self._clip, self._rounds = self._tuned(samples)
         self._rate = options.learning_rate or 1 / (self._smoothness * math.sqrt(2 * self._rounds))
-        # Samples of a group on average: public, whatever the partition.
-        self._divisor = samples * group_size(users, slots, k) / (users * slots)
         self._spending = spent = self._spend()
-        together = self._group
+        # Samples of a group on average: public, whatever the partition.
+        size = group_size(users, slots, k)
+        self._divisor = samples / k if self._spread else samples * size / (users * slots)
+        weight = self._weight
         self._mechanism = GaussianMechanism(
-            2 * self._clip * together / self._divisor, 1 / (math.sqrt(2 * spent.rho) * together)
+            2 * self._clip * weight / self._divisor, 1 / (math.sqrt(2 * spent.rho) * weight)
         )
         deviation = self._mechanism.standard_deviation
         noise = deviation * math.sqrt(d / k)
@@ -151,7 +156,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
             numbers={
                 "clip_norm": self._clip,
                 "learning_rate": self._rate,
-                "group": together,
+                "group": self._group,
                 "samples": samples,
                 "groups": k,
                 "group_samples": self._divisor,
@@ -162,6 +167,15 @@ class IterativeMeanSGD(HeavyTailedDescent):
             },
             warnings=tuple(self._noise_warnings(noise, self._clip)),
         )
+
+    @property
+    def _spread(self) -> bool:
+        """Whether a user's slots are spread over the groups, rather than all slots partitioned uniformly."""
+        return self.privacy.unit == "user" and self._spending.accounting == "parallel"
+
+    @property
+    def _weight(self) -> float:
+        return spread_length(self._group, self.options.groups) if self._spread else float(self._group)
 
     def _check_samples(self, samples: int) -> None:
         if not samples <= self.public.users * self._public("max_samples"):
@@ -176,7 +190,8 @@ class IterativeMeanSGD(HeavyTailedDescent):
         if options.accounting == "paper_shuffle":
             rho = (privacy.epsilon / self._group) ** 2
         else:
-            rho = rho_for(privacy.epsilon, privacy.delta) / self._group**2 / options.groups
+            length = spread_length(self._group, options.groups)
+            rho = rho_for(privacy.epsilon, privacy.delta) / length**2 / options.groups
         clip = options.clip_norm or group_radius(
             samples, self.problem.dimension, options.moment_order, rho, options.moment
         )
@@ -202,7 +217,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
     def _sample_level_epsilon(self) -> float:
         cost, together = self._spending.cost, self._group
         if self._spending.accounting == "parallel":
-            one = replace(cost, noise_multiplier=cost.noise_multiplier * together)
+            one = replace(cost, noise_multiplier=cost.noise_multiplier * self._weight)
         else:
             each, each_delta = share_of_group(cost.test_epsilon, cost.test_delta, together)
             one = Cost(test_epsilon=each, test_delta=each_delta)
@@ -218,7 +233,9 @@ class IterativeMeanSGD(HeavyTailedDescent):
             adversary = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
             assumptions.append("the random groups of every round stay secret: nodes do not tell those of their samples")
         if self.privacy.unit == "user":
-            accountant += f"; group privacy for {self._group} samples"
+            accountant += f"; group privacy for {self._group} samples" + (
+                ", spread over groups" if self._spread else ""
+            )
         return Guarantee(
             unit=self.privacy.unit,
             relation="replace_one",
@@ -237,7 +254,8 @@ class IterativeMeanSGD(HeavyTailedDescent):
 
     def _ask(self, index: int) -> Request:
         users, slots = self.public.users, self._public("max_samples")
-        partition = Partition.draw(users, slots, self.options.groups, stream(self.seed, "sampling", index))
+        draw = Partition.spread if self._spread else Partition.draw
+        partition = draw(users, slots, self.options.groups, stream(self.seed, "sampling", index))
         computation = Computation(
             "clipped_sample_sum",
             reduce="sum",

@@ -256,10 +256,9 @@ def test_v05_a_second_accountant_finds_shuffled_randomisers_at_least_as_private(
     """Hiding among clones, summed exactly: the number of clones, and how many of them look like either input.
 
     Each of the other k - 1 randomisers is a clone of the two inputs with chance e^-epsilon, of either one with equal
-    chance (Feldman, McMillan, Talwar 2021, Theorem III.2); the closed form is an upper bound of this.
+    chance (Feldman, McMillan, Talwar 2021); the closed form is an upper bound of this.
     """
-    if not amplifies(epsilon, groups, slack):
-        pytest.skip("the theorem says nothing here")
+    assert amplifies(epsilon, groups, slack)
     total, _ = shuffled(epsilon, 0.0, groups, slack)
     right = 1 / (1 + math.exp(-epsilon))
     clones = np.arange(groups)
@@ -277,7 +276,7 @@ def test_v05_a_second_accountant_finds_shuffled_randomisers_at_least_as_private(
 def test_v05_a_second_accountant_finds_the_zcdp_noise_within_the_budget(epsilon):
     accountant = RdpAccountant()
     accountant.compose(GaussianDpEvent(1 / math.sqrt(2 * rho_for(epsilon, 1e-5) / 10)), 10)
-    assert 0.8 * epsilon < accountant.get_epsilon(1e-5) <= epsilon
+    assert 0.7 * epsilon < accountant.get_epsilon(1e-5) <= epsilon
 
 
 @pytest.mark.parametrize(("groups", "ratio"), [(1e3, 0.012), (1e4, 0.11), (1e5, 1.04)])

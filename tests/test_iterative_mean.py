@@ -27,7 +27,7 @@ from userdp.accounting.shuffling import group_rho
 from userdp.computations import Computation
 from userdp.data import Block
 from userdp.errors import BadInput
-from userdp.partition import OUTSIDE, Partition
+from userdp.partition import OUTSIDE, Partition, spread_length
 from userdp.problems import Bernoulli, Quadratic
 
 SIZES = [3, 1, 4, 2]
@@ -68,13 +68,59 @@ def test_replacing_one_sample_moves_the_means_together_by_at_most_2r_over_m_in_o
 
 @settings(deadline=None, max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), st.lists(st.tuples(codes, codes), min_size=1, max_size=4))
-def test_replacing_one_user_of_any_size_moves_the_means_by_at_most_m_max_times_that(samples, other):
+def test_replacing_one_user_of_any_size_moves_the_means_by_at_most_its_spread_slots(samples, other):
     """The new user may hold fewer or more samples than the old one; the divisor stays the public number."""
     method = method_for("user")
     neighbour = np.concatenate([np.array(other), samples[3:]])
     moved = means(method, samples, SIZES) - means(method, neighbour, [len(other), *SIZES[1:]])
     assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method._mechanism.l2_sensitivity == pytest.approx(4 * 2 * 0.7 / (5 * 10 / 16))
+    # Two of its four slots share a group, the others have one each.
+    assert method._mechanism.l2_sensitivity == pytest.approx(math.sqrt(4 + 1 + 1) * 2 * 0.7 / (10 / 3))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 9), st.integers(1, 12), st.integers(1, 9), st.integers(0, 99))
+def test_spread_slots_of_a_user_are_as_far_apart_as_can_be(users, slots, count, seed):
+    count = min(count, users * slots)
+    partition = Partition.spread(users, slots, count, np.random.default_rng(seed))
+    assert partition.groups.shape == (users, slots)
+    for row in partition.groups:
+        sizes = np.bincount(row, minlength=count)
+        assert sizes.max() - sizes.min() <= 1
+        assert np.linalg.norm(sizes) == pytest.approx(spread_length(slots, count))
+    assert slots / math.sqrt(count) <= spread_length(slots, count) * (1 + 1e-12)
+    assert spread_length(slots, count) <= slots
+
+
+def test_spread_slots_are_equally_likely_in_each_group():
+    groups = Partition.spread(3000, 2, 5, np.random.default_rng(4)).groups
+    for slot in groups.T:
+        assert stats.chisquare(np.bincount(slot)).pvalue > 1e-4
+    assert (
+        stats.chisquare(np.bincount(5 * groups[:, 0] + groups[:, 1], minlength=25)[~np.eye(5, dtype=bool).ravel()])[1]
+        > 1e-4
+    )
+
+
+def test_a_spread_user_costs_the_noise_of_its_length_and_no_more_than_simple_clipping_does():
+    """Where k divides max_samples, the mean of all groups has exactly the noise of the simple clipping mean."""
+    facts = {"max_samples": 40, "samples": 40_000}
+    shape = {"rounds": 5, "clip_norm": 1.0}
+    problem = Quadratic(2, 1.0, 1.0)
+    ours, simple = (
+        make(strategy, problem, 1000, 1.0, 1e-5, facts=facts, **shape).plan.numbers
+        for strategy in (IterativeMeanSGD, SampleClippedSGD)
+    )
+    assert ours["noise_deviation"] / math.sqrt(ours["groups"]) == pytest.approx(simple["noise_deviation"])
+    one = make(IterativeMeanSGD, problem, 1000, 1.0, 1e-5, unit="sample", facts=facts, **shape).plan.numbers
+    assert ours["noise_deviation"] == pytest.approx(spread_length(40, 20) * one["noise_deviation"])
+
+
+def test_by_shuffling_a_user_counts_as_all_its_samples_in_one_group():
+    options = {"accounting": "calibrated_shuffle", "groups": 2000}
+    method = method_for("user", Quadratic(2, 1.0, 1.0), 10_000, MANY, 1e-5, **options)
+    assert method._mechanism.l2_sensitivity == pytest.approx(2 * 2 * 0.7 / 10)
+    assert np.unique(method._ask(0).computation.partition.groups, return_counts=True)[1].tolist() == [10] * 2000
 
 
 def test_the_stated_sensitivity_is_attained_by_a_sample_that_is_in_a_group():
@@ -338,7 +384,7 @@ def test_the_papers_radius_and_rounds_by_hand():
     facts = {"max_samples": 2, "samples": 20_000}
     options = {"clip_norm": None, "rounds": None, "groups": 10, "moment": 1.5, "moment_order": 3.0, "max_rounds": 300}
     method = method_for("user", Bernoulli(4, 2.0), 10_000, facts, 1e-5, **options)
-    rho = rho_for(1.0, 1e-5) / 4 / 10
+    rho = rho_for(1.0, 1e-5) / 2 / 10
     clip = 1.5 * 2 * (20_000 * math.sqrt(rho / 4)) ** (1 / 3)
     assert method.plan.numbers["clip_norm"] == pytest.approx(clip)
     assert method.plan.rounds == min(300, math.ceil(rho * (20_000 * 0.25 * 2 * 2.0 * 2 / clip) ** 2 / 4))

@@ -6,6 +6,7 @@ the zero vector. All groups have exactly ``users * slots // groups`` slots, whic
 of them hold samples differs a little from group to group, which costs accuracy and no privacy.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,24 @@ class Partition:
         rng.shuffle(groups)
         return cls(groups.reshape(users, slots), count)
 
+    @classmethod
+    def spread(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
+        """Groups in which every user's slots are as far apart as can be: two of them share a group only if they must.
+
+        A user's slots go round the k groups from a random first one, in steps of a random length prime to k, so each
+        slot is equally likely in each group, and a group has ``slots // k`` slots of a user, or one more. Groups have
+        one size on average only: privacy by shuffling does not hold, that of `spread_length` does.
+
+        Raises:
+            BadInput: fewer slots than groups.
+        """
+        group_size(users, slots, count)
+        strides = np.flatnonzero(np.gcd(np.arange(1, count + 1), count) == 1) + 1
+        first = rng.integers(count, size=(users, 1))
+        stride = rng.choice(strides, size=(users, 1))
+        groups = (first + stride * np.arange(slots)) % count
+        return cls(groups.astype(np.int32), count)
+
     @property
     def slots(self) -> int:
         """Slots of a user."""
@@ -82,6 +101,16 @@ class Partition:
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         targets = None if block.targets is None else block.targets[order]
         return present.astype(np.int64), Block(block.features[order], offsets, targets)
+
+
+def spread_length(slots: int, count: int) -> float:
+    """The l2 norm of how many slots of one user each group of `Partition.spread` has.
+
+    If each slot moves its group's sum by at most s, one user moves the k sums, as one vector, by at most s times this:
+    sqrt(slots) while there are groups enough, and never less than ``slots / sqrt(k)``.
+    """
+    full, left = divmod(slots, count)
+    return math.sqrt(left * (full + 1) ** 2 + (count - left) * full**2)
 
 
 def group_size(users: int, slots: int, count: int) -> int:
