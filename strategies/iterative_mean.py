@@ -233,9 +233,8 @@ class IterativeMeanSGD(HeavyTailedDescent):
             adversary = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
             assumptions.append("the random groups of every round stay secret: nodes do not tell those of their samples")
         if self.privacy.unit == "user":
-            accountant += f"; group privacy for {self._group} samples" + (
-                ", spread over groups" if self._spread else ""
-            )
+            spread = ", spread over groups" if self._spread else ""
+            accountant += f"; group privacy for {self._group} samples{spread}"
         return Guarantee(
             unit=self.privacy.unit,
             relation="replace_one",
