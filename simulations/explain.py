@@ -51,6 +51,10 @@ NUMBERS = {
     "epochs": "passes over the users",
     "tolerance": "stop when a step moves no coordinate by more",
     "group": "samples of one user that the noise must cover",
+    "groups": "random groups that samples are split into, anew each round",
+    "group_samples": "samples of a group on average, the public divisor of its sum",
+    "group_rho": "zero-concentrated budget of one group's mean in one round, for one sample",
+    "accounting": "how the groups are accounted",
     "samples": "N, the public number of samples",
     "sample_level_epsilon": "epsilon for one single sample",
 }

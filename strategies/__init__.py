@@ -10,6 +10,7 @@ from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecen
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
+from strategies.iterative_mean import IterativeMeanSGD
 from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
@@ -32,6 +33,7 @@ __all__ = [
     "DropInAdaptiveClipping",
     "DropInFedAvg",
     "DropInRecentredClipping",
+    "IterativeMeanSGD",
     "LocalDPSGD",
     "LocalizedClipping",
     "LocalizedRobustSGD",

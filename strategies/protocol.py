@@ -1,6 +1,7 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
-Beside a clip, ``center`` travels if rows are clipped about one.
+Beside a clip, ``center`` travels if rows are clipped about one, and ``partition`` where samples are summed by groups:
+which group each sample OF THIS NODE'S users is in, and no other.
 
 | message | server -> node | node -> server |
 |---|---|---|
@@ -20,10 +21,12 @@ from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
 from userdp.identities import DIGEST_BYTES
 from userdp.node import Answer, Node
+from userdp.partition import Partition
 
 _PARAMETER = "parameter."
 _USERS = np.dtype("<i8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
+_GROUPS = np.dtype("<i4")
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
 
@@ -88,6 +91,9 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     )
     if computation.center is not None:
         content["center"] = model_record(computation.center)
+    if (partition := computation.partition) is not None:
+        groups = partition.groups.astype(_GROUPS).tobytes()
+        content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
     return content
 
 
@@ -112,9 +118,15 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         separate=bool(config.get("separate", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
+        partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
     return users.astype(np.int64), computation
+
+
+def _read_partition(config: Mapping[str, Any]) -> Partition:
+    groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
+    return Partition(groups.astype(np.int32), int(config["count"]))
 
 
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:

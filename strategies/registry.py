@@ -5,6 +5,7 @@ from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
+from strategies.iterative_mean import IterativeMeanSGD
 from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
@@ -29,6 +30,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         AdaptiveClipping,
         DPFTRL,
         SampleClippedSGD,
+        IterativeMeanSGD,
         NonPrivate,
     )
 }

@@ -24,6 +24,7 @@ OPTIONS = {
     "outlier_removal": {"rounds": 2},
     "dp_fed_sgd": {"rounds": 3},
     "sample_clipped_sgd": {"rounds": 3},
+    "iterative_mean_sgd": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)

@@ -6,7 +6,7 @@ parameters travel in the message, so node and server cannot disagree about them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.noise import SecureNoise, rounding_slack
+from userdp.partition import Partition
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import seed_sequence
 
 Rows = NDArray[np.float64]
+
+SAMPLE_SUMS = frozenset({"clipped_sample_sum"})
+"""Computations whose row is a sum over a user's samples, which may also be taken over groups of samples."""
 
 _LOCAL = 7
 """Label that keeps users' own noise apart from the server's."""
@@ -79,6 +83,8 @@ class Computation:
         separate: compute users one by one. In one block the length of one user's data can change the last bits of
             another's row (matrix products round by shape), which a proof in floating point has to exclude.
         parameters: keyword arguments of the function, plain floats.
+        partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
+            ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
     """
 
     name: str = "user_gradient"
@@ -89,8 +95,13 @@ class Computation:
     statistic: str | None = None
     noise: LocalNoise | None = None
     separate: bool = False
+    partition: Partition | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if self.partition is not None:
+            others = (self.center, self.statistic, self.noise)
+            if self.reduce != "sum" or self.name not in SAMPLE_SUMS or any(other is not None for other in others):
+                raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
 
@@ -102,7 +113,21 @@ class Computation:
         """
         if self.name not in COMPUTATIONS:
             raise BadInput(f"computation {self.name!r} is unknown; there are {', '.join(sorted(COMPUTATIONS))}")
+        if self.partition is not None:
+            return self._grouped(self.partition, problem, x, block), 0
         return self.finish(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
+
+    def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Rows:
+        """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
+        present, regrouped = partition.regroup(block)
+        sums = np.zeros((partition.count, problem.dimension))
+        if regrouped is not None:
+            sums[present] = COMPUTATIONS[self.name](problem, x, regrouped, **self.parameters)
+        return sums.reshape(1, -1)
+
+    def part(self, users: slice | NDArray[np.int64]) -> "Computation":
+        """What is asked of some of the users, by their positions."""
+        return self if self.partition is None else replace(self, partition=self.partition.part(users))
 
     def finish(self, rows: Rows) -> tuple[Rows, int]:
         """What follows the function: (U, p) raw rows, centred, finite and clipped, with the statistic if there is one.
@@ -126,8 +151,12 @@ class Computation:
         return np.column_stack([clipped, statistic(self.statistic).compute(rows, self.clip_norm)]), non_finite
 
     def width(self, dimension: int) -> int:
-        """Columns of a row: p, and one for the statistic."""
-        return dimension + (self.statistic is not None)
+        """Columns of a row: p (for each group), and one for the statistic."""
+        return self.length(dimension) + (self.statistic is not None)
+
+    def length(self, dimension: int) -> int:
+        """Columns of a row that are vectors, without the statistic."""
+        return dimension if self.partition is None else dimension * self.partition.count
 
 
 def finite_rows(rows: Rows) -> tuple[Rows, int]:

@@ -106,7 +106,7 @@ class Node:
         ids = self._rows[positions] if self._local is None else positions
         max_users = 1 if computation.separate else max(1, ROW_BYTES // (8 * self.problem.dimension))
         for where, block in source.blocks(ids, max_users=max_users):
-            rows, bad = computation(self.problem, x, self._bounded(block))
+            rows, bad = computation.part(where)(self.problem, x, self._bounded(block))
             non_finite += bad
             if computation.noise is not None:
                 rows = computation.noise.add(rows, users[where])
