@@ -1,6 +1,6 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
-Beside a clip, ``center`` travels if rows are clipped about one.
+Beside a clip, ``center`` travels if rows are clipped about one, and ``coins`` if samples are drawn.
 
 | message | server -> node | node -> server |
 |---|---|---|
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
 from userdp.node import Answer, Node
+from userdp.sampling.coins import SampleCoins
 
 _PARAMETER = "parameter."
 _USERS = np.dtype("<i8")
+_KEYS = np.dtype("<u8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
@@ -80,6 +82,12 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
             "computation": ConfigRecord(config),  # type: ignore[arg-type]
         }
     )
+    if (coins := computation.coins) is not None:
+        # A node gets the keys of its own users: it must not be able to tell whose other samples are drawn.
+        config_of_coins = {"rate": coins.rate, "keys": coins.keys[users].astype(_KEYS).tobytes()}
+        if coins.most is not None:
+            config_of_coins["most"] = coins.most
+        content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
     if computation.center is not None:
         content["center"] = model_record(computation.center)
     return content
@@ -104,6 +112,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         },
         noise=_read_noise(config) if "noise.deviation" in config else None,
         statistic=str(config["statistic"]) if "statistic" in config else None,
+        coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,  # type: ignore[arg-type]
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
@@ -112,6 +121,11 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
 
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
     return LocalNoise(float(config["noise.deviation"]), int(config["noise.seed"]), int(config["noise.round"]))
+
+
+def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
+    keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
+    return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:
