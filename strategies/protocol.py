@@ -112,7 +112,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         },
         noise=_read_noise(config) if "noise.deviation" in config else None,
         statistic=str(config["statistic"]) if "statistic" in config else None,
-        coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,  # type: ignore[arg-type]
+        coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)

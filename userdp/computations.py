@@ -212,9 +212,7 @@ def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_n
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
-def _truncated_sample_sum(
-    problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float
-) -> Rows:
+def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
     """Each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(block, row_bytes=8 * problem.dimension):

@@ -87,7 +87,7 @@ class Node:
         ids = self._rows[positions] if self._local is None else positions
         max_users = max(1, ROW_BYTES // (8 * self.problem.dimension))
         for where, block in source.blocks(ids, max_users=max_users):
-            rows, bad = self._rows(computation, x, self._bounded(block), where)
+            rows, bad = self._computed(computation, x, self._bounded(block), where)
             non_finite += bad
             if computation.noise is not None:
                 rows = rows + computation.noise.draw(users[where], rows.shape[1])
@@ -97,7 +97,7 @@ class Node:
                 values[where] = rows
         return Answer(users, values, non_finite)
 
-    def _rows(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
+    def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
         """A block's rows; where samples are drawn by coins, only those drawn are looked at."""
         if computation.coins is None:
             return computation(self.problem, x, block)

@@ -118,7 +118,7 @@ def closed_form_noise(setting: Setting, clip: float, batch: int, rounds: int) ->
 
 
 def sample_rate(batch: int, samples: int) -> float:
-    """m / n, at most 1."""
+    """M / n, at most 1."""
     return min(1.0, batch / samples)
 
 
@@ -176,9 +176,7 @@ def unconstrained_clip(setting: Setting, rounds: int, noise_ratio: float) -> flo
     return setting.smoothness * setting.radius / room if room > 0 else None
 
 
-def non_smooth(
-    setting: Setting, exponent: float, rounds: int | None = None, alpha: float | None = None
-) -> Parameters:
+def non_smooth(setting: Setting, exponent: float, rounds: int | None = None, alpha: float | None = None) -> Parameters:
     """Theorem 7 for gradients with ``||grad f(x) - grad f(y)|| <= M ||x - y||^exponent``; fails with N beta.
 
     Args:
@@ -215,12 +213,13 @@ def non_smooth(
 
 def balanced_alpha(setting: Setting, exponent: float, rounds: int) -> float:
     """``M (8 R / sqrt(2N))^{1+nu}``: equal first and second terms of Theorem 7's bound."""
-    return setting.smoothness * (8 * setting.radius / math.sqrt(2 * rounds)) ** (1 + exponent)
+    return float(setting.smoothness * (8 * setting.radius / math.sqrt(2 * rounds)) ** (1 + exponent))
 
 
 def plain_rounds(setting: Setting, power: float = 2 / 7) -> int:
     """``(R^2 n epsilon / sqrt(d ln(1/delta)))^power``; for Theorem 7, ``2 / (4 + nu)`` balances better than 2/7."""
-    return max(1, math.ceil((setting.radius**2 * setting.samples * setting.epsilon / setting.noise_root) ** power))
+    signal = setting.radius**2 * setting.samples * setting.epsilon
+    return max(1, math.ceil(math.pow(signal / setting.noise_root, power)))
 
 
 def constrained_rounds(setting: Setting) -> int:

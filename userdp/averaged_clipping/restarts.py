@@ -32,8 +32,9 @@ class Run:
 
 
 def split_budget(epsilon: float, delta: float, runs: int) -> tuple[float, float]:
-    """Theorem 5: the (epsilon, delta) of each of ``runs`` runs, ``(epsilon / (2 sqrt(2 runs ln(2/delta))), delta/(2
-    runs))``, by advanced composition; together they are (epsilon, delta)-DP where the first is at most 1.
+    """The (epsilon, delta) of each of ``runs`` runs by Theorem 5, so that together they are (epsilon, delta)-DP.
+
+    ``(epsilon / (2 sqrt(2 runs ln(2/delta))), delta / (2 runs))``, from advanced composition; each at most 1.
 
     Raises:
         BadInput: no run, or an epsilon of a run above 1, which advanced composition was not simplified for.
