@@ -41,7 +41,7 @@ class AveragedClippingOptions(TheoryOptions):
     case: Case = Field(
         "constrained", description="Whose theorem sets clip, batch, step and rounds where they are not given."
     )
-    sampling: Sampling = Field(
+    batches: Sampling = Field(
         "poisson_samples",
         description="poisson_samples: a coin for each sample; poisson_users: a coin for each user with all samples; "
         "disjoint: every user in one round only; full: everybody in every round.",
@@ -82,7 +82,7 @@ class AveragedClipping(TheoryRounds):
         rounds = theory.rounds
         batch = self._batch_of(theory)
         self._sampler, self._divisor = self._sampler_for(batch, rounds, self._group_drawn), float(batch)
-        if options.sampling == "disjoint":
+        if options.batches == "disjoint":
             self._divisor = self._sampler.expected_batch * self._samples / self.public.users
         if options.calibration == "paper":
             self._clip = options.clip_norm or theory.clip
@@ -121,9 +121,9 @@ class AveragedClipping(TheoryRounds):
         return non_smooth(setting, options.exponent, rounds, options.alpha)
 
     def _default_rounds(self, setting: Setting) -> int:
-        if self.options.calibration == "accountant" and self.options.sampling != "full":
+        if self.options.calibration == "accountant" and self.options.batches != "full":
             rounds = max(2, setting.samples // (self.options.batch or self._root))  # one pass over the samples
-            return min(rounds, self.public.users) if self.options.sampling == "disjoint" else rounds
+            return min(rounds, self.public.users) if self.options.batches == "disjoint" else rounds
         if self.options.case == "constrained":
             return constrained_rounds(setting)
         return unconstrained_rounds(setting) if self.options.case == "unconstrained" else plain_rounds(setting)
@@ -135,9 +135,9 @@ class AveragedClipping(TheoryRounds):
 
     def _batch_of(self, theory: Parameters) -> int:
         options, samples = self.options, self._samples
-        if options.sampling == "full":
+        if options.batches == "full":
             return samples
-        if options.sampling == "disjoint":
+        if options.batches == "disjoint":
             return max(1, samples // theory.rounds)
         return clamped_batch(options.batch or (theory.batch if options.calibration == "paper" else self._root), samples)
 
@@ -153,33 +153,33 @@ class AveragedClipping(TheoryRounds):
     @property
     def _group_drawn(self) -> int:
         """Samples of a user that are drawn apart from each other."""
-        return self._group if self.options.sampling == "poisson_samples" else 1
+        return self._group if self.options.batches == "poisson_samples" else 1
 
     def _sampler_for(self, batch: int, rounds: int, group: int) -> Sampler:
         users, rate = self.public.users, batch / self._samples
-        if self.options.sampling == "poisson_samples":
+        if self.options.batches == "poisson_samples":
             return PoissonSamples(users, rate, rounds, self.seed, group)
-        if self.options.sampling == "poisson_users":
+        if self.options.batches == "poisson_users":
             return PoissonBatches(users, rate, rounds, self.seed)
-        if self.options.sampling == "disjoint":
+        if self.options.batches == "disjoint":
             check_batch(rounds, users)
             return DisjointBatches(users, users // rounds, 1, self.seed)
         return DisjointBatches(users, users, rounds, self.seed)
 
     def _cohort(self, batch: int) -> int:
-        if self.options.sampling == "poisson_users":
+        if self.options.batches == "poisson_users":
             return max(1, round(self.public.users * batch / self._samples))
         return round(self._sampler.expected_batch)
 
     def _numbers(self, batch: int, rounds: int, step: float) -> Numbers:
-        apart = self.options.sampling == "poisson_samples"
+        apart = self.options.batches == "poisson_samples"
         user = None
         if not apart or self.public.max_samples is not None:
             user = self._sampler_for(batch, rounds, self._public("max_samples") if apart else 1)
         return {
             "clip_norm": self._clip,
             "sample_batch": self._divisor,
-            "sampling": self.options.sampling,
+            "sampling": self.options.batches,
             "learning_rate": step,
             "group": self._group_drawn,
             "samples": self._samples,
@@ -200,14 +200,14 @@ class AveragedClipping(TheoryRounds):
             )
         if self._group_drawn > 1:
             warnings.append(
-                f"a user is drawn {self._group_drawn} times as often as a sample; strategy.sampling = "
+                f"a user is drawn {self._group_drawn} times as often as a sample; strategy.batches = "
                 "'poisson_users' or 'full' costs a user no more than a sample"
             )
         return tuple(warnings)
 
     def _assumptions(self) -> tuple[str, ...]:
         own = ("the server is trusted",)
-        if self.options.sampling == "full":
+        if self.options.batches == "full":
             return own
         return ("the number of samples is public", *own)
 

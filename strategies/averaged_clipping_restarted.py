@@ -35,7 +35,7 @@ class RestartedOptions(TheoryOptions):
 
     rounds: int | None = Field(None, ge=1, description="Rounds of all runs together; by theory, capped, if not given.")
     runs: int | None = Field(None, ge=1, description="tau; log2 N, capped at one a 20 rounds, if not given.")
-    sampling: Literal["poisson_samples", "full"] = Field(
+    batches: Literal["poisson_samples", "full"] = Field(
         "poisson_samples", description="poisson_samples: a coin for each sample; full: everybody in every round."
     )
     strong_convexity: float | None = Field(
@@ -108,7 +108,7 @@ class RestartedAveragedClipping(TheoryRounds):
                 "clip_high": first.clip,
                 "clip_low": last.clip,
                 "sample_batch": float(first.batch),
-                "sampling": self.options.sampling,
+                "sampling": self.options.batches,
                 "learning_rate": first.step,
                 "group": self._group_drawn,
                 "samples": self._samples,
@@ -157,10 +157,10 @@ class RestartedAveragedClipping(TheoryRounds):
 
     @property
     def _group_drawn(self) -> int:
-        return self._group if self.options.sampling == "poisson_samples" else 1
+        return self._group if self.options.batches == "poisson_samples" else 1
 
     def _sampler_for(self, batch: int, rounds: int, group: int | None = None) -> Sampler:
-        if self.options.sampling == "full":
+        if self.options.batches == "full":
             return DisjointBatches(self.public.users, self.public.users, rounds, self.seed)
         drawn = self._group_drawn if group is None else group
         return PoissonSamples(self.public.users, batch / self._samples, rounds, self.seed, drawn)
@@ -175,10 +175,10 @@ class RestartedAveragedClipping(TheoryRounds):
         return self._not_certified(spent)
 
     def _rate_of(self, run: Run) -> float:
-        return 1.0 if self.options.sampling == "full" else min(1.0, run.batch / self._samples)
+        return 1.0 if self.options.batches == "full" else min(1.0, run.batch / self._samples)
 
     def _epsilons(self, batch: int, rounds: int) -> Numbers:
-        apart = self.options.sampling == "poisson_samples"
+        apart = self.options.batches == "poisson_samples"
         user = None
         if not apart or self.public.max_samples is not None:
             user = self._sampler_for(batch, rounds, self.public.max_samples if apart else 1)
@@ -186,7 +186,7 @@ class RestartedAveragedClipping(TheoryRounds):
 
     def _assumptions(self) -> tuple[str, ...]:
         own = ("the server is trusted",)
-        return own if self.options.sampling == "full" else ("the number of samples is public", *own)
+        return own if self.options.batches == "full" else ("the number of samples is public", *own)
 
     # A round -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_mixture_gaussian_mechanism
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 from scipy.stats import binom
 
 from userdp.accounting.costs import Cost, epsilon_of
@@ -73,7 +73,10 @@ def sampled_gaussian_rdp(noise_multiplier: float, rate: float) -> NDArray[np.flo
     picked = np.arange(MOST_ORDER + 1, dtype=np.float64)
     terms = _log_binomials() + (orders[:, None] - picked) * math.log1p(-rate) + picked * math.log(rate)
     terms += (picked**2 - picked) / (2 * noise_multiplier**2)
-    divergences = np.asarray(logsumexp(terms, axis=1) / (orders - 1))
+    largest = terms.max(axis=1)
+    terms -= largest[:, None]
+    np.exp(terms, out=terms)
+    divergences = np.asarray((largest + np.log(terms.sum(axis=1))) / (orders - 1))
     divergences.setflags(write=False)
     return divergences
 

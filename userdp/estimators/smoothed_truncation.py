@@ -50,7 +50,7 @@ def smoothed_truncation(centers: Array, widths: Array) -> Array:
 
 
 def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
-    """``h(g / s, |g| / (s sqrt(kappa)))`` of every entry; an entry that is not finite counts as zero.
+    """``h(g / s, |g| / (s sqrt(kappa)))`` of every entry; a row that is not finite counts as zero.
 
     Raises:
         BadInput: scale or inverse variance is not a positive number.
@@ -59,7 +59,7 @@ def truncated_samples(values: Array, scale: float, inverse_variance: float) -> A
         if not 0 < number < math.inf:
             raise BadInput(f"{name} = {number}: must be a positive number")
     with np.errstate(over="ignore"):  # beyond any bound of use, all values are equally far out
-        centers = np.clip(np.where(np.isfinite(values), values, 0.0) / scale, -_FAR, _FAR)
+        centers = np.clip(np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, 0.0) / scale, -_FAR, _FAR)
     return smoothed_truncation(centers, np.abs(centers) / math.sqrt(inverse_variance))
 
 

@@ -29,8 +29,8 @@ class PoissonSamples(Sampler):
     clipped after averaging (``joint``): whatever the group contributes, it moves the release by at most what one sample
     can (`userdp.averaged_clipping.average_clip`). None of the group is drawn with probability ``(1 - rate)^group``;
     then both data sets release the same law, and otherwise laws at most one sensitivity apart. By joint convexity of
-    the divergence over the other coins and over which of the group are drawn, a round is dominated by the Poisson-sampled
-    Gaussian of rate ``1 - (1 - rate)^group``: a larger rate, NOT a larger sensitivity.
+    the divergence over the other coins and over which of the group are drawn, a round is dominated by the
+    Poisson-sampled Gaussian of rate ``1 - (1 - rate)^group``: a larger rate, NOT a larger sensitivity.
 
     clipped before averaging: the group moves the sum by one unit for each of its samples drawn
     (`userdp.accounting.sampled_gaussian.grouped_poisson_epsilon`).
