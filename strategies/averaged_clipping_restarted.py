@@ -54,7 +54,8 @@ class RestartedAveragedClipping(TheoryRounds):
     twice the clip IN FORCE, which follows from the configuration alone, and noise in proportion to it. So all rounds of
     all runs have one noise multiplier and are accounted together: Poisson-sampled Gaussians at rate q for a sample and
     ``1 - (1 - q)^max_samples`` for a user (add-or-remove), or plain Gaussians for everybody in every round
-    (replace-one). calibration = "paper" takes clips and batches of the theory and promises nothing. Every iterate is released; other nodes may send anything.
+    (replace-one). calibration = "paper" takes clips and batches of the theory and promises nothing. Every iterate is
+    released; other nodes may send anything.
     """
 
     name: ClassVar[str] = "averaged_clipping_restarted"

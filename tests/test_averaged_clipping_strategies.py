@@ -11,7 +11,6 @@ from hypothesis.extra.numpy import arrays
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 
-from simulations.grids import RayGrid, shards
 from strategies import (
     AveragedClipping,
     PoissonSampleSGD,
@@ -505,17 +504,3 @@ def test_each_learns_an_easy_problem(kind, options):
     facts = {"max_samples": 1, "samples": 600}
     method = make(kind, Quadratic(2, 5.0, 3.0), 600, 2000.0, 1e-4, facts=facts, output="last", **options)
     assert np.linalg.norm(final(run(method, federation_of(rows))) - 1.5) < 0.5 * math.sqrt(2) * 1.5
-
-
-@pytest.mark.slow
-def test_the_ray_engine_draws_the_same_samples():
-    federation = federation_of(np.random.default_rng(0).normal(size=(60, 2)), sizes=[3] * 20)
-    ends = []
-    for ray in (False, True):
-        method = method_for(problem=Quadratic(2, 9.0, 9.0), users=20, facts={"max_samples": 3, "samples": 60}, batch=20)
-        if not ray:
-            ends.append(final(run(method, federation, 5)))
-            continue
-        with RayGrid(method.problem, federation, shards(20, 5), workers=2) as grid:
-            ends.append(final(method.start(grid)))
-    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
