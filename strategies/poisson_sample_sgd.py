@@ -35,6 +35,7 @@ class PoissonSampleSGD(SampleRounds):
     paper: ClassVar[str] = "Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023"
     Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions
     options: PoissonSampleOptions
+    _sampler: PoissonSamples
 
     def _make_plan(self) -> Plan:
         options, samples = self.options, self._samples
@@ -100,16 +101,14 @@ class PoissonSampleSGD(SampleRounds):
         return ("the number of samples is public", "nodes clip each sample as told, and the server is trusted")
 
     def _ask(self, index: int) -> Request:
-        sampler = self._sampler
-        assert isinstance(sampler, PoissonSamples)
         computation = Computation(
             "clipped_sample_sum",
             reduce="sum",
             clip_norm=self._clip * (self.public.max_samples or math.inf),
             parameters={"sample_clip_norm": self._clip},
-            coins=sampler.coins(index),
+            coins=self._sampler.coins(index),
         )
-        return Request(sampler.cohort(index), computation)
+        return Request(self._sampler.cohort(index), computation)
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         gradient = self._mechanism.release(gathered.values / self._batch, self._noise(index))
