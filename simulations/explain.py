@@ -57,6 +57,12 @@ NUMBERS = {
     "accounting": "how the groups are accounted",
     "samples": "N, the public number of samples",
     "sample_level_epsilon": "epsilon for one single sample",
+    "user_level_epsilon": "epsilon for a whole user, under the same relation",
+    "accounted_epsilon": "what noise by the paper's formula really costs, by an accountant",
+    "sample_batch": "samples a round, expected; the public divisor",
+    "runs": "runs, each from the model of the one before",
+    "scale": "gradient coordinates well below it count in full",
+    "inverse_variance": "of the noise that the truncation is smoothed by",
 }
 """Number of a plan -> what it means."""
 

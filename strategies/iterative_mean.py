@@ -122,6 +122,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
     name: ClassVar[str] = "iterative_mean_sgd"
     summary_line: ClassVar[str] = "centre deep among noisy means of secret random groups of clipped samples"
     paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)"
+    without_secure_noise: ClassVar[str | None] = "which samples share a group comes from the seed"
     needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"
     Options: ClassVar[type[StrategyOptions]] = IterativeMeanOptions
     options: IterativeMeanOptions
@@ -273,7 +274,9 @@ class IterativeMeanSGD(HeavyTailedDescent):
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         sums = gathered.values.reshape(self.options.groups, -1)
         means = self._mechanism.release(sums / self._divisor, self._noise(index))
-        centre = deep_centre(means, self.options.share, self.options.inner_steps, rng=self._noise(index, 1))
+        centre = deep_centre(
+            means, self.options.share, self.options.inner_steps, rng=stream(self.seed, "noise", index, 1)
+        )
         self.facts = {
             "noise_deviation": self._mechanism.standard_deviation,
             "inner_steps": float(len(centre.distances)),

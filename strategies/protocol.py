@@ -1,7 +1,7 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
-Beside a clip, ``center`` travels if rows are clipped about one, and ``partition`` where samples are summed by groups:
-which group each sample OF THIS NODE'S users is in, and no other.
+Beside a clip, ``center`` travels if rows are clipped about one, ``coins`` if samples are drawn, and ``partition`` where
+samples are summed by groups: which group each sample OF THIS NODE'S users is in, and no other.
 
 | message | server -> node | node -> server |
 |---|---|---|
@@ -22,9 +22,11 @@ from userdp.errors import BadInput
 from userdp.identities import DIGEST_BYTES
 from userdp.node import Answer, Node
 from userdp.partition import Partition
+from userdp.sampling.coins import SampleCoins
 
 _PARAMETER = "parameter."
 _USERS = np.dtype("<i8")
+_KEYS = np.dtype("<u8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
 _GROUPS = np.dtype("<i4")
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
@@ -89,6 +91,12 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
             "computation": ConfigRecord(config),  # type: ignore[arg-type]
         }
     )
+    if (coins := computation.coins) is not None:
+        # A node gets the keys of its own users: it must not be able to tell whose other samples are drawn.
+        config_of_coins = {"rate": coins.rate, "keys": coins.keys[users].astype(_KEYS).tobytes()}
+        if coins.most is not None:
+            config_of_coins["most"] = coins.most
+        content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
     if computation.center is not None:
         content["center"] = model_record(computation.center)
     if (partition := computation.partition) is not None:
@@ -117,6 +125,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         noise=_read_noise(config) if "noise.deviation" in config else None,
         separate=bool(config.get("separate", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
+        coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
         partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
     )
@@ -132,6 +141,11 @@ def _read_partition(config: Mapping[str, Any]) -> Partition:
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
     seed = int(config["noise.seed"]) if "noise.seed" in config else None
     return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
+
+
+def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
+    keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
+    return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:

@@ -1,6 +1,8 @@
 """Every strategy there is, by name. Adding one takes its file and a line here."""
 
 from strategies.adaptive_clipping import AdaptiveClipping
+from strategies.averaged_clipping import AveragedClipping
+from strategies.averaged_clipping_restarted import RestartedAveragedClipping
 from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
@@ -10,9 +12,11 @@ from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
+from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
+from strategies.smoothed_truncation import SmoothedTruncationGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
@@ -31,6 +35,10 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         DPFTRL,
         SampleClippedSGD,
         IterativeMeanSGD,
+        AveragedClipping,
+        RestartedAveragedClipping,
+        PoissonSampleSGD,
+        SmoothedTruncationGD,
         NonPrivate,
     )
 }

@@ -210,7 +210,7 @@ def test_flower_weighted_averaging_lets_one_user_outweigh_the_noise(strategy):
     assert method.plan.guarantee.relation == "replace_one"
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if name not in SAMPLE_LEVEL])
+@pytest.mark.parametrize("name", [name for name in PRIVATE if STRATEGIES[name].family != "sample-level"])
 def test_flower_weighted_averaging_by_number_of_examples(name):
     """Who holds 1000 copies of a sample counts as who holds it once, bit for bit."""
     rest = np.full((USERS - 1, 2), 0.25)
@@ -572,9 +572,12 @@ def test_pfl_noise_above_one_hundred_cannot_be_calibrated(sampling, epsilon):
 def test_fl4health_noise_is_scaled_by_the_cohorts_largest_weight(name):
     """Zero data of equal and of most unequal sizes, with the same public facts: the same noise."""
     facts = {"min_samples": 1, "max_samples": 401, "samples": 2 * USERS}
+    # Random batches depend on who holds how many; everybody in every round does not.
+    everybody = {"batches": "full"} if "batches" in STRATEGIES[name].Options.model_fields else {}
+    everybody |= {"batch": 2 * USERS} if name == "poisson_sample_sgd" else {}
     even, uneven = [2] * USERS, [1] * (USERS - 1) + [USERS + 1]
     ends = [
-        played(method_of(name, facts=facts), federation_of(np.zeros((2 * USERS, 2)), sizes=sizes))[1]
+        played(method_of(name, facts=facts, **everybody), federation_of(np.zeros((2 * USERS, 2)), sizes=sizes))[1]
         for sizes in (even, uneven)
     ]
     if name == IterativeMeanSGD.name:

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.estimators.smoothed_truncation import truncated_samples
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.partition import Partition
 from userdp.problems.base import Problem, Vector
+from userdp.problems.segments import parts, weighted_sums
 from userdp.randomness import seed_sequence
+from userdp.sampling.coins import SampleCoins
 
 Rows = NDArray[np.float64]
 
@@ -82,6 +85,7 @@ class Computation:
         noise: what the node adds to each user's row after the clip.
         separate: compute users one by one. In one block the length of one user's data can change the last bits of
             another's row (matrix products round by shape), which a proof in floating point has to exclude.
+        coins: which samples take part; a user of whom none is drawn sends zero. None for all.
         parameters: keyword arguments of the function, plain floats.
         partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
             ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
@@ -96,6 +100,7 @@ class Computation:
     noise: LocalNoise | None = None
     separate: bool = False
     partition: Partition | None = field(default=None, compare=False)
+    coins: SampleCoins | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.partition is not None:
@@ -104,6 +109,8 @@ class Computation:
                 raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
+        if self.coins is not None and (self.center is not None or self.statistic is not None):
+            raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
 
     def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[Rows, int]:
         """The block's (U, p) rows, centred, finite and clipped, and how many rows were not finite and became zero.
@@ -236,8 +243,22 @@ def _user_gradient(problem: Problem, x: Vector, block: Block) -> Rows:
     return problem.user_gradients(x, block)
 
 
+def _sample_sum(problem: Problem, x: Vector, block: Block) -> Rows:
+    """The sum of a user's sample gradients, unclipped: one batched gradient, no gradient of a single sample."""
+    return problem.user_gradients(x, block) * block.sizes[:, None]
+
+
 def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> Rows:
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
+
+
+def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
+    """Each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
+    sums = np.zeros((block.users, problem.dimension))
+    for users, part in parts(block, row_bytes=8 * problem.dimension):
+        values = truncated_samples(problem.sample_gradients(x, part), scale, inverse_variance)
+        sums[users] += weighted_sums(values, part.offsets, np.ones(part.samples))
+    return sums
 
 
 def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Rows:
@@ -251,6 +272,8 @@ def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_
 
 COMPUTATIONS: dict[str, Callable[..., Rows]] = {
     "user_gradient": _user_gradient,
+    "sample_sum": _sample_sum,
     "clipped_sample_sum": _clipped_sample_sum,
+    "truncated_sample_sum": _truncated_sample_sum,
     "local_update": _local_update,
 }

@@ -16,6 +16,7 @@ from userdp.computations import clip_rows, finite_rows
 from userdp.errors import BadInput
 from userdp.estimators.depth import Reach, reach
 from userdp.mechanisms import GaussianMechanism
+from userdp.noise import SeededNoise
 
 Rows = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -76,7 +77,7 @@ def simple_clip_mean(samples: Rows, clip_norm: float, rho: float, rng: np.random
     """
     mean = clip_samples(samples, clip_norm).mean(axis=0)
     mechanism = sample_mechanism(clip_norm, len(samples), rho)
-    return mean if mechanism is None else mechanism.release(mean, rng)
+    return mean if mechanism is None else mechanism.release(mean, SeededNoise(rng))
 
 
 def simple_radius(
@@ -276,7 +277,7 @@ def group_means(
     """
     means = clip_samples(samples, clip_norm)[partition].mean(axis=1)
     mechanism = sample_mechanism(clip_norm, partition.shape[1], rho)
-    return means if mechanism is None else mechanism.release(means, rng)
+    return means if mechanism is None else mechanism.release(means, SeededNoise(rng))
 
 
 def iterative_mean(
