@@ -28,6 +28,7 @@ from userdp.accounting.composition import step_budget
 from userdp.accounting.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
 from userdp.computations import Computation
 from userdp.errors import BadInput
+from userdp.estimators.depth import geometric_median
 from userdp.estimators.heavy_tailed import deep_centre, group_radius
 from userdp.mechanisms import GaussianMechanism
 from userdp.partition import Partition, group_size, spread_length
@@ -41,6 +42,10 @@ class IterativeMeanOptions(HeavyTailedOptions):
     groups: int = Field(20, ge=1, description="k: groups of samples; fewer give less noise, more resist more outliers.")
     share: float = Field(
         0.5, gt=0.1, le=0.9, description="Share of groups that must lie beyond the centre for it to move; 0.9: paper's."
+    )
+    centre: Literal["deep", "geometric_median", "coordinate_median", "mean"] = Field(
+        "deep",
+        description="What is followed of the noisy group means: the paper's deep centre, or a baseline.",
     )
     inner_steps: int = Field(50, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
     accounting: Literal["auto", "parallel", "calibrated_shuffle", "paper_shuffle"] = Field(
@@ -274,11 +279,15 @@ class IterativeMeanSGD(HeavyTailedDescent):
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         sums = gathered.values.reshape(self.options.groups, -1)
         means = self._mechanism.release(sums / self._divisor, self._noise(index))
-        centre = deep_centre(
-            means, self.options.share, self.options.inner_steps, rng=stream(self.seed, "noise", index, 1)
-        )
-        self.facts = {
-            "noise_deviation": self._mechanism.standard_deviation,
-            "inner_steps": float(len(centre.distances)),
-        }
-        return self._descend(index, x, centre.point)
+        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
+        return self._descend(index, x, self._centre_of(means, stream(self.seed, "noise", index, 1)))
+
+    def _centre_of(self, means: NDArray[np.float64], rng: np.random.Generator) -> Vector:
+        """Post-processing of the noisy (k, d) group means."""
+        if self.options.centre == "geometric_median":
+            return geometric_median(means)
+        if self.options.centre == "coordinate_median":
+            return np.asarray(np.median(means, axis=0))
+        if self.options.centre == "mean":
+            return np.asarray(means.mean(axis=0))
+        return deep_centre(means, self.options.share, self.options.inner_steps, rng=rng).point

@@ -30,7 +30,7 @@ from userdp.accounting.shuffling import (
 )
 from userdp.errors import BadInput
 from userdp.estimators import depth
-from userdp.estimators.depth import Reach, needed, order_statistic, reach
+from userdp.estimators.depth import Reach, geometric_median, needed, order_statistic, reach
 from userdp.estimators.heavy_tailed import (
     STEP,
     clip_samples,
@@ -900,6 +900,8 @@ NOISE = np.random.default_rng(0)
         (lambda: reach(np.zeros((0, 2)), 0.5, NOISE), "non-empty matrix"),
         (lambda: reach(np.full((2, 2), np.nan), 0.5, NOISE), "finite numbers"),
         (lambda: reach(ROWS, 0.0, NOISE), "share = 0.0"),
+        (lambda: geometric_median(np.zeros((0, 2))), "non-empty matrix"),
+        (lambda: geometric_median(ROWS, steps=0), "steps at least 1"),
         (lambda: simple_descent(10, 2, 2.0, 1.5, 1e-5, smoothness=1.0, diameter=1.0), "epsilon = 1.5"),
         (lambda: simple_descent(10, 2, 2.0, 1.0, 1.0, smoothness=1.0, diameter=1.0), "delta = 1.0"),
         (lambda: simple_descent(10, 2, 2.0, 1.0, 0.0, smoothness=1.0, diameter=1.0), "delta = 0.0"),
@@ -923,6 +925,20 @@ def test_edges_that_are_allowed():
     assert inner_steps(3.0, 1.0) == 1
     assert inner_steps(40.0, 1.0) == math.ceil(2 * math.log(10) / math.log(256 / 233))
     assert paper_groups(1e-3) == 5527
+
+
+def test_baseline_the_geometric_median_has_the_least_sum_of_distances():
+    corners = np.array([[1.0, 0.0], [-0.5, math.sqrt(0.75)], [-0.5, -math.sqrt(0.75)]])
+    np.testing.assert_allclose(geometric_median(corners + 7.0), [7.0, 7.0], atol=1e-6)
+    assert geometric_median(np.array([[0.0], [1.0], [50.0]])) == pytest.approx([1.0], abs=1e-6)
+    np.testing.assert_array_equal(geometric_median(np.full((3, 2), 4.0)), [4.0, 4.0])
+    points = np.random.default_rng(5).standard_t(2, (30, 3))
+    found = geometric_median(points)
+    directions = (points - found) / np.linalg.norm(points - found, axis=1)[:, None]
+    assert np.linalg.norm(directions.sum(axis=0)) < 1e-5
+    points[:3] = 1e9
+    assert np.linalg.norm(geometric_median(points)) < 1.5
+    assert np.linalg.norm(geometric_median(points, steps=1)) < 1.5
 
 
 def test_edges_of_the_ascent(monkeypatch):

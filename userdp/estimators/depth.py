@@ -198,6 +198,30 @@ def nearest_direction(points: Points) -> Vector | None:
     return None if norm == 0 else residual / norm
 
 
+def geometric_median(points: Points, steps: int = 500) -> Vector:
+    """(d,): the point with the least sum of distances to (k, d) points, by Weiszfeld's iteration.
+
+    Distances below 1e-9 of the largest count as that much, so that an iterate which meets a point goes on. A baseline
+    for the iterative mean: with group means for points it is the geometric median of means (Minsker 2015).
+
+    Raises:
+        BadInput: no points, points that are not finite, or no steps.
+    """
+    if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all() or steps < 1:
+        raise BadInput("points must be a non-empty matrix of finite numbers, and steps at least 1")
+    centre: Vector = np.median(points, axis=0)
+    least = 1e-9 * float(np.linalg.norm(points - centre, axis=1).max())
+    if least == 0:
+        return centre
+    for _ in range(steps):
+        weights = 1 / np.maximum(np.linalg.norm(points - centre, axis=1), least)
+        following = weights @ points / weights.sum()
+        moved, centre = float(np.linalg.norm(following - centre)), following
+        if moved <= least:
+            break
+    return centre
+
+
 def _unit_rows(rows: Points) -> Points:
     """Rows of norm 1, without those of no length."""
     norms = np.linalg.norm(rows, axis=1)
