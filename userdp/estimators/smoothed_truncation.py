@@ -51,7 +51,7 @@ def smoothed_truncation(centers: Array, widths: Array) -> Array:
     narrow = far & (b > 0) & ~wide & (size < _SATURATED)
     result[wide] = _by_quadrature(a[wide], b[wide])
     result[narrow] = _closed_form(a[narrow], b[narrow])
-    return np.clip(result, -LARGEST, LARGEST)
+    return np.asarray(np.clip(result, -LARGEST, LARGEST))
 
 
 def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
