@@ -208,9 +208,8 @@ class AveragedClipping(TheoryRounds):
 
     def _assumptions(self) -> tuple[str, ...]:
         own = ("the server is trusted",)
-        if self.options.batches == "full":
-            return own
-        return ("the number of samples is public", *own)
+        # Coins for samples say so themselves; with everybody in every round the divisor is in no proof.
+        return own if self.options.batches in ("full", "poisson_samples") else ("the number of samples is public", *own)
 
     # A round -------------------------------------------------------------------------------------------------------
 

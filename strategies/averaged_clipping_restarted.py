@@ -187,8 +187,7 @@ class RestartedAveragedClipping(TheoryRounds):
         return self._both_units(self._multiplier, self._sampler_for(batch, rounds, 1), user)
 
     def _assumptions(self) -> tuple[str, ...]:
-        own = ("the server is trusted",)
-        return own if self.options.batches == "full" else ("the number of samples is public", *own)
+        return ("the server is trusted",)
 
     # A round -------------------------------------------------------------------------------------------------------
 

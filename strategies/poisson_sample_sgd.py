@@ -99,7 +99,7 @@ class PoissonSampleSGD(SampleRounds):
         return reach if math.isfinite(reach) else 1.0
 
     def _assumptions(self) -> tuple[str, ...]:
-        return ("the number of samples is public", "nodes clip each sample as told, and the server is trusted")
+        return ("nodes clip each sample as told, and the server is trusted",)
 
     def _ask(self, index: int) -> Request:
         computation = Computation(

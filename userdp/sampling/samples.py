@@ -15,7 +15,7 @@ from userdp.sampling.coins import SampleCoins, round_keys
 
 _ASSUMPTION = (
     "the number of samples is public, and which samples take part in which round stays secret (each node throws "
-    "its own users' coins)"
+    "its own users' coins as told)"
 )
 
 
