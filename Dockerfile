@@ -21,10 +21,15 @@ COPY pyproject.toml ./
 # Every dependency but Ray, which only simulations need: nodes are containers here.
 RUN python -c 'import tomllib; print(*(entry.replace("[simulation]", "") for entry in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not entry.startswith("ray")), sep="\n")' > requirements.txt \
     && pip install --quiet -c constraints.txt -r requirements.txt
-# Headers and tests of libraries are of no use to a container that compiles nothing.
-RUN cd /opt/userdp/lib/python3*/site-packages \
-    && rm -rf torch/include torch/share torch/test pyarrow/include pyarrow/tests pandas/tests \
-    && find . -name '*.a' -delete
+# What a container has no use for that compiles nothing, tests no libraries and reads no remote file systems.
+RUN python -m pip uninstall --quiet --yes pip \
+    && cd /opt/userdp/lib/python3*/site-packages \
+    && rm -rf torch/include torch/share torch/test torch/bin/test_* torch/bin/*Test torch/bin/protoc* pyarrow/include \
+    && rm -f pyarrow/*flight* pyarrow/*substrait* pyarrow/libarrow_s3* pyarrow/_s3fs* \
+    && for name in matplotlib networkx pandas pyarrow scipy sympy; do \
+           find "$name" -type d -name tests -prune -exec rm -rf {} +; \
+       done \
+    && find . \( -name '*.a' -o -name '*.pyi' \) -delete
 
 FROM ${BASE}
 ENV PATH=/opt/userdp/bin:$PATH \
