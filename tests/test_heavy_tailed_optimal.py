@@ -46,6 +46,7 @@ from userdp.estimators.heavy_tailed import (
     simple_clip_mean,
     simple_radius,
 )
+from userdp.noise import SeededNoise
 from userdp.optimisers import Descent, dp_sco_clip, dp_sco_iterative, iterative_descent, simple_descent
 from userdp.optimisers.heavy_tailed import descend, wanted_rounds
 
@@ -166,8 +167,8 @@ def test_v04_the_noise_is_white_and_its_variance_2r2_over_rho_n2(divisor, shape)
     mechanism = sample_mechanism(radius, divisor, rho)
     variance = 2 * radius**2 / (rho * divisor**2)
     assert mechanism.standard_deviation**2 == pytest.approx(variance, rel=1e-12)
-    rng = np.random.default_rng(5)
-    draws = np.array([mechanism.release(np.zeros(shape), rng).ravel() for _ in range(4000)])
+    noise = SeededNoise(np.random.default_rng(5))
+    draws = np.array([mechanism.release(np.zeros(shape), noise).ravel() for _ in range(4000)])
     covariance = np.cov(draws.T) / variance
     # A variance of 4000 draws has a relative standard error of sqrt(2 / 4000) = 0.022.
     np.testing.assert_allclose(covariance, np.eye(draws.shape[1]), atol=0.11)

@@ -65,6 +65,8 @@ SCHEMES = ["disjoint", "cyclic", "poisson", "fixed_size"]
 PRIVATE = [name for name in STRATEGIES if name != "non_private"]
 SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].family == "sample-level"]
 """Where samples weigh the same, not users."""
+BY_SAMPLES = {"sample_clipped_sgd", "iterative_mean_sgd", "poisson_sample_sgd", "smoothed_truncation_gd"}
+"""Where samples that are not finite are dropped one by one."""
 every_strategy = pytest.mark.parametrize("name", PRIVATE)
 every_drop_in = pytest.mark.parametrize("kind", DROP_INS)
 
@@ -210,7 +212,7 @@ def test_flower_weighted_averaging_lets_one_user_outweigh_the_noise(strategy):
     assert method.plan.guarantee.relation == "replace_one"
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if STRATEGIES[name].family != "sample-level"])
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name not in SAMPLE_LEVEL])
 def test_flower_weighted_averaging_by_number_of_examples(name):
     """Who holds 1000 copies of a sample counts as who holds it once, bit for bit."""
     rest = np.full((USERS - 1, 2), 0.25)
@@ -299,7 +301,7 @@ def test_flower_nan_passes_the_clip(name, code):
     # Local steps to infinity end at the edge of the domain, which is finite, and clipped.
     finite = name == DPFedAvg.name and code != 7
     # Samples are dropped one by one, and only users are counted.
-    counted = not finite and name not in SAMPLE_LEVEL
+    counted = not finite and name not in BY_SAMPLES
     data = np.full((USERS, 2), 3)
     ends = []
     for own in ([code, 1], [0, 0]):

@@ -92,9 +92,10 @@ class Certificate:
                 "regularisation, or set strategy.without_certificate = true to run with NO privacy guarantee."
             )
 
-    def as_dict(self) -> dict[str, float | bool | str | tuple[float, float] | None]:
+    def as_dict(self) -> dict[str, float | bool | str | list[float] | None]:
         """Plain values, for JSON."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 class Problem(ABC):
