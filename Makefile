@@ -48,6 +48,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/round.py --check
+	$(BIN)/python benchmarks/clipping.py --check
 	$(BIN)/python benchmarks/population.py --check
 
 clean:

@@ -1,6 +1,7 @@
 """The [data] section: where users come from, and what is declared about them before any data are read."""
 
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from userdp.data import POPULATIONS, PUBLIC_DATASETS, Population, PublicDataset, public_columns
 from userdp.data.columns import Columns, did_you_mean
+from userdp.data.heavy_tails import HeavyTailedRegression
 from userdp.data.regressions import Categorical, Regression
 from userdp.errors import BadInput
 
@@ -102,6 +104,9 @@ class SyntheticData(Section):
         population = self.recipe
         if isinstance(population, Categorical):
             return Shape(1, True, target_range=(0.0, 1.0), levels=population.levels)
+        if isinstance(population, HeavyTailedRegression):
+            target_range = (-math.inf, math.inf) if population.link == "linear" else (0.0, 1.0)
+            return Shape(population.columns, True, feature_norm=math.inf, target_range=target_range)
         if isinstance(population, Regression):
             return Shape(population.columns, True, feature_norm=population.feature_norm)
         bound = 1.0 if population.name == "bernoulli" else None

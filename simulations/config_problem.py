@@ -11,8 +11,10 @@ from userdp.errors import BadInput
 from userdp.problems import (
     Bernoulli,
     Huber,
+    HuberRegression,
     Linear,
     Logistic,
+    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     OneHotSquared,
@@ -79,7 +81,10 @@ class _Separable(ProblemSection):
 
 class _Bounded(_Separable):
     bound: float | None = Field(
-        None, gt=0, description="Of every |z_j|; samples are clipped into it. Known for tables (1)."
+        None,
+        gt=0,
+        description="Of every |z_j|; samples are clipped into it. Known for tables (1); inf for none, where the loss "
+        "allows it.",
     )
 
     def _bound(self, shape: Shape) -> float:
@@ -135,7 +140,10 @@ class _GeneralisedLinear(ProblemSection):
     family: ClassVar[str] = "generalised linear"
     certificate: ClassVar[str] = "A1 to A3; A4 from a ridge of curvature * feature_norm^2 / 8 on"
     feature_norm: float | None = Field(
-        None, gt=0, description="Bound on a sample's ||a||_1, the intercept's 1 included. Known from declared columns."
+        None,
+        gt=0,
+        description="Bound on a sample's ||a||_1, the intercept's 1 included; inf for none. Known from declared "
+        "columns.",
     )
     radius: float = Field(5.0, gt=0, description=RADIUS)
     ridge: float = Field(0.0, ge=0, description=RIDGE)
@@ -143,9 +151,10 @@ class _GeneralisedLinear(ProblemSection):
 
     def build(self, shape: Shape, seed: int) -> Problem:
         if shape.levels is not None:
+            instead = f"one_hot_{self.kind}"
             raise BadInput(
-                f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: "
-                f"use problem.kind = 'one_hot_{self.kind}'"
+                f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: use problem.kind = "
+                f"{(instead if instead in PROBLEMS else 'one_hot_squared')!r}"
             )
         return super().build(shape, seed)
 
@@ -173,7 +182,10 @@ class LogisticSection(_GeneralisedLinear):
 
 class _TargetRange(ProblemSection):
     target_range: list[float] | None = Field(
-        None, min_length=2, max_length=2, description="[low, high] of the target; targets are clipped into it."
+        None,
+        min_length=2,
+        max_length=2,
+        description="[low, high] of the target, which is clipped into it; -inf and inf for none.",
     )
 
     def _range(self, shape: Shape) -> tuple[float, float]:
@@ -199,6 +211,31 @@ class SquaredSection(_TargetRange, _GeneralisedLinear):
     def _make(self, shape: Shape, seed: int) -> Problem:
         low, high = self._range(shape)
         return Squared(**self._arguments(shape), low=low, high=high)
+
+
+class HuberRegressionSection(_TargetRange, _GeneralisedLinear):
+    """Settings of `userdp.problems.HuberRegression`."""
+
+    kind: Literal["huber_regression"]
+    summary: ClassVar[str] = HuberRegression.summary
+    threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        low, high = self._range(shape)
+        return HuberRegression(**self._arguments(shape), low=low, high=high, threshold=self.threshold)
+
+
+class LpRegressionSection(_TargetRange, _GeneralisedLinear):
+    """Settings of `userdp.problems.LpRegression`."""
+
+    kind: Literal["lp_regression"]
+    certificate: ClassVar[str] = "A1, A2; below order 2 Hoelder instead of A3, and no A4"
+    summary: ClassVar[str] = LpRegression.summary
+    order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error, which the loss is.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        low, high = self._range(shape)
+        return LpRegression(**self._arguments(shape), low=low, high=high, order=self.order)
 
 
 class PoissonSection(_CountBound, _GeneralisedLinear):
@@ -291,6 +328,8 @@ _SECTIONS: tuple[type[ProblemSection], ...] = (
     BernoulliSection,
     LogisticSection,
     SquaredSection,
+    HuberRegressionSection,
+    LpRegressionSection,
     PoissonSection,
     OneHotLogisticSection,
     OneHotSquaredSection,

@@ -26,18 +26,36 @@ class Evaluation:
         if test is not None and test.nbytes <= MEMORY_BYTES:
             # Clipped into the declared bounds as the training data are: the model is made for such samples.
             self._test = ColumnarFederation(problem.bound(test.block(np.arange(test.users)))[0])
+        self._optimum = None if train is None else problem.optimum(train)
+        self._least: float | None = None
 
     def __call__(self, x: Vector) -> dict[str, float]:
-        """Name -> mean over held-out users, with "excess_risk" where it is known."""
+        """Name -> mean over held-out users.
+
+        Before them "excess_risk" where it is known; or, where the optimum is, "excess_loss": the held-out loss above
+        that of the optimum on the same samples, which cancels most of what heavy tails do to either. After them the
+        l2 "distance" to a known optimum.
+        """
+        metrics = self._means(x)
+        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
+        if risk is not None:
+            metrics = {"excess_risk": risk, **metrics}
+        if self._optimum is None:
+            return metrics
+        if risk is None and "test_loss" in metrics:
+            if self._least is None:
+                self._least = self._means(self._optimum)["test_loss"]
+            metrics = {"excess_loss": metrics["test_loss"] - self._least, **metrics}
+        return {**metrics, "distance": float(np.linalg.norm(x - self._optimum))}
+
+    def _means(self, x: Vector) -> dict[str, float]:
         totals: dict[str, float] = {}
         users = 0
         for block in self._blocks():
             users += block.users
             for name, values in self._problem.metrics(x, block).items():
                 totals[name] = totals.get(name, 0.0) + float(values.sum())
-        metrics = {name: total / users for name, total in totals.items()}
-        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
-        return metrics if risk is None else {"excess_risk": risk, **metrics}
+        return {name: total / users for name, total in totals.items()}
 
     def _blocks(self) -> Iterator[Block]:
         if self._test is None:
@@ -47,8 +65,8 @@ class Evaluation:
 
 
 def main_metric(metrics: dict[str, float]) -> str | None:
-    """The metric that "better than the initial model" is about: the excess risk where it is known, or the loss."""
-    return next((name for name in ("excess_risk", "test_loss") if name in metrics), None)
+    """The metric that "better than the initial model" is about: the excess where it is known, or the loss."""
+    return next((name for name in ("excess_risk", "excess_loss", "test_loss") if name in metrics), None)
 
 
 @dataclass

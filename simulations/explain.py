@@ -51,17 +51,30 @@ NUMBERS = {
     "epochs": "passes over the users",
     "tolerance": "stop when a step moves no coordinate by more",
     "group": "samples of one user that the noise must cover",
+    "groups": "random groups that samples are split into, anew each round",
+    "group_samples": "samples of a group on average, the public divisor of its sum",
+    "group_rho": "zero-concentrated budget of one group's mean in one round, for one sample",
+    "accounting": "how the groups are accounted",
     "samples": "N, the public number of samples",
     "sample_level_epsilon": "epsilon for one single sample",
+    "user_level_epsilon": "epsilon for a whole user, under the same relation",
+    "accounted_epsilon": "what noise by the paper's formula really costs, by an accountant",
+    "sample_batch": "samples a round, expected; the public divisor",
+    "runs": "runs, each from the model of the one before",
+    "scale": "gradient coordinates well below it count in full",
+    "inverse_variance": "of the noise that the truncation is smoothed by",
 }
 """Number of a plan -> what it means."""
 
 METRICS = {
     "excess_risk": "expected loss above the best possible model, exact",
+    "excess_loss": "loss on held-out users above that of the known optimum on the same samples",
     "test_loss": "loss on held-out users",
+    "distance": "l2 distance of the model to the known optimum",
     "accuracy": "share predicted correctly",
     "log_loss": "loss of predicted probabilities",
     "squared_error": "mean squared error of predictions",
+    "absolute_error": "mean absolute error of predictions",
     "deviance": "Poisson deviance",
 }
 """Metric -> what it means."""

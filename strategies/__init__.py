@@ -4,46 +4,56 @@ Each is a Flower `Strategy`; give it a problem, public facts about the users and
 """
 
 from strategies.adaptive_clipping import AdaptiveClipping
+from strategies.averaged_clipping import AveragedClipping
+from strategies.averaged_clipping_restarted import RestartedAveragedClipping
 from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.client import client_app
 from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
+from strategies.iterative_mean import IterativeMeanSGD
 from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.plan import Plan, PublicFacts
+from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.protocol import model_record, model_vector
 from strategies.recentred import RecentredClipping
 from strategies.registry import STRATEGIES
 from strategies.results import PrivateResult, RoundRecord
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
+from strategies.smoothed_truncation import SmoothedTruncationGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 __all__ = [
     "DPFTRL",
     "STRATEGIES",
     "AdaptiveClipping",
+    "AveragedClipping",
     "DPFedAvg",
     "DPFedSGD",
     "DropInAdaptiveClipping",
     "DropInFedAvg",
     "DropInRecentredClipping",
+    "IterativeMeanSGD",
     "LocalDPSGD",
     "LocalizedClipping",
     "LocalizedRobustSGD",
     "NonPrivate",
     "OutlierRemovalSGD",
     "Plan",
+    "PoissonSampleSGD",
     "PrivateResult",
     "PublicFacts",
     "RecentredClipping",
+    "RestartedAveragedClipping",
     "RobustRounds",
     "RoundRecord",
     "SampleClippedSGD",
+    "SmoothedTruncationGD",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

@@ -1,6 +1,7 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
-Beside a clip, ``center`` travels if rows are clipped about one.
+Beside a clip, ``center`` travels if rows are clipped about one, ``coins`` if samples are drawn, and ``partition`` where
+samples are summed by groups: which group each sample OF THIS NODE'S users is in, and no other.
 
 | message | server -> node | node -> server |
 |---|---|---|
@@ -20,10 +21,14 @@ from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
 from userdp.identities import DIGEST_BYTES
 from userdp.node import Answer, Node
+from userdp.partition import Partition
+from userdp.sampling.coins import SampleCoins
 
 _PARAMETER = "parameter."
 _USERS = np.dtype("<i8")
+_KEYS = np.dtype("<u8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
+_GROUPS = np.dtype("<i4")
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
 
@@ -86,8 +91,17 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
             "computation": ConfigRecord(config),  # type: ignore[arg-type]
         }
     )
+    if (coins := computation.coins) is not None:
+        # A node gets the keys of its own users: it must not be able to tell whose other samples are drawn.
+        config_of_coins = {"rate": coins.rate, "keys": coins.keys[users].astype(_KEYS).tobytes()}
+        if coins.most is not None:
+            config_of_coins["most"] = coins.most
+        content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
     if computation.center is not None:
         content["center"] = model_record(computation.center)
+    if (partition := computation.partition) is not None:
+        groups = partition.groups.astype(_GROUPS).tobytes()
+        content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
     return content
 
 
@@ -111,15 +125,27 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         noise=_read_noise(config) if "noise.deviation" in config else None,
         separate=bool(config.get("separate", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
+        coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
         center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
+        partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
     return users.astype(np.int64), computation
 
 
+def _read_partition(config: Mapping[str, Any]) -> Partition:
+    groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
+    return Partition(groups.astype(np.int32), int(config["count"]))
+
+
 def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
     seed = int(config["noise.seed"]) if "noise.seed" in config else None
     return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
+
+
+def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
+    keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
+    return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
 
 
 def answer_content(answer: Answer, *, share: bool) -> RecordDict:

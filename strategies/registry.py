@@ -1,17 +1,22 @@
 """Every strategy there is, by name. Adding one takes its file and a line here."""
 
 from strategies.adaptive_clipping import AdaptiveClipping
+from strategies.averaged_clipping import AveragedClipping
+from strategies.averaged_clipping_restarted import RestartedAveragedClipping
 from strategies.base import UserLevelStrategy
 from strategies.fed_avg import DPFedAvg
 from strategies.fed_sgd import DPFedSGD, NonPrivate
 from strategies.ftrl import DPFTRL
+from strategies.iterative_mean import IterativeMeanSGD
 from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
+from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
+from strategies.smoothed_truncation import SmoothedTruncationGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
@@ -29,6 +34,11 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         AdaptiveClipping,
         DPFTRL,
         SampleClippedSGD,
+        IterativeMeanSGD,
+        AveragedClipping,
+        RestartedAveragedClipping,
+        PoissonSampleSGD,
+        SmoothedTruncationGD,
         NonPrivate,
     )
 }

@@ -115,11 +115,11 @@ def _checked(
     if computation.reduce == "sum" and computation.clip_norm is not None and computation.noise is None:
         limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
-            within = np.linalg.norm(answer.values[:, :p]) <= limit
+            within = np.linalg.norm(answer.values[:, : computation.length(p)]) <= limit
         if not within:
             raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
         if computation.statistic is not None:
-            bounds, total = statistic(computation.statistic), answer.values[0, p]
+            bounds, total = statistic(computation.statistic), answer.values[0, computation.length(p)]
             if not bounds.low * _SUM_TOLERANCE <= total / len(users) <= bounds.high * _SUM_TOLERANCE:
                 raise BadInput("the sum of its users' statistic exceeds what they can add up to")
     return answer

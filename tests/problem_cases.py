@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import torch
@@ -12,8 +13,10 @@ from userdp.data.block import Block
 from userdp.problems import (
     Bernoulli,
     Huber,
+    HuberRegression,
     Linear,
     Logistic,
+    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     OneHotSquared,
@@ -84,6 +87,18 @@ def cases(dimension: int) -> dict[str, Case]:
         "logistic_ridge_intercept": Case(Logistic(d, 2.5, 2.0, ridge=0.3, intercept=True), binary),
         "squared_ridge": Case(Squared(d, 1.5, 2.0, low=-1.0, high=1.0, ridge=0.5), real),
         "squared_intercept": Case(Squared(d, 1.1, 2.0, low=-1.0, high=1.0, intercept=True), real),
+        "huber_regression_ridge": Case(
+            HuberRegression(d, 1.5, 2.0, low=-1.0, high=1.0, threshold=0.6, ridge=0.4), real
+        ),
+        "lp_regression": Case(LpRegression(d, 1.5, 2.0, order=1.5, low=-1.0, high=1.0, intercept=False), real),
+        "lp_regression_ridge_intercept": Case(
+            LpRegression(d, 2.5, 2.0, order=1.2, low=-1.0, high=1.0, ridge=0.3, intercept=True), real
+        ),
+        "lp_regression_of_order_two": Case(LpRegression(d, 1.5, 2.0, order=2.0, low=-1.0, high=1.0, ridge=0.4), real),
+        "squared_unbounded": Case(Squared(d, inf, 2.0, low=-inf, high=inf, intercept=True), real),
+        "logistic_unbounded": Case(Logistic(d, inf, inf, ridge=0.1), binary),
+        "huber_regression_unbounded": Case(HuberRegression(d, inf, 2.0, low=-inf, high=inf, threshold=0.6), real),
+        "lp_regression_unbounded": Case(LpRegression(d, inf, 2.0, order=1.5, low=-inf, high=inf), real),
         "poisson_ridge": Case(Poisson(d, 1.5, 1.0, count_bound=4.0, ridge=2.0), counts),
         "one_hot_logistic": Case(OneHotLogistic(d + 2, 3.0), binary),
         "one_hot_logistic_ridge": Case(OneHotLogistic(d + 2, 3.0, ridge=0.2), binary),

@@ -30,7 +30,11 @@ from userdp.accounting.composition import add_or_remove_to_replace_one
 from userdp.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIGS = sorted((ROOT / "simulations" / "configs").glob("compare-*.toml"))
+CONFIGS = sorted(
+    path
+    for path in (ROOT / "simulations" / "configs").glob("*.toml")
+    if isinstance(tomllib.loads(path.read_text(encoding="utf-8"))["strategy"], list)
+)
 SMALL = {
     "name": "small",
     "seeds": 2,

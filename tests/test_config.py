@@ -18,7 +18,11 @@ from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall
 
 CATEGORIES = {"kind": "synthetic", "population": "categorical", "levels": 3, "users": 9}
 FOLDER = Path(__file__).resolve().parents[1] / "simulations" / "configs"
-CONFIGS = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("compare-"))
+CONFIGS = sorted(
+    path
+    for path in FOLDER.glob("*.toml")
+    if isinstance(tomllib.loads(path.read_text(encoding="utf-8"))["strategy"], dict)
+)
 
 
 def refusal(raw):

@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.grids import DEFAULT_NODES, LocalGrid, RayGrid, one_thread, shards
-from strategies import DPFedSGD, LocalizedRobustSGD, NonPrivate, RobustRounds, SampleClippedSGD
+from strategies import (
+    AveragedClipping,
+    DPFedSGD,
+    IterativeMeanSGD,
+    LocalizedRobustSGD,
+    NonPrivate,
+    PoissonSampleSGD,
+    RestartedAveragedClipping,
+    RobustRounds,
+    SampleClippedSGD,
+    SmoothedTruncationGD,
+)
 from strategies.protocol import SharedArray, model_record, read_answer, train_content
 from userdp.computations import Computation
 from userdp.data import Gaussian, SyntheticFederation
@@ -27,6 +38,11 @@ FACTS = {"min_samples": 1, "max_samples": 40, "samples": 2500}
 METHODS = {
     "dp_fed_sgd": (DPFedSGD, {"rounds": 4, "cohort": 90}),
     "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 3, "clip_norm": 1.0}),
+    "iterative_mean_sgd": (IterativeMeanSGD, {"rounds": 2, "clip_norm": 1.0}),
+    "averaged_clipping": (AveragedClipping, {"rounds": 4, "batch": 600}),
+    "averaged_clipping_restarted": (RestartedAveragedClipping, {"rounds": 4, "runs": 2}),
+    "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
+    "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

@@ -14,8 +14,10 @@ from userdp.errors import MissingAssumption
 from userdp.problems import (
     Bernoulli,
     Huber,
+    HuberRegression,
     Linear,
     Logistic,
+    LpRegression,
     OneHotLogistic,
     OneHotPoisson,
     OneHotSquared,
@@ -222,6 +224,108 @@ def test_the_reason_names_a_ridge_that_is_enough_and_hardly_more(family):
     ]
 
 
+def residual_regression(kind, norm, radius, ridge=0.0, intercept=False):
+    bounds = {"low": -0.5, "high": 1.0, "ridge": ridge, "intercept": intercept}
+    if kind == "huber":
+        return HuberRegression(3, norm, radius, threshold=0.7, **bounds)
+    return LpRegression(3, norm, radius, order=kind, **bounds)
+
+
+residual_regressions = given(
+    kind=st.sampled_from(["huber", 1.05, 1.5, 2.0]),
+    norm=st.floats(1.01, 3.0),
+    radius=st.floats(0.1, 2.0),
+    ridge=st.sampled_from([0.0, 0.4]),
+    intercept=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@residual_regressions
+def test_huber_and_lp_gradients_stay_within_their_bounds_and_reach_half(kind, norm, radius, ridge, intercept, seed):
+    rng = np.random.default_rng(seed)
+    problem = residual_regression(kind, norm, radius, ridge, intercept)
+    block = extreme_glm_block(problem, rng)
+    low_high = [Block(block.features, block.offsets, np.full(block.samples, y, np.float32)) for y in (-0.5, 1.0)]
+    ends = [np.full(problem.dimension, sign * radius) for sign in (-1, 1)]
+    gradients = [problem.sample_gradients(x, part) for x in [*ends, *models(problem, rng)] for part in low_high]
+    check_gradients(problem.certificate, np.vstack(gradients))
+    assert np.abs(gradients).max() >= problem.certificate.lipschitz / 2
+    assert np.linalg.norm(gradients, axis=2).max() >= problem.certificate.gradient_norm / 2
+
+
+@settings(deadline=None, max_examples=100)
+@residual_regressions
+def test_huber_and_lp_gradients_move_no_faster_than_certified(kind, norm, radius, ridge, intercept, seed):
+    rng = np.random.default_rng(seed)
+    problem = residual_regression(kind, norm, radius, ridge, intercept)
+    block, certificate = extreme_glm_block(problem, rng), problem.certificate
+    for x in models(problem, rng):
+        for reach in (1e-9, 1e-3, 1.0):
+            y = problem.domain.project(x + reach * rng.uniform(-1, 1, problem.dimension))
+            moved = problem.sample_gradients(x, block) - problem.sample_gradients(y, block)
+            if certificate.smoothness is not None:  # A3: absolute row sums of the Hessian
+                assert np.abs(moved).max() <= certificate.smoothness * np.abs(x - y).max() * (1 + 1e-9) + 1e-14
+            else:
+                nu, constant = certificate.hoelder
+                bound = constant * np.linalg.norm(x - y) ** nu
+                assert np.linalg.norm(moved, axis=1).max() <= bound * (1 + 1e-9) + 1e-14
+
+
+@pytest.mark.parametrize("order", [1.05, 1.5, 1.9])
+def test_lp_regression_is_hoelder_with_the_best_constant_and_not_smooth(order):
+    problem = LpRegression(2, 2.0, 1.0, order=order, low=-1.0, high=1.0)
+    assert problem.certificate.smoothness is None
+    assert problem.certificate.missing() == ["A3 (bounded Hessian row sums)", "A4 (diagonally dominant Hessian)"]
+    assert "not smooth where a prediction is perfect" in problem.certificate.reason
+    nu, constant = problem.certificate.hoelder
+    assert nu == pytest.approx(order - 1)
+    block = Block(np.array([[2.0, 0.0]], np.float32), np.array([0, 1]), np.zeros(1, np.float32))
+
+    def moved(reach):
+        x = np.array([reach, 0.0])
+        return np.linalg.norm(problem.sample_gradients(x, block) - problem.sample_gradients(-x, block))
+
+    for reach in (0.5, 1e-3, 1e-8):
+        assert moved(reach) == pytest.approx(constant * (2 * reach) ** nu, rel=1e-12)
+    # Not smooth: the same change of gradient over ever shorter ways.
+    assert moved(1e-8) / 1e-8 > 10 ** (5 * (1 - nu)) * 0.99 * moved(1e-3) / 1e-3
+    unbounded = LpRegression(2, 2.0, float("inf"), order=order, low=-1.0, high=1.0, ridge=0.1)
+    assert unbounded.certificate.hoelder is None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Squared(2, np.inf, 1.0, low=-1.0, high=1.0, ridge=1.0),
+        Squared(2, 1.0, 1.0, low=-np.inf, high=1.0),
+        Logistic(2, np.inf, 1.0, intercept=True),
+        Logistic(1, np.inf, 1.0),
+        HuberRegression(2, np.inf, 1.0, low=-np.inf, high=np.inf, ridge=1.0),
+        LpRegression(2, np.inf, 1.0, order=1.5, low=-1.0, high=1.0),
+        Poisson(2, np.inf, 1.0, count_bound=3.0),
+        Quadratic(2, np.inf, 1.0),
+    ],
+    ids=lambda problem: problem.name,
+)
+def test_data_without_bounds_certify_no_bounded_gradient(problem):
+    certificate = problem.certificate
+    assert certificate.convex
+    assert certificate.lipschitz is None
+    assert certificate.gradient_norm is None
+    assert certificate.hoelder is None
+    assert certificate.reason
+    with pytest.raises(MissingAssumption, match=r"A2 \(bounded gradient"):
+        certificate.require_contractive("localized_robust_sgd")
+
+
+def test_huber_regression_has_a_bounded_slope_where_targets_have_no_bound():
+    certificate = HuberRegression(2, 2.0, 1.0, low=-np.inf, high=np.inf, threshold=0.5).certificate
+    assert certificate.lipschitz == pytest.approx(1.0)
+    assert certificate.smoothness == pytest.approx(4.0)
+
+
 def test_without_a_domain_certificates_say_what_is_unbounded():
     free = float("inf")
     logistic = Logistic(2, 1.0, free, ridge=1.0).certificate
@@ -245,7 +349,15 @@ def test_without_a_domain_certificates_say_what_is_unbounded():
 
 def test_which_problems_are_certified():
     d1 = {"linear", "quadratic", "huber", "bernoulli", "logistic", "logistic_ridge_intercept", "squared_ridge"}
-    d1 |= {"poisson_ridge", "one_hot_logistic", "one_hot_logistic_ridge", "one_hot_squared", "one_hot_poisson"}
+    d1 |= {
+        "huber_regression_ridge",
+        "lp_regression_of_order_two",
+        "poisson_ridge",
+        "one_hot_logistic",
+        "one_hot_logistic_ridge",
+        "one_hot_squared",
+        "one_hot_poisson",
+    }
     expected = {f"{name}-d1" for name in d1} | {f"{name}-d4" for name in d1 - {"logistic"}}
     assert set(CERTIFIED) == expected
     for name in set(CASES) - expected:

@@ -1,12 +1,13 @@
 """Gradients of every problem: against finite differences, each other, and any grouping of users."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problem_cases import CASES, Case
+from problem_cases import CASES, Case, binary
 from scipy.optimize import brentq
 from scipy.special import expit
 
@@ -124,6 +125,19 @@ def test_data_may_be_read_only(case: Case):
     assert case.problem.bound(block)[0] is block
     np.testing.assert_array_equal(case.problem.user_gradients(case.model(), block), expected)
     assert case.problem.metrics(case.model(), block)["test_loss"].shape == (5,)
+
+
+def test_clipped_sums_of_a_generalised_linear_model_hold_no_gradient_of_a_sample():
+    rng, users, samples, d = np.random.default_rng(0), 200, 20_000, 200
+    features = rng.normal(size=(samples, d)).astype(np.float32)
+    block = Block(features, np.arange(users + 1) * (samples // users), binary(rng, samples))
+    problem, x = Logistic(d, np.inf, 1.0, ridge=0.1), rng.normal(size=d)
+    tracemalloc.start()
+    problem.sample_clipped_sums(x, block, 0.1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 8 * samples * d == 32e6  # what the gradients would take
+    assert peak < 8 * users * d + 3 * segments.CHUNK_BYTES
 
 
 def test_one_overflowing_sample_counts_as_zero_and_spares_the_others():

@@ -43,7 +43,18 @@ from userdp.problems import Quadratic
 from userdp.sampling import FixedSizeBatches, PoissonBatches
 
 FALSE_ALARM = 1e-9
-REFUSED = {"localized_robust_sgd", "localized_clipping", "robust_rounds", "outlier_removal", "non_private"}
+REFUSED = {
+    "localized_robust_sgd",
+    "localized_clipping",
+    "robust_rounds",
+    "outlier_removal",
+    "averaged_clipping",
+    "averaged_clipping_restarted",
+    "smoothed_truncation_gd",
+    "poisson_sample_sgd",
+    "iterative_mean_sgd",
+    "non_private",
+}
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)
 OPTIONS = {
     "winsorized_rotation": {"rounds": 2, "clip_norm": 3.0, "deviation": 1.0},

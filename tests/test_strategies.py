@@ -24,6 +24,11 @@ OPTIONS = {
     "outlier_removal": {"rounds": 2},
     "dp_fed_sgd": {"rounds": 3},
     "sample_clipped_sgd": {"rounds": 3},
+    "iterative_mean_sgd": {"rounds": 3},
+    "averaged_clipping": {"rounds": 3},
+    "averaged_clipping_restarted": {"rounds": 3, "runs": 1},
+    "poisson_sample_sgd": {"rounds": 3},
+    "smoothed_truncation_gd": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)

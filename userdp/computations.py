@@ -6,7 +6,7 @@ parameters travel in the message, so node and server cannot disagree about them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +14,18 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.estimators.smoothed_truncation import truncated_samples
 from userdp.noise import SecureNoise, rounding_slack
+from userdp.partition import Partition
 from userdp.problems.base import Problem, Vector
+from userdp.problems.segments import parts, weighted_sums
 from userdp.randomness import seed_sequence
+from userdp.sampling.coins import SampleCoins
 
 Rows = NDArray[np.float64]
+
+SAMPLE_SUMS = frozenset({"clipped_sample_sum"})
+"""Computations whose row is a sum over a user's samples, which may also be taken over groups of samples."""
 
 _LOCAL = 7
 """Label that keeps users' own noise apart from the server's."""
@@ -78,7 +85,10 @@ class Computation:
         noise: what the node adds to each user's row after the clip.
         separate: compute users one by one. In one block the length of one user's data can change the last bits of
             another's row (matrix products round by shape), which a proof in floating point has to exclude.
+        coins: which samples take part; a user of whom none is drawn sends zero. None for all.
         parameters: keyword arguments of the function, plain floats.
+        partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
+            ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
     """
 
     name: str = "user_gradient"
@@ -89,10 +99,18 @@ class Computation:
     statistic: str | None = None
     noise: LocalNoise | None = None
     separate: bool = False
+    partition: Partition | None = field(default=None, compare=False)
+    coins: SampleCoins | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if self.partition is not None:
+            others = (self.center, self.statistic, self.noise)
+            if self.reduce != "sum" or self.name not in SAMPLE_SUMS or any(other is not None for other in others):
+                raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
+        if self.coins is not None and (self.center is not None or self.statistic is not None):
+            raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
 
     def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[Rows, int]:
         """The block's (U, p) rows, centred, finite and clipped, and how many rows were not finite and became zero.
@@ -102,7 +120,21 @@ class Computation:
         """
         if self.name not in COMPUTATIONS:
             raise BadInput(f"computation {self.name!r} is unknown; there are {', '.join(sorted(COMPUTATIONS))}")
+        if self.partition is not None:
+            return self._grouped(self.partition, problem, x, block), 0
         return self.finish(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
+
+    def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Rows:
+        """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
+        present, regrouped = partition.regroup(block)
+        sums = np.zeros((partition.count, problem.dimension))
+        if regrouped is not None:
+            sums[present] = COMPUTATIONS[self.name](problem, x, regrouped, **self.parameters)
+        return sums.reshape(1, -1)
+
+    def part(self, users: slice | NDArray[np.int64]) -> "Computation":
+        """What is asked of some of the users, by their positions."""
+        return self if self.partition is None else replace(self, partition=self.partition.part(users))
 
     def finish(self, rows: Rows) -> tuple[Rows, int]:
         """What follows the function: (U, p) raw rows, centred, finite and clipped, with the statistic if there is one.
@@ -126,8 +158,12 @@ class Computation:
         return np.column_stack([clipped, statistic(self.statistic).compute(rows, self.clip_norm)]), non_finite
 
     def width(self, dimension: int) -> int:
-        """Columns of a row: p, and one for the statistic."""
-        return dimension + (self.statistic is not None)
+        """Columns of a row: p (for each group), and one for the statistic."""
+        return self.length(dimension) + (self.statistic is not None)
+
+    def length(self, dimension: int) -> int:
+        """Columns of a row that are vectors, without the statistic."""
+        return dimension if self.partition is None else dimension * self.partition.count
 
 
 def finite_rows(rows: Rows) -> tuple[Rows, int]:
@@ -207,8 +243,22 @@ def _user_gradient(problem: Problem, x: Vector, block: Block) -> Rows:
     return problem.user_gradients(x, block)
 
 
+def _sample_sum(problem: Problem, x: Vector, block: Block) -> Rows:
+    """The sum of a user's sample gradients, unclipped: one batched gradient, no gradient of a single sample."""
+    return problem.user_gradients(x, block) * block.sizes[:, None]
+
+
 def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> Rows:
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
+
+
+def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
+    """Each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
+    sums = np.zeros((block.users, problem.dimension))
+    for users, part in parts(block, row_bytes=8 * problem.dimension):
+        values = truncated_samples(problem.sample_gradients(x, part), scale, inverse_variance)
+        sums[users] += weighted_sums(values, part.offsets, np.ones(part.samples))
+    return sums
 
 
 def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Rows:
@@ -222,6 +272,8 @@ def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_
 
 COMPUTATIONS: dict[str, Callable[..., Rows]] = {
     "user_gradient": _user_gradient,
+    "sample_sum": _sample_sum,
     "clipped_sample_sum": _clipped_sample_sum,
+    "truncated_sample_sum": _truncated_sample_sum,
     "local_update": _local_update,
 }

@@ -106,7 +106,7 @@ class Node:
         ids = self._rows[positions] if self._local is None else positions
         max_users = 1 if computation.separate else max(1, ROW_BYTES // (8 * self.problem.dimension))
         for where, block in source.blocks(ids, max_users=max_users):
-            rows, bad = computation(self.problem, x, self._bounded(block))
+            rows, bad = self._computed(computation.part(where), x, self._bounded(block), where)
             non_finite += bad
             if computation.noise is not None:
                 rows = computation.noise.add(rows, users[where])
@@ -115,6 +115,16 @@ class Node:
             else:
                 values[where] = rows
         return Answer(users, values, non_finite)
+
+    def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
+        """A block's rows; where samples are drawn by coins, only those drawn are looked at."""
+        if computation.coins is None:
+            return computation(self.problem, x, block)
+        users, drawn = block.thinned(computation.coins.draw(where, block.sizes))
+        rows, bad = np.zeros((block.users, self.problem.dimension)), 0
+        if drawn is not None:
+            rows[users], bad = computation(self.problem, x, drawn)
+        return rows, bad
 
     def _bounded(self, block: Block) -> Block:
         return block if self._local is not None else self.problem.bound(block)[0]

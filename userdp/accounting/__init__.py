@@ -1,7 +1,13 @@
 """Privacy asked for, guarantees given, and what mechanisms cost when they compose."""
 
-from userdp.accounting.composition import add_or_remove_to_replace_one, group_privacy, rho_for, zcdp_to_epsilon
-from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, delta_of, epsilon_of
+from userdp.accounting.composition import (
+    add_or_remove_to_replace_one,
+    group_privacy,
+    rho_for,
+    share_of_group,
+    zcdp_to_epsilon,
+)
+from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, calibrate_steps, delta_of, epsilon_of
 from userdp.accounting.guarantee import Guarantee, NoiseKind, Privacy, Relation, Unit
 from userdp.accounting.ledger import AnyLedger, Ledger, LedgerState, RoundLedger, RoundLedgerState, Scheme
 
@@ -21,9 +27,11 @@ __all__ = [
     "Unit",
     "add_or_remove_to_replace_one",
     "calibrate_noise",
+    "calibrate_steps",
     "delta_of",
     "epsilon_of",
     "group_privacy",
     "rho_for",
+    "share_of_group",
     "zcdp_to_epsilon",
 ]

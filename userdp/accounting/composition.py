@@ -29,6 +29,22 @@ def group_privacy(epsilon: float, delta: float, group: int) -> tuple[float, floa
     return group * epsilon, min(1.0, delta * factor)
 
 
+def share_of_group(epsilon: float, delta: float, group: int) -> tuple[float, float]:
+    """The (epsilon, delta) for one record that `group_privacy` makes this (epsilon, delta) for ``group`` of them.
+
+    Raises:
+        BadInput: an invalid guarantee, or a group below 1.
+    """
+    _check_guarantee(epsilon, delta)
+    if group < 1:
+        raise BadInput(f"group = {group}: must be at least 1")
+    each = epsilon / group
+    if epsilon == 0:
+        return 0.0, delta / group
+    # expm1(each) / expm1(epsilon), in a form that does not overflow.
+    return each, delta * math.exp(each - epsilon) * math.expm1(-each) / math.expm1(-epsilon)
+
+
 def add_or_remove_to_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
     """Replacing a record is removing one and adding another: ``(2 epsilon, (1 + e^epsilon) delta)``.
 
@@ -87,6 +103,66 @@ def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tig
     if epsilon > 1:
         raise BadInput(f"epsilon = {epsilon}: the paper's form holds up to 1 only; use the form 'tight'")
     return (epsilon / (1 + 2 * root)) ** 2
+
+
+def zcdp_to_epsilon_simple(rho: float, delta: float) -> float:
+    """``rho + 2 sqrt(rho ln(1/delta))``, which `rho_for` inverts (Bun, Steinke 2016, Proposition 1.3).
+
+    Raises:
+        BadInput: a negative rho, or a delta outside (0, 1).
+    """
+    if not 0 <= rho < math.inf:
+        raise BadInput(f"rho = {rho}: must be zero or a positive number")
+    _check_delta(delta)
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+def pure_to_zcdp(epsilon: float) -> float:
+    """The rho of an (epsilon, 0)-DP mechanism, ``epsilon^2 / 2`` (Bun, Steinke 2016, Proposition 1.4).
+
+    Raises:
+        BadInput: a negative epsilon.
+    """
+    _check_guarantee(epsilon, 0.0)
+    return epsilon**2 / 2
+
+
+def advanced_composition(epsilon: float, delta: float, steps: int, slack: float) -> tuple[float, float]:
+    """What ``steps`` adaptive (epsilon, delta)-DP mechanisms are together (Dwork, Roth 2014, Theorem 3.20).
+
+    ``(sqrt(2 k ln(1/slack)) epsilon + k epsilon (e^epsilon - 1), k delta + slack)``. For the proofs of papers that use
+    it; `delta_of` of a `Cost` composes the same mechanisms exactly.
+
+    Raises:
+        BadInput: an invalid guarantee, no step, or a slack outside (0, 1).
+    """
+    _check_guarantee(epsilon, delta)
+    _check_delta(slack)
+    _check_steps(steps)
+    total = math.sqrt(2 * steps * math.log(1 / slack)) * epsilon + steps * epsilon * math.expm1(epsilon)
+    return total, min(1.0, steps * delta + slack)
+
+
+def step_budget(epsilon: float, delta: float, steps: int) -> tuple[float, float]:
+    """A budget for each of ``steps`` steps whose `advanced_composition` stays within (epsilon, delta), epsilon <= 1.
+
+    ``(epsilon / (2 sqrt(2 k ln(2/delta))), delta / (2 k))`` with slack delta / 2. Proof: the first summand is
+    epsilon / 2. With e0 the step's epsilon, ``e0 <= 1 / (2 sqrt(2 ln 2)) < 0.43`` gives ``e^e0 - 1 <= 1.25 e0``, so
+    the second is at most ``1.25 epsilon^2 / (8 ln(2/delta)) < epsilon / 4``. The deltas add up to delta.
+
+    Raises:
+        BadInput: an epsilon outside (0, 1], a delta outside (0, 1), or no step.
+    """
+    if not 0 < epsilon <= 1:
+        raise BadInput(f"epsilon = {epsilon}: this split of a budget over steps holds from 0 to 1 only")
+    _check_delta(delta)
+    _check_steps(steps)
+    return epsilon / (2 * math.sqrt(2 * steps * math.log(2 / delta))), delta / (2 * steps)
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise BadInput(f"steps = {steps}: must be at least 1")
 
 
 def _check_delta(delta: float) -> None:

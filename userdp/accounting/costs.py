@@ -135,6 +135,29 @@ def calibrate_noise(
     return _nudged_up(root * (1 + 10 * _TOLERANCE), fits)
 
 
+@lru_cache(maxsize=1024)
+def calibrate_steps(epsilon: float, delta: float, participations: int, test_delta: float) -> float:
+    """Largest epsilon (rounded down) of (epsilon, test_delta)-DP mechanisms that compose to (epsilon, delta)-DP.
+
+    Raises:
+        BadInput: a budget out of range, or a test_delta of ``delta / participations`` or more.
+    """
+    _check_participations(participations, least=1)
+    _check_delta(delta)
+    if not 0 < epsilon < math.inf:
+        raise BadInput(f"epsilon = {epsilon}: must be a positive number")
+    if not 0 <= participations * test_delta < delta:
+        raise BadInput(f"{participations} mechanisms of delta {test_delta:g} leave nothing of delta = {delta:g}")
+
+    def excess(log_step: float) -> float:
+        return delta_of(Cost(test_epsilon=math.exp(log_step), test_delta=test_delta), participations, epsilon) - delta
+
+    # One step alone may spend everything, and simple composition always holds.
+    low, high = math.log(epsilon / participations), math.log(2 * epsilon)
+    step = low if excess(low) >= 0 else float(brentq(excess, low, high, xtol=1e-13))
+    return math.exp(step) * (1 - 10 * _TOLERANCE)
+
+
 def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Hockey-stick divergence of order e^x between N(mu, 1) and N(0, 1), for any real x."""
     if mu == 0:

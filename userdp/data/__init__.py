@@ -2,8 +2,18 @@
 
 from userdp.data.block import Block
 from userdp.data.contributions import split
-from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation
-from userdp.data.locations import BernoulliRates, Gaussian, HardInstance, LogNormal, Pareto, StudentT
+from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
+from userdp.data.heavy_tails import HeavyTailedLinear, HeavyTailedLogistic, HeavyTailedRegression
+from userdp.data.locations import (
+    BernoulliRates,
+    Gaussian,
+    HardInstance,
+    LogLogistic,
+    LogNormal,
+    MultivariateT,
+    Pareto,
+    StudentT,
+)
 from userdp.data.populations import Population
 from userdp.data.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
 from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
@@ -21,14 +31,20 @@ __all__ = [
     "Federation",
     "Gaussian",
     "HardInstance",
+    "HeavyTailedLinear",
+    "HeavyTailedLogistic",
+    "HeavyTailedRegression",
     "LinearRegression",
     "LoadReport",
+    "LogLogistic",
     "LogNormal",
     "LogisticRegression",
+    "MultivariateT",
     "Pareto",
     "PoissonRegression",
     "Population",
     "PublicDataset",
+    "RegressionModel",
     "StudentT",
     "SyntheticFederation",
     "Table",

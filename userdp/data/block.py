@@ -58,6 +58,15 @@ class Block:
         """Bytes held by the arrays."""
         return self.features.nbytes + self.offsets.nbytes + (0 if self.targets is None else self.targets.nbytes)
 
+    def thinned(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], "Block | None"]:
+        """The samples ``kept`` (N,), and the positions of the users who keep any; None where nobody does."""
+        sizes = np.add.reduceat(kept, self.offsets[:-1], dtype=np.int64)
+        users = np.flatnonzero(sizes)
+        if not len(users):
+            return users, None
+        offsets = np.concatenate([[0], np.cumsum(sizes[users])])
+        return users, Block(self.features[kept], offsets, None if self.targets is None else self.targets[kept])
+
     def part(self, first: int, last: int) -> "Block":
         """Users ``first:last`` as views, nothing copied."""
         rows = slice(int(self.offsets[first]), int(self.offsets[last]))

@@ -6,6 +6,8 @@ tables), so that cohorts, noise and the order of every sum are the same whicheve
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,27 @@ BLOCK_BYTES = 1 << 24
 """Samples worked on at once, in bytes: what bounds memory, whatever the population."""
 
 
+@dataclass(frozen=True, eq=False)
+class RegressionModel:
+    """How a synthetic regression makes samples: features a of mean zero, independent of the target's noise e.
+
+    Attributes:
+        link: "linear" for ``y = <a, theta> + e``, "logistic" for ``y = 1 if <a, theta> + e > 0 else 0``.
+        parameter: (d,) theta.
+        variance: v with ``E a a^T = v I``; None where it is infinite.
+        symmetric: whether -e has the law of e; e has mean zero in any case.
+        homogeneous: whether every user's own parameter is theta.
+        scale: for "logistic", the c for which c theta minimises the expected logistic loss; None where it is not known.
+    """
+
+    link: Literal["linear", "logistic"]
+    parameter: NDArray[np.float64]
+    variance: float | None
+    symmetric: bool
+    homogeneous: bool
+    scale: float | None = None
+
+
 class Federation(ABC):
     """Users 0..n-1, each with at least one sample.
 
@@ -26,6 +49,7 @@ class Federation(ABC):
         sample_bytes: bytes of one sample, features and target.
         population_mean: (d,) mean of the population the users are drawn from, where it is known (synthetic data).
         population_parameter: (d,) true parameter of a synthetic regression, where there is one.
+        regression: how a synthetic regression makes samples, where that is known well enough to tell what is best.
     """
 
     sizes: NDArray[np.int64]
@@ -33,6 +57,7 @@ class Federation(ABC):
     sample_bytes: int
     population_mean: NDArray[np.float64] | None = None
     population_parameter: NDArray[np.float64] | None = None
+    regression: RegressionModel | None = None
 
     @property
     def users(self) -> int:
@@ -88,6 +113,7 @@ class _Selection(Federation):
         self.sizes = whole.sizes[users]
         self.columns, self.sample_bytes = whole.columns, whole.sample_bytes
         self.population_mean, self.population_parameter = whole.population_mean, whole.population_parameter
+        self.regression = whole.regression
 
     def block(self, users: NDArray[np.int64]) -> Block:
         """The whole federation's block of these users."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.data.laws import Law
 from userdp.data.populations import (
     Noise,
     Population,
@@ -20,9 +21,9 @@ from userdp.data.populations import (
     add_per_user,
     per_sample,
     require_number,
-    student_t_in_place,
     vector_of,
 )
+from userdp.data.power_laws import LAWS, directional_moment
 from userdp.errors import BadInput
 
 
@@ -127,7 +128,54 @@ class Gaussian(Location):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudentT(Gaussian):
+class HeavyTailed(Gaussian):
+    """Independent coordinates of a law of mean exactly zero, brought to the declared deviation.
+
+    Where the law's variance is infinite, the deviation is its scale.
+
+    Attributes:
+        shape: of the law.
+    """
+
+    shape: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.law  # refuses a shape out of range
+
+    @property
+    def law(self) -> Law:
+        """Of a coordinate, before it is scaled."""
+        return LAWS[self.name](self.shape)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Shifts and coin of a user, and what the law takes."""
+        return (Source("user", "normal", self.dimension + 1), *self.law.sources(self.dimension))
+
+    def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
+        """Draws of the law, scaled."""
+        return self._scaled(self.law.centred(noise[1:]), self.law.unit)
+
+    def coordinate_moment(self, order: float) -> float:
+        """M with ``E |z_j - own mean_j|^order = M^order``: of every coordinate of a sample around its user's mean.
+
+        Raises:
+            BadInput: the law has no such moment.
+        """
+        return float(self.deviation / self.law.unit * self.law.moment(order) ** (1 / order))
+
+    def directional_moment(self, order: float) -> float:
+        """M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; see `userdp.data.power_laws`.
+
+        Raises:
+            BadInput: the order is below 2, or the law has no such moment.
+        """
+        return self.deviation / self.law.unit * directional_moment(self.law, order, spherical=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentT(HeavyTailed):
     """Student's t with ``shape`` > 1 degrees of freedom; the deviation is its scale where the variance is infinite.
 
     Attributes:
@@ -136,25 +184,40 @@ class StudentT(Gaussian):
 
     name = "student_t"
     summary = "heavy symmetric tails; shape = degrees of freedom (> 1)"
-    shape: float = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("shape", self.shape, 1.0)
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """One gamma variable more a coordinate."""
-        return (*super().sources, Source("sample", "gamma", self.dimension, self.shape / 2))
-
-    def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """Normal over the root of a scaled gamma."""
-        rows = student_t_in_place(noise[1], noise[2], self.shape)
-        return self._scaled(rows, np.sqrt(self.shape / (self.shape - 2)) if self.shape > 2 else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pareto(Gaussian):
+class MultivariateT(StudentT):
+    """The multivariate t: the same tails in EVERY direction, of exactly known moments.
+
+    Attributes:
+        shape: degrees of freedom.
+    """
+
+    name = "multivariate_t"
+    summary = "heavy symmetric tails, the same in every direction; shape = degrees of freedom (> 1)"
+
+    @property
+    def law(self) -> Law:
+        """Of every direction, before it is scaled."""
+        return LAWS["student_t"](self.shape)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """One gamma variable a sample, for all its coordinates."""
+        return (
+            Source("user", "normal", self.dimension + 1),
+            Source("sample", "normal", self.dimension),
+            Source("sample", "gamma", 1, self.shape / 2),
+        )
+
+    def directional_moment(self, order: float) -> float:
+        """The coordinate's moment, exactly."""
+        return self.coordinate_moment(order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pareto(HeavyTailed):
     """Pareto of index ``shape`` > 1, centred; the deviation is the scale of the law where the variance is infinite.
 
     Attributes:
@@ -163,28 +226,10 @@ class Pareto(Gaussian):
 
     name = "pareto"
     summary = "one heavy tail, centred; shape = tail index (> 1)"
-    shape: float = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("shape", self.shape, 1.0)
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """Exponentials: a Pareto variable is their exponential."""
-        return (Source("user", "normal", self.dimension + 1), Source("sample", "exponential", self.dimension))
-
-    def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """exp(E / shape) minus its mean shape / (shape - 1)."""
-        index, rows = self.shape, noise[1]
-        rows *= np.float32(1 / index)
-        np.exp(rows, out=rows)
-        rows -= np.float32(index / (index - 1))
-        return self._scaled(rows, np.sqrt(index / (index - 2)) / (index - 1) if index > 2 else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogNormal(Gaussian):
+class LogNormal(HeavyTailed):
     """exp(shape N) with N normal, centred and brought to the declared deviation.
 
     Attributes:
@@ -195,19 +240,17 @@ class LogNormal(Gaussian):
     summary = "skewed, all moments finite, centred; shape = deviation of the logarithm"
     shape: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("shape", self.shape, 0.0)
-        if self.shape > 4:
-            raise BadInput(f"shape of log_normal must be at most 4, got {self.shape}")
 
-    def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
-        """exp(shape N - shape^2 / 2) - 1."""
-        variance, rows = self.shape**2, noise[1]
-        rows *= np.float32(self.shape)
-        rows -= np.float32(variance / 2)
-        np.expm1(rows, out=rows)
-        return self._scaled(rows, np.sqrt(np.expm1(variance)))
+@dataclass(frozen=True, kw_only=True)
+class LogLogistic(HeavyTailed):
+    """Log-logistic of shape > 1, centred; the deviation is the scale of the law where the variance is infinite.
+
+    Attributes:
+        shape: tail index, P(Z > t) ~ t^-shape.
+    """
+
+    name = "log_logistic"
+    summary = "one heavy tail from a bell, centred; shape = tail index (> 1)"
 
 
 @dataclass(frozen=True, kw_only=True)

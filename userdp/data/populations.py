@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from userdp.data.federation import RegressionModel
 from userdp.errors import BadInput
 
 Noise = NDArray[np.float32]
@@ -119,6 +120,10 @@ class Population(ABC):
     @abstractmethod
     def truth(self, rng: np.random.Generator) -> Vector:
         """The population's mean or parameter, given or drawn."""
+
+    def regression(self, truth: Vector) -> RegressionModel | None:
+        """How samples are made, for regressions where that is known well enough to tell what is best."""
+        return None
 
     @abstractmethod
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:

@@ -25,40 +25,24 @@ _LARGEST_PREDICTOR = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regression(Population):
+class WithParameter(Population):
     """Features a, target from <a, theta> with theta the user's own parameter.
-
-    Features are normal (or Student's t, by one factor a sample) and scaled down into the ball
-    ``||a||_1 <= feature_norm``, so that a problem that declares this bound finds nothing to clip and the true
-    parameter stays true.
 
     Attributes:
         dimension: d, number of features.
         parameter: the true parameter, a scalar or a list; None draws a direction and gives it l2 norm parameter_norm.
         parameter_norm: see ``parameter``.
-        feature_norm: bound on the l1 norm of a sample's features.
-        feature_deviation: standard deviation (scale, for Student's t) of a feature before scaling down; None takes the
-            one that leaves about 98 % of normal samples inside the ball.
-        feature_shape: degrees of freedom of Student's t features; None for normal ones.
     """
 
     truth_is = "parameter"
     dimension: int
     parameter: float | Sequence[float] | None = None
     parameter_norm: float = 1.0
-    feature_norm: float = 1.0
-    feature_deviation: float | None = None
-    feature_shape: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_number("dimension", self.dimension, 1, strict=False)
         require_number("parameter_norm", self.parameter_norm, 0.0)
-        require_number("feature_norm", self.feature_norm, 0.0)
-        if self.feature_deviation is not None:
-            require_number("feature_deviation", self.feature_deviation, 0.0)
-        if self.feature_shape is not None:
-            require_number("feature_shape", self.feature_shape, 0.0)
 
     @property
     def columns(self) -> int:
@@ -69,6 +53,47 @@ class Regression(Population):
     def sample_bytes(self) -> int:
         """4 (d + 1)."""
         return 4 * (self.dimension + 1)
+
+    def truth(self, rng: np.random.Generator) -> Vector:
+        """(d,) parameter of the population without its outliers."""
+        if self.parameter is not None:
+            return vector_of("parameter", self.parameter, self.dimension)
+        direction = rng.normal(size=self.dimension)
+        return np.asarray(self.parameter_norm * direction / np.linalg.norm(direction), dtype=np.float64)
+
+    def predictors(self, features: Noise, truth: Vector, user_noise: Noise, sizes: NDArray[np.int64]) -> Vector:
+        """(N,): <a, theta> of each sample, with its user's own parameter."""
+        own = per_sample(self.own_truth(truth, user_noise), sizes)
+        own *= features
+        return np.asarray(own.sum(axis=1), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression(WithParameter):
+    """Features a in an l1 ball, target from <a, theta> with theta the user's own parameter.
+
+    Features are normal (or Student's t, by one factor a sample) and scaled down into the ball
+    ``||a||_1 <= feature_norm``, so that a problem that declares this bound finds nothing to clip and the true
+    parameter stays true.
+
+    Attributes:
+        feature_norm: bound on the l1 norm of a sample's features.
+        feature_deviation: standard deviation (scale, for Student's t) of a feature before scaling down; None takes the
+            one that leaves about 98 % of normal samples inside the ball.
+        feature_shape: degrees of freedom of Student's t features; None for normal ones.
+    """
+
+    feature_norm: float = 1.0
+    feature_deviation: float | None = None
+    feature_shape: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("feature_norm", self.feature_norm, 0.0)
+        if self.feature_deviation is not None:
+            require_number("feature_deviation", self.feature_deviation, 0.0)
+        if self.feature_shape is not None:
+            require_number("feature_shape", self.feature_shape, 0.0)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -82,13 +107,6 @@ class Regression(Population):
             return normals
         return (*normals, Source("sample", "gamma", 1, self.feature_shape / 2))
 
-    def truth(self, rng: np.random.Generator) -> Vector:
-        """(d,) parameter of the population without its outliers."""
-        if self.parameter is not None:
-            return vector_of("parameter", self.parameter, self.dimension)
-        direction = rng.normal(size=self.dimension)
-        return np.asarray(self.parameter_norm * direction / np.linalg.norm(direction), dtype=np.float64)
-
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
         """Features in their ball, targets from each user's own parameter."""
         features = (
@@ -98,9 +116,7 @@ class Regression(Population):
         norms = np.abs(features).sum(axis=1, keepdims=True)
         # A little inside the ball, so that no other way to round the norm puts a sample outside.
         features *= np.minimum(1.0, np.float32(self.feature_norm * (1 - 1e-5)) / norms)
-        own = per_sample(self.own_truth(truth, noise[0]), sizes)
-        own *= features
-        return features, self.targets(own.sum(axis=1), noise[2][:, 0])
+        return features, self.targets(self.predictors(features, truth, noise[0], sizes), noise[2][:, 0])
 
     def _deviation(self) -> float:
         if self.feature_deviation is not None:

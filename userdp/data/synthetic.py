@@ -8,7 +8,17 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block
 from userdp.data.federation import Federation, checked_users
-from userdp.data.locations import BernoulliRates, Gaussian, HardInstance, LogNormal, Pareto, StudentT
+from userdp.data.heavy_tails import HeavyTailedLinear, HeavyTailedLogistic
+from userdp.data.locations import (
+    BernoulliRates,
+    Gaussian,
+    HardInstance,
+    LogLogistic,
+    LogNormal,
+    MultivariateT,
+    Pareto,
+    StudentT,
+)
 from userdp.data.populations import Noise, Population, Source, require_number
 from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
 from userdp.errors import BadInput
@@ -19,13 +29,17 @@ POPULATIONS: dict[str, type[Population]] = {
     for kind in (
         Gaussian,
         StudentT,
+        MultivariateT,
         Pareto,
         LogNormal,
+        LogLogistic,
         BernoulliRates,
         HardInstance,
         LogisticRegression,
         LinearRegression,
         PoissonRegression,
+        HeavyTailedLinear,
+        HeavyTailedLogistic,
         Categorical,
     )
 }
@@ -85,6 +99,7 @@ class SyntheticFederation(Federation):
             self.population_mean = self._truth
         else:
             self.population_parameter = self._truth
+            self.regression = population.regression(self._truth)
 
     def held_out(self, users: int) -> "SyntheticFederation":
         """``users`` further users of the same population: the indices after this federation's own."""

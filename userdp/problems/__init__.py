@@ -9,6 +9,7 @@ from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.generalised_linear import GeneralisedLinear, Logistic, Poisson, Squared
 from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
+from userdp.problems.robust_regression import HuberRegression, LpRegression
 from userdp.problems.separable import Bernoulli, Huber, Quadratic
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ __all__ = [
     "Certificate",
     "GeneralisedLinear",
     "Huber",
+    "HuberRegression",
     "Linear",
     "Logistic",
+    "LpRegression",
     "OneHot",
     "OneHotLogistic",
     "OneHotPoisson",

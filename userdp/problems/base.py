@@ -51,6 +51,8 @@ class Certificate:
         diagonally_dominant: A4, ``|H_jj| >= sum_k!=j |H_jk|``; with A1 and A3 it makes a gradient step of size
             at most ``2 / smoothness`` 1-Lipschitz in the sup norm.
         strong_convexity: lower bound on the smallest eigenvalue of the Hessian (utility only, no proof needs it).
+        hoelder: (nu, H) with ``||grad f(x) - grad f(y)||_2 <= H ||x - y||_2^nu`` over the domain, of losses that are
+            not smooth; None where A3 bounds the Hessian, or nothing is proven (utility only).
         reason: why something is missing, in one sentence, for error messages.
     """
 
@@ -60,6 +62,7 @@ class Certificate:
     smoothness: float | None = None
     diagonally_dominant: bool = False
     strong_convexity: float = 0.0
+    hoelder: tuple[float, float] | None = None
     reason: str = ""
 
     def missing(self) -> list[str]:
@@ -89,9 +92,10 @@ class Certificate:
                 "regularisation, or set strategy.without_certificate = true to run with NO privacy guarantee."
             )
 
-    def as_dict(self) -> dict[str, float | bool | str | None]:
+    def as_dict(self) -> dict[str, float | bool | str | list[float] | None]:
         """Plain values, for JSON."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 class Problem(ABC):
@@ -171,4 +175,8 @@ class Problem(ABC):
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
         """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""
+        return None
+
+    def optimum(self, federation: Federation) -> Vector | None:
+        """(p,) where the population's risk F is least over the domain, where that is known; None elsewhere."""
         return None

@@ -53,13 +53,13 @@ def count(field: str, value: int) -> int:
 
 
 def interval(field: str, low: float, high: float) -> tuple[float, float]:
-    """``(low, high)`` if both are finite and ``low < high``.
+    """``(low, high)`` if ``low < high``; either may be infinite, which leaves that side without a bound.
 
     Raises:
-        BadInput: they are not.
+        BadInput: they are not two rising numbers.
     """
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise BadInput(f"{field} = [{low}, {high}]: must be two finite numbers, the lower one first")
+    if not (low < high and low < math.inf and high > -math.inf):
+        raise BadInput(f"{field} = [{low}, {high}]: must be two numbers, the lower one first")
     return float(low), float(high)
 
 
@@ -139,6 +139,8 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
     """
     finite_range(block)
     features = cast(Floats, block.features)
+    if math.isinf(norm):
+        return features, np.zeros(block.samples, dtype=bool)
     ones = np.ones(features.shape[1])
     norms = np.concatenate([np.abs(values, out=values) @ ones for _, _, values in float64_parts(block)])
     changed = np.asarray(norms > norm)

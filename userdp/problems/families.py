@@ -1,6 +1,7 @@
 """Families of generalised linear models: the loss ``phi(s, y)`` of a score ``s = <a, x>`` and a target y.
 
-Each is convex in s, with bounds on ``phi'`` and ``phi''`` over all scores that the domain allows.
+Each is convex in s, with bounds on ``phi'`` and ``phi''`` over all scores that the domain allows. Targets may be
+declared without bounds (infinite ``low`` or ``high``): then a bound that needs them is infinite too.
 """
 
 import math
@@ -10,6 +11,8 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit, xlogy
 
+from userdp.data.federation import RegressionModel
+from userdp.errors import BadInput
 from userdp.problems.bounds import Floats, interval, positive
 from userdp.problems.segments import Array
 
@@ -21,11 +24,14 @@ class Family(ABC):
         name: of the family.
         low: least target; smaller ones are clipped to it.
         high: largest target.
+        hoelder: (nu, H) with ``|phi'(s) - phi'(t)| <= H |s - t|^nu`` for all s and t, where ``phi''`` is unbounded and
+            this is what there is instead; None elsewhere.
     """
 
     name: ClassVar[str]
     low: float
     high: float
+    hoelder: tuple[float, float] | None = None
 
     @abstractmethod
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -46,6 +52,26 @@ class Family(ABC):
     @abstractmethod
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """Measures of prediction, name -> (N,)."""
+
+    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """(d,): weights that minimise ``E phi(<a, x> + b, y) + (ridge / 2) ||x||^2`` together with an intercept b = 0.
+
+        None where they are not known in closed form, or targets of this model would be clipped.
+        """
+        return None
+
+    def _linear(self, model: RegressionModel) -> bool:
+        """Whether targets are linear with noise, and none is clipped."""
+        return model.link == "linear" and self.low == -math.inf and self.high == math.inf
+
+    def _at_parameter(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """Where the loss is convex in the residual: the true parameter, if nothing pulls away from it.
+
+        Features have mean zero and are independent of the noise e, so the gradient by the weights at the parameter,
+        ``-E phi'(e) a``, is zero; that by an intercept, ``-E phi'(e)``, is zero if e is symmetric and phi' is odd.
+        """
+        known = self._linear(model) and model.homogeneous and ridge == 0 and (model.symmetric or not intercept)
+        return model.parameter if known else None
 
 
 class LogisticFamily(Family):
@@ -74,6 +100,11 @@ class LogisticFamily(Family):
         """Accuracy and log loss (without the ridge term)."""
         right = (scores > 0) == (targets > 0.5)
         return {"accuracy": right.astype(np.float64), "log_loss": self.losses(scores, targets)}
+
+    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """A multiple of the parameter that the model knows; 1 for logistic noise."""
+        known = model.link == "logistic" and model.homogeneous and ridge == 0 and (model.symmetric or not intercept)
+        return model.scale * model.parameter if known and model.scale is not None else None
 
 
 class SquaredFamily(Family):
@@ -107,6 +138,99 @@ class SquaredFamily(Family):
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """The squared error (its root over all users is the RMSE)."""
         return {"squared_error": np.asarray((scores - targets) ** 2)}
+
+    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """With ``E a a^T = v I`` the risk is ``(v ||x - theta||^2 + ridge ||x||^2) / 2`` and a constant."""
+        if not self._linear(model) or model.variance is None:
+            return None
+        return model.parameter * (model.variance / (model.variance + ridge))
+
+
+class HuberFamily(Family):
+    """Huber's loss of the residual r = s - y: ``r^2 / 2`` up to ``threshold``, then a line of that slope (Huber, 1964).
+
+    Raises:
+        BadInput: a target range that does not rise, or a threshold that is not positive and finite.
+    """
+
+    name = "huber_regression"
+
+    def __init__(self, low: float, high: float, threshold: float) -> None:
+        self.low, self.high = interval("problem.target_range", low, high)
+        self.threshold = positive("problem.threshold", threshold)
+
+    def losses(self, scores: Array, targets: Floats) -> Array:
+        """With c the residual cut at the threshold, ``c (r - c / 2)``."""
+        residuals = scores - targets
+        cut = np.clip(residuals, -self.threshold, self.threshold)
+        return np.asarray(cut * (residuals - 0.5 * cut))
+
+    def slopes(self, scores: Array, targets: Floats) -> Array:
+        """The residual, cut at the threshold."""
+        return np.clip(scores - targets, -self.threshold, self.threshold)
+
+    def slope_bound(self, reach: float) -> float:
+        """The threshold, or the largest residual where that is smaller."""
+        return min(self.threshold, reach + max(-self.low, self.high))
+
+    def curvature_bound(self, reach: float) -> float:
+        """1: ``phi'`` is 1-Lipschitz, at its two kinks too."""
+        return 1.0
+
+    def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
+        """The absolute error."""
+        return {"absolute_error": np.abs(scores - targets)}
+
+    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """The true parameter."""
+        return self._at_parameter(model, ridge, intercept)
+
+
+class LpFamily(Family):
+    """``|s - y|^order / order`` with order in (1, 2]: between absolute errors and least squares.
+
+    ``phi'(r) = sign(r) |r|^(order - 1)``. For ``order < 2`` its slope is infinite at r = 0, a perfect prediction, so
+    ``phi''`` has no bound; but with ``nu = order - 1`` in (0, 1), ``|phi'(r) - phi'(t)| <= 2^(1 - nu) |r - t|^nu``.
+    Proof: for r, t of one sign by subadditivity of ``u^nu`` (constant 1); for ``r >= 0 >= t`` the left side is
+    ``r^nu + |t|^nu <= 2 ((r + |t|) / 2)^nu`` by concavity, with equality at t = -r, so the constant is the best.
+
+    Raises:
+        BadInput: a target range that does not rise, or an order outside (1, 2].
+    """
+
+    name = "lp_regression"
+
+    def __init__(self, low: float, high: float, order: float) -> None:
+        self.low, self.high = interval("problem.target_range", low, high)
+        if not 1 < order <= 2:
+            raise BadInput(f"problem.order = {order}: must be above 1 and at most 2")
+        self.order = float(order)
+        self.hoelder = (order - 1.0, 2.0 ** (2.0 - order)) if order < 2 else None
+
+    def losses(self, scores: Array, targets: Floats) -> Array:
+        """The power of the absolute error, over the order."""
+        return np.asarray(np.abs(scores - targets) ** self.order / self.order)
+
+    def slopes(self, scores: Array, targets: Floats) -> Array:
+        """``sign(r) |r|^(order - 1)``, zero at a perfect prediction."""
+        residuals = scores - targets
+        return np.asarray(np.copysign(np.abs(residuals) ** (self.order - 1.0), residuals))
+
+    def slope_bound(self, reach: float) -> float:
+        """That of the largest residual, ``reach + max(-low, high)``."""
+        return float((reach + max(-self.low, self.high)) ** (self.order - 1.0))
+
+    def curvature_bound(self, reach: float) -> float:
+        """1 for least squares, no bound below: ``phi''`` grows like ``|r|^(order - 2)`` near a perfect prediction."""
+        return 1.0 if self.order == 2 else math.inf
+
+    def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
+        """The absolute error."""
+        return {"absolute_error": np.abs(scores - targets)}
+
+    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """The true parameter."""
+        return self._at_parameter(model, ridge, intercept)
 
 
 class PoissonFamily(Family):

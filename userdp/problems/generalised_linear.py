@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from userdp.data.block import Block
+from userdp.data.federation import Federation
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.bounds import (
@@ -33,7 +34,8 @@ class GeneralisedLinear(Problem):
     Args:
         family: phi and the range of targets; targets outside are clipped into it.
         columns: feature columns of a sample.
-        feature_norm: A, bound on ``||a||_1``, the intercept's 1 included; larger samples are scaled down.
+        feature_norm: A, bound on ``||a||_1``, the intercept's 1 included; larger samples are scaled down. May be
+            infinite, for strategies that clip gradients: then nothing is clipped here, and nothing certified.
         radius: the domain is ``|x_j| <= radius``; may be infinite.
         ridge: >= 0; the ridge term is part of the loss, of "test_loss" too, and includes the intercept.
         intercept: append a feature of value 1 to each sample; its parameter comes last.
@@ -49,6 +51,9 @@ class GeneralisedLinear(Problem):
         as K and every such a can occur. Exceptions, both in the code: one parameter alone has nothing to dominate;
         with an intercept ``t <= A - 1`` (the intercept's own row asks for ``A - 2 <= A^2 / 8``).
         ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``.
+        Where there is no K, but ``|phi'(s) - phi'(t)| <= H |s - t|^nu``, there is no A3, and
+        ``||grad f(x) - grad f(y)||_2 <= (H ||a||_2^(1 + nu) + ridge (2 sqrt(p) radius)^(1 - nu)) ||x - y||_2^nu``,
+        as ``|<a, x - y>| <= ||a||_2 ||x - y||_2`` and ``||x - y||_2 <= 2 sqrt(p) radius``.
 
     Raises:
         BadInput: an argument out of range.
@@ -61,7 +66,7 @@ class GeneralisedLinear(Problem):
     ) -> None:
         self.family = family
         self.columns = count("problem.columns", columns)
-        self.feature_norm = positive("problem.feature_norm", feature_norm)
+        self.feature_norm = positive("problem.feature_norm", feature_norm, infinite=True)
         if intercept and self.feature_norm <= 1:
             raise BadInput(
                 f"problem.feature_norm = {feature_norm}: must exceed 1, which the intercept takes; "
@@ -80,9 +85,7 @@ class GeneralisedLinear(Problem):
         slope = self.family.slope_bound(norm * radius)
         curvature = self.family.curvature_bound(norm * radius)
         pull = self.ridge * radius if self.ridge else 0.0
-        quarter = min(norm / 4, rest)
-        needed = curvature * quarter * (norm - 2 * quarter) if self.dimension > 1 else 0.0
-        dominant = self.ridge >= needed
+        dominant = self.ridge >= (needed := self._ridge_for_dominance(curvature))
         return Certificate(
             convex=True,
             lipschitz=_finite(slope * peak + pull),
@@ -90,13 +93,37 @@ class GeneralisedLinear(Problem):
             smoothness=_finite(curvature * peak * norm + self.ridge),
             diagonally_dominant=dominant,
             strong_convexity=self.ridge,
-            reason=self._reason(slope + pull, needed, dominant),
+            hoelder=self._hoelder(length),
+            reason=self._reason(slope * peak + pull, curvature * norm, needed, dominant),
         )
 
-    def _reason(self, slope: float, needed: float, dominant: bool) -> str:
-        norm, radius = self.feature_norm, self.domain.radius
-        if not (math.isfinite(slope) and math.isfinite(needed)):
-            return f"there is no bound at problem.feature_norm = {norm:g} and problem.radius = {radius:g}; lower them"
+    def _ridge_for_dominance(self, curvature: float) -> float:
+        if self.dimension == 1:
+            return 0.0
+        if math.isinf(self.feature_norm):
+            return math.inf
+        quarter = min(self.feature_norm / 4, self.feature_norm - self.intercept)
+        return curvature * quarter * (self.feature_norm - 2 * quarter)
+
+    def _hoelder(self, length: float) -> tuple[float, float] | None:
+        """(nu, H) of the gradient, where the family has them and they are finite."""
+        if self.family.hoelder is None:
+            return None
+        nu, constant = self.family.hoelder
+        reach = 2 * math.sqrt(self.dimension) * self.domain.radius
+        total = constant * length ** (1 + nu) + (self.ridge * reach ** (1 - nu) if self.ridge else 0.0)
+        return (nu, total) if math.isfinite(total) else None
+
+    def _reason(self, gradient: float, curvature: float, needed: float, dominant: bool) -> str:
+        norm, radius, family = self.feature_norm, self.domain.radius, self.family
+        if family.hoelder is not None:
+            return f"{self.name} with problem.order below 2 is not smooth where a prediction is perfect"
+        if not (math.isfinite(gradient) and math.isfinite(curvature)):
+            span = f"[{family.low:g}, {family.high:g}]"
+            return (
+                f"there is no bound at problem.feature_norm = {norm:g}, problem.radius = {radius:g} and targets in "
+                f"{span}; lower them"
+            )
         if dominant:
             return ""
         return (
@@ -178,7 +205,7 @@ class GeneralisedLinear(Problem):
         pull_norm, safety = float(np.linalg.norm(pull)), (self.dimension + 8) * np.finfo(float).eps
         for users, part, features, scores in self._pieces(x, block):
             slopes = self.family.slopes(scores, targets_of(part))
-            lengths = np.abs(slopes) * np.sqrt(np.einsum("ij,ij->i", features, features) + self.intercept)
+            lengths = np.abs(slopes) * np.sqrt(np.vecdot(features, features) + self.intercept)
             cross = 2.0 * self.ridge * slopes * scores if self.ridge else 0.0
             squares = lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2
             factors = clip_factors(squares, clip_norm)
@@ -201,6 +228,22 @@ class GeneralisedLinear(Problem):
         averages = {name: user_averages(values, block) for name, values in quality.items()}
         losses = self.family.losses(scores, targets_of(block)) + 0.5 * self.ridge * float(x @ x)
         return {"test_loss": user_averages(losses, block), **averages}
+
+    def optimum(self, federation: Federation) -> Vector | None:
+        """Known for a synthetic regression of this family's kind, of which the declared bounds clip nothing.
+
+        Inside the domain it is the family's minimiser, with an intercept of 0. Outside it is known for least squares
+        alone, whose risk is a sum over coordinates: there it is the nearest point of the domain.
+        """
+        model = federation.regression
+        if model is None or math.isfinite(self.feature_norm):
+            return None
+        weights = self.family.minimiser(model, self.ridge, self.intercept)
+        if weights is None or weights.shape != (self.columns,):
+            return None
+        best = np.concatenate([weights, np.zeros(int(self.intercept))])
+        inside = self.domain.project(best)
+        return inside if isinstance(self.family, SquaredFamily) or np.array_equal(inside, best) else None
 
 
 def _finite(value: float) -> float | None:
@@ -237,6 +280,22 @@ class Squared(GeneralisedLinear):
         intercept: bool = False,
     ) -> None:
         super().__init__(SquaredFamily(low, high), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+
+    def excess_risk(self, x: Vector, federation: Federation) -> float | None:
+        """Exact where the `optimum` is known, for noise of infinite variance too: differences of losses have a mean.
+
+        With ``E a = 0``, ``E a a^T = v I`` and noise of mean zero the risk is, but for a constant,
+        ``(v ||w - theta||^2 + b^2 + ridge (||w||^2 + b^2)) / 2`` in weights w and intercept b.
+        """
+        best, model = self.optimum(federation), federation.regression
+        if best is None or model is None or model.variance is None:
+            return None
+        steep = np.full(self.dimension, 1.0 + self.ridge)
+        steep[: self.columns] = model.variance + self.ridge
+        pulled = np.zeros(self.dimension)
+        pulled[: self.columns] = model.variance * model.parameter
+        gaps = (x - best) * (0.5 * steep * (x + best) - pulled)
+        return max(0.0, float(gaps.sum()))  # never negative over the domain but for rounding
 
 
 class Poisson(GeneralisedLinear):

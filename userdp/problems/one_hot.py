@@ -163,6 +163,9 @@ class OneHotSquared(OneHot):
     summary = "mean of a target for each level of one categorical feature"
 
     def __init__(self, levels: int, radius: float, *, low: float, high: float, ridge: float = 0.0) -> None:
+        for bound in (low, high):
+            if not math.isfinite(bound):
+                raise BadInput(f"problem.target_range = [{low}, {high}]: must be two finite numbers for {self.name}")
         super().__init__(SquaredFamily(low, high), levels, radius, ridge)
 
 

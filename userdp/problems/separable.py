@@ -59,7 +59,9 @@ class Separable(Problem):
             smoothness=curvature,
             diagonally_dominant=True,
             strong_convexity=strong_convexity,
-            reason="" if bounded else "an infinite problem.radius leaves the gradient unbounded; set a finite one",
+            reason=""
+            if bounded
+            else "an infinite problem.radius or problem.bound leaves the gradient unbounded; set finite ones",
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
@@ -159,8 +161,8 @@ class Quadratic(MeanSufficient):
 
     Args:
         dimension: d.
-        bound: of every ``|z_j|``.
-        radius: the domain is ``|x_j| <= radius``; may be infinite, then without a bound on the gradient.
+        bound: of every ``|z_j|``; may be infinite, then without a bound on the gradient.
+        radius: the domain is ``|x_j| <= radius``; the same.
 
     Formal guarantees:
         A1 to A4 with ``phi' = x_j - z_j``, so ``G = radius + bound``, and ``phi'' = 1``, so ``beta = 1``; strong
@@ -174,7 +176,7 @@ class Quadratic(MeanSufficient):
     summary = "mean estimation: half the squared distance to each sample"
 
     def __init__(self, dimension: int, bound: float, radius: float) -> None:
-        bound = positive("problem.bound", bound)
+        bound = positive("problem.bound", bound, infinite=True)
         radius = positive("problem.radius", radius, infinite=True)
         super().__init__(dimension, -bound, bound, radius, slope=radius + bound, curvature=1.0, strong_convexity=1.0)
 

@@ -5,6 +5,7 @@ from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
 from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, check_batch
 from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
+from userdp.sampling.samples import PoissonSamples
 from userdp.sampling.weighted import WeightedBatches, WeightedSlots
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "DisjointBatches",
     "FixedSizeBatches",
     "PoissonBatches",
+    "PoissonSamples",
     "Sampler",
     "WeightedBatches",
     "WeightedSlots",

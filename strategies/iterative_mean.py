@@ -1,0 +1,293 @@
+"""Sample-level descent along the iterative mean: a centre deep among noisy means of secret random groups of samples."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+from pydantic import Field
+
+from strategies.base import StrategyOptions
+from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.plan import Plan
+from strategies.replies import Gathered, Request
+from userdp.accounting import (
+    Cost,
+    Guarantee,
+    Ledger,
+    Privacy,
+    calibrate_noise,
+    calibrate_steps,
+    epsilon_of,
+    rho_for,
+    share_of_group,
+)
+from userdp.accounting.composition import step_budget
+from userdp.accounting.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
+from userdp.computations import Computation
+from userdp.errors import BadInput
+from userdp.estimators.depth import geometric_median
+from userdp.estimators.heavy_tailed import deep_centre, group_radius
+from userdp.mechanisms import GaussianMechanism
+from userdp.partition import Partition, group_size, spread_length
+from userdp.problems.base import Vector
+from userdp.randomness import stream
+
+
+class IterativeMeanOptions(HeavyTailedOptions):
+    """Settings of `IterativeMeanSGD`."""
+
+    groups: int = Field(20, ge=1, description="k: groups of samples; fewer give less noise, more resist more outliers.")
+    share: float = Field(
+        0.5, gt=0.1, le=0.9, description="Share of groups that must lie beyond the centre for it to move; 0.9: paper's."
+    )
+    centre: Literal["deep", "geometric_median", "coordinate_median", "mean"] = Field(
+        "deep",
+        description="What is followed of the noisy group means: the paper's deep centre, or a baseline.",
+    )
+    inner_steps: int = Field(50, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
+    accounting: Literal["auto", "parallel", "calibrated_shuffle", "paper_shuffle"] = Field(
+        "auto",
+        description="parallel: a sample is in one group; the shuffles also count that its group is secret (from about "
+        "1000 groups on); auto: the least noise of those that hold.",
+    )
+
+
+@dataclass(frozen=True)
+class Spending:
+    """How a budget is spent over the rounds.
+
+    Attributes:
+        accounting: which.
+        rho: of each group, for one sample, a round.
+        cost: of one round, for the unit of privacy.
+    """
+
+    accounting: GroupAccounting
+    rho: float
+    cost: Cost
+
+
+def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups: int, together: int) -> Spending:
+    """What each group may spend in each of ``rounds`` rounds.
+
+    Args:
+        accounting: which.
+        privacy: the budget.
+        rounds: T.
+        groups: k.
+        together: slots that are replaced together, spread over groups under "parallel".
+
+    Raises:
+        BadInput: the accounting does not hold here.
+    """
+    epsilon, delta = privacy.epsilon, privacy.delta
+    if accounting == "parallel":
+        multiplier = calibrate_noise(epsilon, delta, rounds)
+        rho = 1 / (2 * (multiplier * spread_length(together, groups)) ** 2)
+        return Spending(accounting, rho, Cost(noise_multiplier=multiplier))
+    if accounting == "paper_shuffle":
+        each, each_delta = step_budget(epsilon, delta, rounds)
+    else:
+        each_delta = delta / (2 * rounds)
+        each = calibrate_steps(epsilon, delta, rounds, each_delta)
+    rho = group_rho(*share_of_group(each, each_delta, together), groups, accounting, "exact")
+    return Spending(accounting, rho, Cost(test_epsilon=each, test_delta=each_delta))
+
+
+class IterativeMeanSGD(HeavyTailedDescent):
+    """Projected descent along a centre deep among noisy means of random groups of samples.
+
+    How the federation gives the groups: every user has max_samples slots, filled by its samples in their order, empty
+    slots count as zero vectors. Each round the server draws a uniformly random partition of all ``n max_samples`` slots
+    into k groups of EXACTLY the same number of slots (a random few are left out) and tells each node the groups of its
+    own users' slots, and no others. A node clips each sample, and returns k sums over all of its users, which the
+    server adds up: it sees k sums of clipped gradients, and knows the partition. Each sum is divided by the same public
+    number m, the samples that a group has on average, so group means differ in how many samples they hold (not at all
+    if every user holds max_samples). Privacy does not change, since m does not depend on data; nor does the bound that
+    the paper uses for the variance of a group mean, ``E <u, Y>^2 / m <= M^2 / m``, since empty slots are zero. No
+    user's number of samples is told or needed. Bounds far above what users hold make messages long and groups uneven.
+
+    *Formal guarantees.* Unit: one sample; relation: replace-one; N and max_samples are public. A sample is clipped to
+    l2 norm R and lies in at most one group, so it moves the k means, as one vector, by at most 2R/m. "parallel": the k
+    noisy means are one Gaussian mechanism, and T rounds compose as one. Under ``unit = "user"`` the partition spreads
+    each user's slots over the groups (and is not of exactly equal groups, which "parallel" does not need), so that with
+    c_j slots in group j a user moves the k means by at most ``(2R/m) sqrt(sum c_j^2)``: sqrt(max_samples) times as
+    far as a sample where k >= max_samples, and max_samples / sqrt(k) times where k divides max_samples, so that the
+    noise of the mean of all groups is then no larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and
+    "paper_shuffle": since all groups have one number of slots, the partition is uniform, and drawn anew every round,
+    the amplification of `userdp.accounting.shuffling` holds with slots as records, empty or not; rounds compose as
+    the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must then stay
+    secret: nodes know the groups of their own samples, so this promise is NOT against other nodes. All that follows
+    the noisy means is post-processing; every iterate is released; the server is trusted, nodes clip and sum as told.
+    """
+
+    name: ClassVar[str] = "iterative_mean_sgd"
+    summary_line: ClassVar[str] = "centre deep among noisy means of secret random groups of clipped samples"
+    paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)"
+    without_secure_noise: ClassVar[str | None] = "which samples share a group comes from the seed"
+    needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"
+    Options: ClassVar[type[StrategyOptions]] = IterativeMeanOptions
+    options: IterativeMeanOptions
+
+    # The plan ------------------------------------------------------------------------------------------------------
+
+    def _make_plan(self) -> Plan:
+        options, d, k = self.options, self.problem.dimension, self.options.groups
+        users, samples, slots = self.public.users, self._public("samples"), self._public("max_samples")
+        self._check_samples(samples)
+        self._clip, self._rounds = self._tuned(samples)
+        self._rate = options.learning_rate or 1 / (self._smoothness * math.sqrt(2 * self._rounds))
+        self._spending = spent = self._spend()
+        # Samples of a group on average: public, whatever the partition.
+        size = group_size(users, slots, k)
+        self._divisor = samples / k if self._spread else samples * size / (users * slots)
+        weight = self._weight
+        self._mechanism = GaussianMechanism(
+            2 * self._clip * weight / self._divisor, 1 / (math.sqrt(2 * spent.rho) * weight)
+        )
+        deviation = self._mechanism.standard_deviation
+        noise = deviation * math.sqrt(d / k)
+        return Plan(
+            strategy=self.name,
+            rounds=self._rounds,
+            cohort=users,
+            users=users,
+            users_needed=math.ceil(k / slots),
+            guarantee=self._promise(),
+            noise=noise,
+            signal=self._clip,
+            numbers={
+                "clip_norm": self._clip,
+                "learning_rate": self._rate,
+                "group": self._group,
+                "samples": samples,
+                "groups": k,
+                "group_samples": self._divisor,
+                "group_rho": spent.rho,
+                "accounting": spent.accounting,
+                "noise_deviation": deviation,
+                "sample_level_epsilon": self._sample_level_epsilon(),
+            },
+            warnings=tuple(self._noise_warnings(noise, self._clip)),
+        )
+
+    @property
+    def _spread(self) -> bool:
+        """Whether a user's slots are spread over the groups, rather than all slots partitioned uniformly."""
+        return self.privacy.unit == "user" and self._spending.accounting == "parallel"
+
+    @property
+    def _weight(self) -> float:
+        return spread_length(self._group, self.options.groups) if self._spread else float(self._group)
+
+    def _check_samples(self, samples: int) -> None:
+        if not samples <= self.public.users * self._public("max_samples"):
+            raise BadInput(
+                f"data.samples = {samples}: more than {self.public.users} users of at most {self.public.max_samples} "
+                "samples can hold; correct data.samples or data.max_samples"
+            )
+
+    def _tuned(self, samples: int) -> tuple[float, int]:
+        """(R, T): by the rho of the mean of all groups; the paper's, which put epsilon^2 there, with its accounting."""
+        options, privacy = self.options, self.privacy
+        if options.accounting == "paper_shuffle":
+            rho = (privacy.epsilon / self._group) ** 2
+        else:
+            length = spread_length(self._group, options.groups)
+            rho = rho_for(privacy.epsilon, privacy.delta) / length**2 / options.groups
+        clip = options.clip_norm or group_radius(
+            samples, self.problem.dimension, options.moment_order, rho, options.moment
+        )
+        return clip, options.rounds or self._paper_rounds(rho, clip, samples)
+
+    def _spend(self) -> Spending:
+        """The accounting asked for, or the one with the least noise of those that hold."""
+
+        def spend(accounting: GroupAccounting) -> Spending:
+            return spending(accounting, self.privacy, self._rounds, self.options.groups, self._group)
+
+        if self.options.accounting != "auto":
+            return spend(self.options.accounting)
+        best = spend("parallel")
+        for accounting in GROUP_ACCOUNTING[1:]:
+            try:
+                other = spend(accounting)
+            except BadInput:
+                continue  # it does not hold here
+            best = other if other.rho > best.rho else best
+        return best
+
+    def _sample_level_epsilon(self) -> float:
+        cost, together = self._spending.cost, self._group
+        if self._spending.accounting == "parallel":
+            one = replace(cost, noise_multiplier=cost.noise_multiplier * self._weight)
+        else:
+            each, each_delta = share_of_group(cost.test_epsilon, cost.test_delta, together)
+            one = Cost(test_epsilon=each, test_delta=each_delta)
+        return epsilon_of(one, self._rounds, self.privacy.delta)
+
+    def _promise(self) -> Guarantee:
+        assumptions = ["the number of samples is public", "nodes clip each sample as told, and the server is trusted"]
+        if self._spending.accounting == "parallel":
+            accountant = "analytic Gaussian mechanism, parallel over groups and composed over rounds"
+            adversary = "against other nodes and whoever sees every iterate; the server is trusted"
+        else:
+            accountant = "amplification by shuffling, composed over rounds as the worst such mechanisms"
+            adversary = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
+            assumptions.append("the random groups of every round stay secret: nodes do not tell those of their samples")
+        if self.privacy.unit == "user":
+            spread = ", spread over groups" if self._spread else ""
+            accountant += f"; group privacy for {self._group} samples{spread}"
+        return Guarantee(
+            unit=self.privacy.unit,
+            relation="replace_one",
+            epsilon=epsilon_of(self._spending.cost, self._rounds, self.privacy.delta),
+            delta=self.privacy.delta,
+            accountant=accountant,
+            adversary=adversary,
+            assumptions=tuple(assumptions),
+            holds=True,
+        )
+
+    def _make_ledger(self) -> Ledger:
+        return Ledger(self.public.users, self._spending.cost, self._rounds, self.privacy)
+
+    # A round -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, index: int) -> Request:
+        users, slots = self.public.users, self._public("max_samples")
+        draw = Partition.spread if self._spread else Partition.draw
+        partition = draw(users, slots, self.options.groups, stream(self.seed, "sampling", index))
+        computation = Computation(
+            "clipped_sample_sum",
+            reduce="sum",
+            clip_norm=self._clip * slots,
+            parameters={"sample_clip_norm": self._clip},
+            partition=partition,
+        )
+        return Request(np.arange(users), computation)
+
+    def _content(
+        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
+    ) -> RecordDict:
+        """A node is told the groups of its own users' samples."""
+        return super()._content(arrays, config, users, computation.part(users))
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        sums = gathered.values.reshape(self.options.groups, -1)
+        means = self._mechanism.release(sums / self._divisor, self._noise(index))
+        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
+        return self._descend(index, x, self._centre_of(means, stream(self.seed, "noise", index, 1)))
+
+    def _centre_of(self, means: NDArray[np.float64], rng: np.random.Generator) -> Vector:
+        """Post-processing of the noisy (k, d) group means."""
+        if self.options.centre == "geometric_median":
+            return geometric_median(means)
+        if self.options.centre == "coordinate_median":
+            return np.asarray(np.median(means, axis=0))
+        if self.options.centre == "mean":
+            return np.asarray(means.mean(axis=0))
+        return deep_centre(means, self.options.share, self.options.inner_steps, rng=rng).point

@@ -1,0 +1,118 @@
+"""DP-SGD on samples: each drawn sample's gradient is clipped, the noisy sum is divided by the expected batch."""
+
+import math
+from typing import ClassVar
+
+from strategies.base import StrategyOptions
+from strategies.plan import Plan
+from strategies.replies import Gathered, Request
+from strategies.sample_rounds import BatchOptions, SampleRounds
+from userdp.averaged_clipping import clamped_batch
+from userdp.computations import Computation
+from userdp.mechanisms import GaussianMechanism
+from userdp.problems.base import Vector
+from userdp.sampling import PoissonSamples
+
+
+class PoissonSampleOptions(BatchOptions):
+    """Settings of `PoissonSampleSGD`."""
+
+
+class PoissonSampleSGD(SampleRounds):
+    """Stochastic gradient descent with a clip of every drawn sample.
+
+    *Formal guarantees.* Unit: one sample; relation: add-or-remove; N, the number of samples, is public. Each sample is
+    drawn by its own secret coin at rate q = m/N, and its gradient is clipped to l2 norm R, so one sample moves the sum
+    by at most R; the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` a user's at
+    most max_samples samples come or go together and move the sum by R for each one drawn: group privacy by mixtures of
+    Gaussians. calibration = "paper" promises nothing. Every iterate is released; the server is trusted, nodes clip and
+    draw as told.
+    """
+
+    name: ClassVar[str] = "poisson_sample_sgd"
+    summary_line: ClassVar[str] = "sum of clipped gradients of randomly drawn samples with noise (DP-SGD)"
+    family: ClassVar[str] = "sample-level"
+    paper: ClassVar[str] = "Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023"
+    without_secure_noise: ClassVar[str | None] = "which samples take part comes from the seed"
+    Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions
+    options: PoissonSampleOptions
+    _sampler: PoissonSamples
+
+    def _make_plan(self) -> Plan:
+        options, samples = self.options, self._samples
+        self._batch = clamped_batch(options.batch or max(1, round(math.sqrt(samples))), samples)
+        rounds = options.rounds or min(options.max_rounds, max(2, samples // self._batch))
+        self._clip = options.clip_norm or 1.0
+        self._sampler = self._sampler_for(rounds, self._group)
+        if options.calibration == "paper":
+            root = math.sqrt(rounds * math.log(1 / self.privacy.delta))
+            noise = options.noise_constant * self._clip * root / (samples * self.privacy.epsilon)
+            self._multiplier = noise * self._batch / self._clip
+            guarantee, more = self._uncertified(self._multiplier)
+        else:
+            self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+            guarantee, more = self._promise(self._multiplier), {}
+        self._mechanism = GaussianMechanism(self._clip / self._batch, self._multiplier)
+        power = self._clip**2 + self.problem.dimension * self._mechanism.standard_deviation**2
+        smoothness = self.options.smoothness or self.problem.certificate.smoothness or 1.0
+        self._rate = options.learning_rate or min(1 / (2 * smoothness), self._reach() / math.sqrt(rounds * power))
+        noise_norm = self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        warnings = []
+        if noise_norm >= self._clip:
+            warnings.append(
+                f"the noise of one round ({noise_norm:.3g}) exceeds the clip ({self._clip:.3g}), which bounds the mean "
+                "gradient: use fewer strategy.rounds, a larger strategy.batch, more samples or a larger epsilon"
+            )
+        user = None if self.public.max_samples is None else self._sampler_for(rounds, self.public.max_samples)
+        return Plan(
+            strategy=self.name,
+            rounds=rounds,
+            cohort=self.public.users,
+            users=self.public.users,
+            users_needed=1,
+            guarantee=guarantee,
+            noise=noise_norm,
+            signal=self._clip,
+            numbers={
+                "clip_norm": self._clip,
+                "sample_batch": float(self._batch),
+                "learning_rate": self._rate,
+                "group": self._group,
+                "samples": samples,
+                "noise_multiplier": self._multiplier,
+                "l2_sensitivity": self._mechanism.l2_sensitivity,
+                "noise_deviation": self._mechanism.standard_deviation,
+                **self._both_units(self._multiplier, self._sampler_for(rounds, 1), user),
+            }
+            | more
+            | self._relation_numbers(guarantee),
+            warnings=tuple(warnings),
+        )
+
+    def _sampler_for(self, rounds: int, group: int) -> PoissonSamples:
+        rate = self._batch / self._samples
+        return PoissonSamples(self.public.users, rate, rounds, self.seed, group, joint=False)
+
+    def _reach(self) -> float:
+        """The distance to a minimiser, for the step; one where nothing bounds it."""
+        reach = self.options.radius or self._corner()
+        return reach if math.isfinite(reach) else 1.0
+
+    def _assumptions(self) -> tuple[str, ...]:
+        return ("nodes clip each sample as told, and the server is trusted",)
+
+    def _ask(self, index: int) -> Request:
+        computation = Computation(
+            "clipped_sample_sum",
+            reduce="sum",
+            clip_norm=self._clip * (self.public.max_samples or math.inf),
+            parameters={"sample_clip_norm": self._clip},
+            coins=self._sampler.coins(index),
+        )
+        return Request(self._sampler.cohort(index), computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        gradient = self._mechanism.release(gathered.values / self._batch, self._noise(index))
+        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
+        following = self.problem.domain.project(x - self._rate * gradient)
+        return following, self._output(index, x, following)

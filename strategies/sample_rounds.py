@@ -1,0 +1,163 @@
+"""What sample-level strategies share that sum over samples: public numbers, the output, epsilons at both units."""
+
+import math
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.plan import sampler_numbers
+from userdp.accounting import AnyLedger, Guarantee
+from userdp.averaged_clipping import Setting
+from userdp.errors import BadInput
+from userdp.problems.base import Vector
+from userdp.sampling import Sampler
+
+Calibration = Literal["accountant", "paper"]
+Numbers = dict[str, float | int | str]
+
+
+class SampleRoundsOptions(StrategyOptions):
+    """Settings of every strategy here."""
+
+    learning_rate: float | None = Field(None, gt=0, description="Step size; by the theory in use if not given.")
+    output: Literal["average", "last"] = Field(
+        "average", description="The model: mean of the points at which gradients were taken, or the last iterate."
+    )
+    smoothness: float | None = Field(
+        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
+    )
+
+
+class BatchOptions(SampleRoundsOptions):
+    """Settings of strategies that draw batches of samples and clip."""
+
+    rounds: int | None = Field(None, ge=1, description="N; by theory (at most max_rounds) if not given.")
+    max_rounds: int = Field(200, ge=1, description="Cap on the number of rounds where it is not given.")
+    batch: int | None = Field(None, ge=1, description="m, expected samples a round; the public divisor.")
+    clip_norm: float | None = Field(None, gt=0, description="l2 clip; by theory (1 for samples) if not given.")
+    radius: float | None = Field(
+        None, gt=0, description="R, bound on the l2 distance from start to minimiser; from the domain if not given."
+    )
+    calibration: Calibration = Field(
+        "accountant",
+        description="accountant: certified noise. paper: the closed form with noise_constant, to reproduce rates; it "
+        "gives NO guarantee.",
+    )
+    noise_constant: float = Field(1.0, gt=0, description="c of the paper's closed form.")
+
+
+class TheoryOptions(BatchOptions):
+    """Settings of strategies that clip to a level of the theory."""
+
+    deviation: float = Field(1.0, gt=0, description="sigma: E ||sample gradient - its mean||^2 <= sigma^2.")
+    failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that a risk bound fails.")
+
+
+class SampleRounds(UserLevelStrategy):
+    """Rounds that sum over samples and divide by a public number of them."""
+
+    units: ClassVar[tuple[str, ...]] = ("sample", "user")
+    needs: ClassVar[str] = "any loss; public number of samples"
+    adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
+    options: SampleRoundsOptions
+    _sampler: Sampler
+
+    @property
+    def _samples(self) -> int:
+        return self._public("samples")
+
+    def _public(self, fact: str) -> int:
+        value = getattr(self.public, fact)
+        if value is None:
+            raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its guarantee")
+        return int(value)
+
+    @property
+    def _group(self) -> int:
+        """Samples that the promise covers at once."""
+        return self._public("max_samples") if self.privacy.unit == "user" else 1
+
+    def _smoothness(self) -> float:
+        smoothness = self.options.smoothness or self.problem.certificate.smoothness
+        if not smoothness:
+            raise BadInput(
+                f"strategy.smoothness must be declared: {self.name} sets its clip by it, and the problem certifies "
+                "no positive bound"
+            )
+        return smoothness
+
+    def _corner(self) -> float:
+        """From the centre of the domain to its corners."""
+        return float(self.problem.domain.radius * math.sqrt(self.problem.dimension))
+
+    def _promise(self, multiplier: float) -> Guarantee:
+        """What the accountant finds for the rounds as they are drawn."""
+        made = self._sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self._assumptions())
+        return replace(made, unit=self.privacy.unit)
+
+    def _assumptions(self) -> tuple[str, ...]:
+        """Beyond those of the sampler."""
+        return ("the number of samples is public", "nodes compute as told, and the server is trusted")
+
+    def _uncertified(self, multiplier: float) -> tuple[Guarantee, Numbers]:
+        """No promise for noise by the paper's formula, and what it really costs."""
+        return self._not_certified(self._sampler.epsilon(multiplier, self.privacy.delta))
+
+    def _not_certified(self, spent: float) -> tuple[Guarantee, Numbers]:
+        reason = (
+            "noise by the paper's formula is for reproducing rates and is not certified; the accountant finds "
+            f"epsilon = {spent:.4g} where {self.privacy.epsilon:g} was asked for"
+        )
+        return Guarantee.none(reason), {"accounted_epsilon": spent}
+
+    def _both_units(self, multiplier: float, sample: Sampler, user: Sampler | None) -> Numbers:
+        """Epsilons for one sample and for a whole user, side by side."""
+        numbers: Numbers = {"sample_level_epsilon": sample.epsilon(multiplier, self.privacy.delta)}
+        if user is not None:
+            numbers["user_level_epsilon"] = user.epsilon(multiplier, self.privacy.delta)
+        return numbers
+
+    def _relation_numbers(self, guarantee: Guarantee) -> Numbers:
+        return sampler_numbers(self._sampler, guarantee) if guarantee.holds else {}
+
+    def _make_ledger(self) -> AnyLedger | None:
+        if not self.plan.guarantee.holds:
+            return None
+        return self._sampler.ledger(self._multiplier, self.privacy)
+
+    _multiplier: float
+
+    def _output(self, index: int, x: Vector, following: Vector) -> Vector:
+        """The model after round ``index``, which took its gradient at ``x``."""
+        if index == 0:
+            self._sum = np.zeros_like(x)
+        self._sum += x
+        return following if self.options.output == "last" else self._sum / (index + 1)
+
+
+class TheoryRounds(SampleRounds):
+    """Rounds whose clips follow from public constants of the loss."""
+
+    options: TheoryOptions
+
+    def _setting(self, spread: float = 1.0) -> Setting:
+        """The constants; ``spread`` scales the distance that the domain allows, where none is declared."""
+        options, radius = self.options, self.options.radius or spread * self._corner()
+        if not math.isfinite(radius):
+            raise BadInput(
+                f"strategy.radius must be declared: {self.name} sets its clip by it, and the domain is unbounded"
+            )
+        return Setting(
+            samples=self._samples,
+            dimension=self.problem.dimension,
+            epsilon=self.privacy.epsilon,
+            delta=self.privacy.delta,
+            radius=radius,
+            smoothness=self._smoothness(),
+            deviation=options.deviation,
+            failure=options.failure,
+            constant=options.noise_constant,
+        )

@@ -1,0 +1,124 @@
+"""Restarts for strongly convex problems: each run starts at the average of the run before, with a smaller clip.
+
+Algorithm 2 and Theorems 5 and 6 of the paper. Its own composition (`split_budget`) is loose: one Renyi ledger over all
+rounds of all runs (`userdp.accounting.sampled_gaussian`) certifies the same noise at a smaller epsilon.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from userdp.averaged_clipping.parameters import Setting, paper_noise, unconstrained_excess
+from userdp.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the restarted algorithm.
+
+    Attributes:
+        radius: R^t, distance to the minimiser that the run counts on.
+        clip: lambda_t.
+        batch: m_t.
+        step: gamma.
+        noise_deviation: of each coordinate, by the paper's formula.
+    """
+
+    radius: float
+    clip: float
+    batch: int
+    step: float
+    noise_deviation: float
+
+
+def split_budget(epsilon: float, delta: float, runs: int) -> tuple[float, float]:
+    """The (epsilon, delta) of each of ``runs`` runs by Theorem 5, so that together they are (epsilon, delta)-DP.
+
+    ``(epsilon / (2 sqrt(2 runs ln(2/delta))), delta / (2 runs))``, from advanced composition; each at most 1.
+
+    Raises:
+        BadInput: no run, or an epsilon of a run above 1, which advanced composition was not simplified for.
+    """
+    if runs < 1:
+        raise BadInput(f"runs = {runs}: must be at least 1")
+    each = epsilon / (2 * math.sqrt(2 * runs * math.log(2 / delta)))
+    if each > 1:
+        raise BadInput(f"epsilon = {epsilon:g}: a run would get {each:.3g}, above 1; use an accountant instead")
+    return each, delta / (2 * runs)
+
+
+def advanced_composition(epsilon: float, delta: float, slack: float, times: int) -> tuple[float, float]:
+    """``(sqrt(2 k ln(1/slack)) epsilon + k epsilon (e^epsilon - 1), k delta + slack)`` (Dwork, Roth 2014, 3.20)."""
+    total = math.sqrt(2 * times * math.log(1 / slack)) * epsilon + times * epsilon * math.expm1(epsilon)
+    return total, times * delta + slack
+
+
+def rounds_per_run(setting: Setting, strong_convexity: float, factor: float = 1.0) -> int:
+    """Least N0 with ``N0 / ln(4 N0 / beta) >= 768 factor^2 L / mu``: each run then halves the gap, noise aside.
+
+    Raises:
+        BadInput: the strong convexity is not positive, or exceeds the smoothness.
+    """
+    wanted = 768 * factor**2 * _condition(setting, strong_convexity)
+
+    def enough(rounds: int) -> bool:
+        return rounds / math.log(4 * rounds / setting.failure) >= wanted
+
+    low = high = 3  # from here on the left side rises
+    while not enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def default_runs(samples: int) -> int:
+    """``log2 n`` runs: by then the first gap is n times smaller."""
+    return max(1, math.ceil(math.log2(samples)))
+
+
+def radii(first_gap: float, strong_convexity: float, factor: float = 1.0, floor: float = 0.0) -> Iterator[float]:
+    """R^0, R^1, ...: ``factor sqrt(2 gap / mu)`` with a gap that halves (and gains ``floor``) from run to run."""
+    gap = first_gap
+    while True:
+        yield factor * math.sqrt(2 * gap / strong_convexity)
+        gap = gap / 2 + floor
+
+
+def noise_floor(setting: Setting, rounds: int) -> float:
+    """What the noise of a run adds to the gap by the proof, ``2 D / (gamma L^2 N0)``; huge unless n is."""
+    step, excess = unconstrained_excess(setting, rounds)
+    return 2 * excess / (step * setting.smoothness**2 * rounds)
+
+
+def restarted_run(setting: Setting, rounds: int, radius: float) -> Run:
+    """A run's parameters at ``radius``; ``setting`` holds the budget OF THE RUN."""
+    step, excess = unconstrained_excess(setting, rounds)
+    log = math.log(4 * rounds / setting.failure)
+    clip = 4 * setting.smoothness * radius + 2 * math.sqrt(excess)
+    batch = max(1, math.ceil(162 * (rounds * setting.deviation / (clip * log)) ** 2))
+    return Run(radius, clip, batch, step, paper_noise(setting, clip, batch, rounds))
+
+
+def restarted(
+    setting: Setting, strong_convexity: float, first_gap: float, runs: int, rounds: int, floor: float = 0.0
+) -> list[Run]:
+    """The runs of Algorithm 2 with the paper's noise, which is not certified; ``setting`` holds the WHOLE budget.
+
+    Raises:
+        BadInput: a constant out of range.
+    """
+    _condition(setting, strong_convexity)
+    epsilon, delta = split_budget(setting.epsilon, setting.delta, runs)
+    own = replace(setting, epsilon=epsilon, delta=delta)
+    distances = radii(first_gap, strong_convexity, floor=floor)
+    return [restarted_run(own, rounds, radius) for _, radius in zip(range(runs), distances, strict=False)]
+
+
+def _condition(setting: Setting, strong_convexity: float) -> float:
+    if not 0 < strong_convexity <= setting.smoothness:
+        raise BadInput(
+            f"strong_convexity = {strong_convexity}: must be positive and at most the smoothness {setting.smoothness}"
+        )
+    return setting.smoothness / strong_convexity

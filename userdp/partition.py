@@ -1,0 +1,124 @@
+"""A random partition of a federation's samples into groups of exactly one size, from public numbers alone.
+
+How many samples a user holds may be private, or not known to the server. So what is partitioned are SLOTS: every user
+has ``slots`` of them, the public bound on its samples; its i-th sample lies in slot i, and slots without a sample hold
+the zero vector. All groups have exactly ``users * slots // groups`` slots, which privacy by shuffling needs; how many
+of them hold samples differs a little from group to group, which costs accuracy and no privacy.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+
+OUTSIDE = -1
+"""The group of slots that are in none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which group each slot of each user is in.
+
+    Attributes:
+        groups: (U, s) int32, from 0 to ``count - 1``, or `OUTSIDE`.
+        count: k, how many groups there are in all; users of one node may be in few of them.
+    """
+
+    groups: NDArray[np.int32]
+    count: int
+
+    def __post_init__(self) -> None:
+        valid = self.groups.ndim == 2 and self.groups.min(initial=0) >= OUTSIDE
+        if not valid or self.groups.max(initial=OUTSIDE) >= self.count:
+            raise BadInput(f"groups of slots must be a matrix of numbers from {OUTSIDE} to {self.count - 1}")
+
+    @classmethod
+    def draw(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
+        """A uniformly random partition into groups of one size; the slots left over are a random few.
+
+        Raises:
+            BadInput: fewer slots than groups.
+        """
+        size = group_size(users, slots, count)
+        groups = np.full(users * slots, OUTSIDE, dtype=np.int32)
+        groups[: size * count] = np.repeat(np.arange(count, dtype=np.int32), size)
+        rng.shuffle(groups)
+        return cls(groups.reshape(users, slots), count)
+
+    @classmethod
+    def spread(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
+        """Groups in which every user's slots are as far apart as can be: two of them share a group only if they must.
+
+        A user's slots go round the k groups from a random first one, in steps of a random length prime to k, so each
+        slot is equally likely in each group, and a group has ``slots // k`` slots of a user, or one more. Groups have
+        one size on average only: privacy by shuffling does not hold, that of `spread_length` does.
+
+        Raises:
+            BadInput: fewer slots than groups.
+        """
+        group_size(users, slots, count)
+        strides = np.flatnonzero(np.gcd(np.arange(1, count + 1), count) == 1) + 1
+        first = rng.integers(count, size=(users, 1))
+        stride = rng.choice(strides, size=(users, 1))
+        groups = (first + stride * np.arange(slots)) % count
+        return cls(groups.astype(np.int32), count)
+
+    @property
+    def slots(self) -> int:
+        """Slots of a user."""
+        return int(self.groups.shape[1])
+
+    def part(self, users: slice | NDArray[np.int64]) -> "Partition":
+        """That of some users, by their positions."""
+        return Partition(self.groups[users], self.count)
+
+    def regroup(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
+        """The block's samples by groups.
+
+        A user's samples beyond its slots are in no group, so nobody has more weight than declared.
+
+        Returns:
+            The groups that have samples, rising, and a block in which each of them takes the place of a user; None if
+            no sample is in any group.
+
+        Raises:
+            BadInput: a partition of another number of users.
+        """
+        if block.users != len(self.groups):
+            raise BadInput(f"a partition of {len(self.groups)} users was sent for {block.users}")
+        user = np.repeat(np.arange(block.users), block.sizes)
+        slot = np.arange(block.samples) - block.offsets[user]
+        group = np.where(slot < self.slots, self.groups[user, np.minimum(slot, self.slots - 1)], OUTSIDE)
+        order = np.argsort(group, kind="stable")
+        order = order[np.searchsorted(group[order], 0) :]
+        if len(order) == 0:
+            return np.empty(0, dtype=np.int64), None
+        present, sizes = np.unique(group[order], return_counts=True)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        targets = None if block.targets is None else block.targets[order]
+        return present.astype(np.int64), Block(block.features[order], offsets, targets)
+
+
+def spread_length(slots: int, count: int) -> float:
+    """The l2 norm of how many slots of one user each group of `Partition.spread` has.
+
+    If each slot moves its group's sum by at most s, one user moves the k sums, as one vector, by at most s times this:
+    sqrt(slots) while there are groups enough, and never less than ``slots / sqrt(k)``.
+    """
+    full, left = divmod(slots, count)
+    return math.sqrt(left * (full + 1) ** 2 + (count - left) * full**2)
+
+
+def group_size(users: int, slots: int, count: int) -> int:
+    """Slots of a group: ``users * slots // count``.
+
+    Raises:
+        BadInput: no group, or fewer slots than groups.
+    """
+    if not 1 <= count <= users * slots:
+        raise BadInput(f"strategy.groups = {count}: must lie between 1 and the {users * slots} slots for samples")
+    return users * slots // count
