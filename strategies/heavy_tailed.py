@@ -1,18 +1,15 @@
-"""What the strategies for heavy-tailed gradients share: public numbers, the paper's moments, the averaged iterate."""
+"""What the strategies for heavy-tailed gradients share: the paper's moments, rounds and steps."""
 
 import math
-from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
-from userdp.errors import BadInput
+from strategies.sample_level import SampleLevel, SampleLevelOptions
 from userdp.optimisers.heavy_tailed import wanted_rounds, whole_rounds
 from userdp.problems.base import Vector
 
 
-class HeavyTailedOptions(StrategyOptions):
+class HeavyTailedOptions(SampleLevelOptions):
     """Settings of every strategy here."""
 
     moment_order: float = Field(2.0, ge=2, description="p: the order of the bounded gradient moment.")
@@ -23,36 +20,14 @@ class HeavyTailedOptions(StrategyOptions):
     rounds: int | None = Field(None, ge=1, description="T; the paper's choice (at most max_rounds) if not given.")
     max_rounds: int = Field(200, ge=1, description="Cap on the paper's number of rounds.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
-    returns: Literal["average", "last"] = Field(
-        "average",
-        description="average of the points at which gradients were taken (the paper's), or the last iterate; with it, "
-        "one round of rate 1 on a quadratic loss is private mean estimation.",
-    )
 
 
-class HeavyTailedDescent(UserLevelStrategy):
+class HeavyTailedDescent(SampleLevel):
     """Projected descent along private means of all samples' gradients."""
 
-    family: ClassVar[str] = "sample-level"
-    units: ClassVar[tuple[str, ...]] = ("sample", "user")
     options: HeavyTailedOptions
     _rate: float
     _rounds: int
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._sum = np.zeros(self.problem.dimension)
-
-    def _public(self, fact: str) -> int:
-        value = getattr(self.public, fact)
-        if value is None:
-            raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its sensitivity")
-        return int(value)
-
-    @property
-    def _group(self) -> int:
-        """Samples that change together when the unit of privacy does."""
-        return self._public("max_samples") if self.privacy.unit == "user" else 1
 
     @property
     def _weight(self) -> float:
@@ -85,6 +60,5 @@ class HeavyTailedDescent(UserLevelStrategy):
 
     def _descend(self, index: int, x: Vector, gradient: Vector) -> tuple[Vector, Vector]:
         """(next iterate, released model): every iterate is a released value, as is any average of them."""
-        self._sum += x
         following = self.problem.domain.project(x - self._rate * gradient)
-        return following, following if self.options.returns == "last" else self._sum / (index + 1)
+        return following, self._output(index, x, following)

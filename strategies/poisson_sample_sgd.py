@@ -31,7 +31,6 @@ class PoissonSampleSGD(SampleRounds):
 
     name: ClassVar[str] = "poisson_sample_sgd"
     summary_line: ClassVar[str] = "sum of clipped gradients of randomly drawn samples with noise (DP-SGD)"
-    family: ClassVar[str] = "sample-level"
     paper: ClassVar[str] = "Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023"
     without_secure_noise: ClassVar[str | None] = "which samples take part comes from the seed"
     Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions

@@ -4,28 +4,23 @@ import math
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
 from strategies.plan import sampler_numbers
+from strategies.sample_level import SampleLevel, SampleLevelOptions
 from userdp.accounting import AnyLedger, Guarantee
 from userdp.averaged_clipping import Setting
 from userdp.errors import BadInput
-from userdp.problems.base import Vector
 from userdp.sampling import Sampler
 
 Calibration = Literal["accountant", "paper"]
 Numbers = dict[str, float | int | str]
 
 
-class SampleRoundsOptions(StrategyOptions):
+class SampleRoundsOptions(SampleLevelOptions):
     """Settings of every strategy here."""
 
     learning_rate: float | None = Field(None, gt=0, description="Step size; by the theory in use if not given.")
-    output: Literal["average", "last"] = Field(
-        "average", description="The model: mean of the points at which gradients were taken, or the last iterate."
-    )
     smoothness: float | None = Field(
         None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
     )
@@ -56,10 +51,9 @@ class TheoryOptions(BatchOptions):
     failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that a risk bound fails.")
 
 
-class SampleRounds(UserLevelStrategy):
+class SampleRounds(SampleLevel):
     """Rounds that sum over samples and divide by a public number of them."""
 
-    units: ClassVar[tuple[str, ...]] = ("sample", "user")
     needs: ClassVar[str] = "any loss; public number of samples"
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
     options: SampleRoundsOptions
@@ -68,17 +62,6 @@ class SampleRounds(UserLevelStrategy):
     @property
     def _samples(self) -> int:
         return self._public("samples")
-
-    def _public(self, fact: str) -> int:
-        value = getattr(self.public, fact)
-        if value is None:
-            raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its guarantee")
-        return int(value)
-
-    @property
-    def _group(self) -> int:
-        """Samples that the promise covers at once."""
-        return self._public("max_samples") if self.privacy.unit == "user" else 1
 
     def _smoothness(self) -> float:
         smoothness = self.options.smoothness or self.problem.certificate.smoothness
@@ -129,13 +112,6 @@ class SampleRounds(UserLevelStrategy):
         return self._sampler.ledger(self._multiplier, self.privacy)
 
     _multiplier: float
-
-    def _output(self, index: int, x: Vector, following: Vector) -> Vector:
-        """The model after round ``index``, which took its gradient at ``x``."""
-        if index == 0:
-            self._sum = np.zeros_like(x)
-        self._sum += x
-        return following if self.options.output == "last" else self._sum / (index + 1)
 
 
 class TheoryRounds(SampleRounds):

@@ -362,21 +362,21 @@ def test_layouts_of_users_agree():
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("returns", ["average", "last"])
-def test_it_returns_the_average_of_its_points_or_the_last_iterate(returns):
+@pytest.mark.parametrize("output", ["average", "last"])
+def test_it_returns_the_average_of_its_points_or_the_last_iterate(output):
     problem = Quadratic(1, 10.0, 10.0)
-    options = {"clip_norm": 100.0, "rounds": 3, "learning_rate": 0.5, "returns": returns, "epsilon": 1e5, "groups": 1}
+    options = {"clip_norm": 100.0, "rounds": 3, "learning_rate": 0.5, "output": output, "epsilon": 1e5, "groups": 1}
     facts = {"max_samples": 4, "samples": 16}
     method = method_for("sample", problem, facts=facts, share=0.5, **options)
     result = run(method, federation_of(np.full((16, 1), 4.0), sizes=[4, 4, 4, 4]))
-    assert final(result) == pytest.approx([5 / 3] if returns == "average" else [3.5], abs=0.2)
+    assert final(result) == pytest.approx([5 / 3] if output == "average" else [3.5], abs=0.2)
 
 
 @pytest.mark.parametrize("strategy", [SampleClippedSGD, IterativeMeanSGD])
 def test_one_round_of_rate_one_on_a_quadratic_is_mean_estimation(strategy):
     rng = np.random.default_rng(6)
     data = rng.standard_t(4, (20_000, 2)) + np.array([0.5, -0.25])
-    options = {"rounds": 1, "learning_rate": 1.0, "returns": "last", "clip_norm": 10.0}
+    options = {"rounds": 1, "learning_rate": 1.0, "output": "last", "clip_norm": 10.0}
     facts = {"min_samples": 5, "max_samples": 5, "samples": 20_000}
     method = make(strategy, Quadratic(2, 100.0, 1.0), 4000, 1.0, 1e-5, unit="sample", facts=facts, **options)
     result = run(method, federation_of(data, sizes=[5] * 4000))
@@ -415,7 +415,7 @@ def test_outlying_groups_do_not_move_it_far_where_they_move_the_mean(centre):
     data = rng.normal(size=(4000, 1)) * 0.1
     data[:2] = 900.0
     facts = {"max_samples": 1, "samples": 4000}
-    options = {"rounds": 1, "learning_rate": 1.0, "returns": "last", "clip_norm": 1000.0, "groups": 40}
+    options = {"rounds": 1, "learning_rate": 1.0, "output": "last", "clip_norm": 1000.0, "groups": 40}
     options |= {"facts": facts, "users": 4000, "epsilon": 1e5, "inner_steps": 50, "centre": centre}
     found = final(run(method_for("sample", Quadratic(1, 1000.0, 50.0), **options), federation_of(data)))
     assert abs(data.mean()) > 0.4

@@ -1,0 +1,46 @@
+"""What every strategy shares that works on single samples: public numbers, units, and the model it gives."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.base import StrategyOptions, UserLevelStrategy
+from userdp.errors import BadInput
+from userdp.problems.base import Vector
+
+
+class SampleLevelOptions(StrategyOptions):
+    """Settings of every strategy here."""
+
+    output: Literal["average", "last"] = Field(
+        "average",
+        description="The model: mean of the points at which gradients were taken (the papers'), or the last iterate; "
+        "with it, one round of rate 1 on a quadratic loss is private mean estimation.",
+    )
+
+
+class SampleLevel(UserLevelStrategy):
+    """Rounds over samples, which protect one of them, or a user by what all its samples can do together."""
+
+    family: ClassVar[str] = "sample-level"
+    units: ClassVar[tuple[str, ...]] = ("sample", "user")
+    options: SampleLevelOptions
+
+    def _public(self, fact: str) -> int:
+        value = getattr(self.public, fact)
+        if value is None:
+            raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its guarantee")
+        return int(value)
+
+    @property
+    def _group(self) -> int:
+        """Samples that the promise covers at once."""
+        return self._public("max_samples") if self.privacy.unit == "user" else 1
+
+    def _output(self, index: int, x: Vector, following: Vector) -> Vector:
+        """The model after round ``index``, which took its gradient at ``x``."""
+        if index == 0:
+            self._sum = np.zeros_like(x)
+        self._sum += x
+        return following if self.options.output == "last" else self._sum / (index + 1)
