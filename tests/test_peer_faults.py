@@ -42,6 +42,7 @@ from userdp.errors import RunFailed
 from userdp.estimators import RampKernel
 from userdp.mechanisms import AboveThreshold
 from userdp.node import Node
+from userdp.noise import SeededNoise
 from userdp.problems import Linear, Quadratic
 from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches
 
@@ -689,7 +690,7 @@ def ours(queries, runs, rng):
     scores = test.threshold - test.sensitivity * np.asarray(queries)
     said = np.empty((runs, len(queries)))
     for answers in said:
-        session = test.session(rng)
+        session = test.session(SeededNoise(rng))
         for at, score in enumerate(scores):
             answers[at] = not session.observe(score)  # once it has stopped, always True
     return said
