@@ -45,6 +45,9 @@ Overrides = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output and nothing else.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Show everything about this one.", show_default=False)
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -185,21 +188,21 @@ def report(
 
 
 @app.command()
-def strategies(as_json: Json = False) -> None:
-    """List the strategies, with their papers and guarantees."""
-    _list("strategies", ("name", "family", "unit", "needs", "summary", "paper"), as_json)
+def strategies(name: Name = None, as_json: Json = False) -> None:
+    """List the strategies, with their papers and costs; with a NAME also its guarantees and settings."""
+    _list("strategies", ("name", "unit", "summary", "needs", "paper", "cost"), name, as_json)
 
 
 @app.command()
-def problems(as_json: Json = False) -> None:
-    """List the problems (losses), with what is certified about each."""
-    _list("problems", ("name", "family", "summary", "certificate"), as_json)
+def problems(name: Name = None, as_json: Json = False) -> None:
+    """List the problems (losses), with what is certified about each; with a NAME also its settings."""
+    _list("problems", ("name", "family", "summary", "certificate"), name, as_json)
 
 
 @app.command()
-def data(as_json: Json = False) -> None:
-    """List the data: synthetic populations, tables, public data sets."""
-    _list("data", ("name", "family", "users", "samples", "summary"), as_json)
+def data(name: Name = None, as_json: Json = False) -> None:
+    """List the data: synthetic populations, tables, public data sets; with a NAME also its settings."""
+    _list("data", ("name", "family", "users", "samples", "summary"), name, as_json)
 
 
 @contextmanager
@@ -297,17 +300,29 @@ def _show_outcome(outcome: "RunOutcome") -> None:
     console.print(f"Report: {outcome.directory / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _list(what: str, columns: tuple[str, ...], as_json: bool) -> None:
+def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:
     from simulations import listings  # noqa: PLC0415
 
     entries: list[dict[str, Any]] = getattr(listings, what)()
+    if name is not None:
+        with _exit_codes(debug=False):
+            entries = [listings.entry(what, entries, name)]
     if as_json:
         _print_json(entries)
-        return
-    table = Table(*columns, title=what)
-    for entry in entries:
-        table.add_row(*(_cell(entry[column]) for column in columns))
-    Console().print(table)
+    elif name is None:
+        table = Table(*columns, title=what)
+        for entry in entries:
+            table.add_row(*(_cell(entry[column]) for column in columns))
+        table.caption = f"userdp {what} NAME shows all about one"
+        Console().print(table)
+    else:
+        table = Table(show_header=False, title=name)
+        for key, value in entries[0].items():
+            if key not in ("name", "settings"):
+                table.add_row(key, _cell(value))
+        for setting, description in entries[0]["settings"].items():
+            table.add_row(setting, description)
+        Console().print(table)
 
 
 def _cell(value: Any) -> str:

@@ -7,6 +7,8 @@ from simulations.config_problem import PROBLEMS, ProblemSection
 from strategies.base import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import PUBLIC_DATASETS
+from userdp.data.columns import did_you_mean
+from userdp.errors import BadInput
 
 
 def strategies() -> list[dict[str, Any]]:
@@ -18,6 +20,7 @@ def strategies() -> list[dict[str, Any]]:
             "paper": strategy.paper,
             "unit": list(strategy.units),
             "guarantee": documentation(strategy),
+            "cost": strategy.cost,
             "needs": strategy.needs,
             "summary": strategy.summary_line,
             "settings": _settings(strategy.Options, ()),
@@ -80,6 +83,19 @@ def data() -> list[dict[str, Any]]:
         for entry in PUBLIC_DATASETS.values()
     ]
     return [*synthetic, table, *public]
+
+
+def entry(what: str, entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The entry of that name.
+
+    Raises:
+        BadInput: there is none.
+    """
+    names = [entry["name"] for entry in entries]
+    if name not in names:
+        hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+        raise BadInput(f"{what} has no {name!r}{hint}")
+    return entries[names.index(name)]
 
 
 def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:

@@ -61,6 +61,7 @@ class AdaptiveClipping(ClippedRounds):
     name: ClassVar[str] = "adaptive_clipping"
     summary_line: ClassVar[str] = "clipped mean with noise whose clip follows a private quantile of users' norms"
     family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(steps N d), one sum of d + 1 numbers up; server O(K d)"
     paper: ClassVar[str] = "Andrew, Thakkar, McMahan, Ramaswamy 2021"
     Options: ClassVar[type[StrategyOptions]] = AdaptiveClippingOptions
     options: AdaptiveClippingOptions

@@ -67,6 +67,7 @@ class AveragedClipping(TheoryRounds):
 
     name: ClassVar[str] = "averaged_clipping"
     summary_line: ClassVar[str] = "mean gradient of a batch of samples, clipped once, with noise"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails"
     without_secure_noise: ClassVar[str | None] = "nodes send sums without a clip, so rounding has no bound"
     Options: ClassVar[type[StrategyOptions]] = AveragedClippingOptions

@@ -60,6 +60,7 @@ class RestartedAveragedClipping(TheoryRounds):
 
     name: ClassVar[str] = "averaged_clipping_restarted"
     summary_line: ClassVar[str] = "averaged clipping in runs that halve the distance, for strongly convex losses"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails, Algorithm 2"
     without_secure_noise: ClassVar[str | None] = "nodes send sums without a clip, so rounding has no bound"
     needs: ClassVar[str] = "a strongly convex loss; public number of samples"

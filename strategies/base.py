@@ -71,6 +71,8 @@ class UserLevelStrategy(Strategy):
     summary_line: ClassVar[str]
     family: ClassVar[str]
     paper: ClassVar[str]
+    cost: ClassVar[str]
+    """Of one round, where a node has N samples of dimension d, U users take part and K nodes answer."""
     needs: ClassVar[str] = "any loss"
     units: ClassVar[tuple[str, ...]] = ("user",)
     without_secure_noise: ClassVar[str | None] = None

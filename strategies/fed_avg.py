@@ -33,6 +33,7 @@ class DPFedAvg(ClippedRounds):
     name: ClassVar[str] = "dp_fed_avg"
     summary_line: ClassVar[str] = "mean of clipped model updates after local steps, with noise, every round"
     family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(steps N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
     Options: ClassVar[type[StrategyOptions]] = DPFedAvgOptions
     options: DPFedAvgOptions

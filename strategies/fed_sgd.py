@@ -40,6 +40,7 @@ class DPFedSGD(ClippedRounds):
     name: ClassVar[str] = "dp_fed_sgd"
     summary_line: ClassVar[str] = "mean of clipped user gradients with noise, every round"
     family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
     Options: ClassVar[type[StrategyOptions]] = DPFedSGDOptions
     options: DPFedSGDOptions
@@ -68,6 +69,7 @@ class NonPrivate(UserLevelStrategy):
     name: ClassVar[str] = "non_private"
     summary_line: ClassVar[str] = "no privacy at all: the reference that private runs are compared with"
     family: ClassVar[str] = "reference"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Nesterov 1983, with the restart of O'Donoghue and Candes 2015"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     without_secure_noise: ClassVar[str | None] = "it adds no noise at all"

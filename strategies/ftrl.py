@@ -45,6 +45,9 @@ class DPFTRL(UserLevelStrategy):
     name: ClassVar[str] = "dp_ftrl"
     summary_line: ClassVar[str] = "sums of clipped user gradients with noise correlated over rounds"
     family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = (
+        "node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each level or round of the noise"
+    )
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
     options: DPFTRLOptions

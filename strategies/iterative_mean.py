@@ -126,6 +126,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
 
     name: ClassVar[str] = "iterative_mean_sgd"
     summary_line: ClassVar[str] = "centre deep among noisy means of secret random groups of clipped samples"
+    cost: ClassVar[str] = "node O(N d), k sums of d numbers up (k groups); server O(k^2 d) for each inner step"
     paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)"
     without_secure_noise: ClassVar[str | None] = "which samples share a group comes from the seed"
     needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"

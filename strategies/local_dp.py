@@ -39,6 +39,7 @@ class LocalDPSGD(UserLevelStrategy):
     name: ClassVar[str] = "local_dp"
     summary_line: ClassVar[str] = "each user adds its own noise; no trust in the server"
     family: ClassVar[str] = "local"
+    cost: ClassVar[str] = "node O(N d) and a noise vector a user, one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018"
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
     options: LocalDPOptions

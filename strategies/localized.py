@@ -69,6 +69,10 @@ class LocalizedRobustSGD(UserLevelStrategy):
     name: ClassVar[str] = "localized_robust_sgd"
     summary_line: ClassVar[str] = "robust steps on fresh users, tested for agreement, noise once a phase"
     family: ClassVar[str] = "robust"
+    cost: ClassVar[str] = (
+        "all users in disjoint phases: one gradient a user and step, a row of d numbers each; server "
+        "O(U^2 d) a tested phase, at worst"
+    )
     paper: ClassVar[str] = (
         "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
     )

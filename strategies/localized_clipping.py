@@ -71,6 +71,7 @@ class LocalizedClipping(UserLevelStrategy):
     name: ClassVar[str] = "localized_clipping"
     summary_line: ClassVar[str] = "coordinate-wise clips that narrow from phase to phase, noise once a phase"
     family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025"
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
     without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"

@@ -35,6 +35,7 @@ class OutlierRemovalSGD(TestedRounds):
     name: ClassVar[str] = "outlier_removal"
     summary_line: ClassVar[str] = "mean of users with enough neighbours, tested and noisy every round"
     family: ClassVar[str] = "robust"
+    cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
     without_secure_noise: ClassVar[str | None] = "users' vectors are not clipped, and so their rounding has no bound"
     Options: ClassVar[type[StrategyOptions]] = OutlierRemovalOptions

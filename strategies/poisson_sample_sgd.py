@@ -31,6 +31,7 @@ class PoissonSampleSGD(SampleRounds):
 
     name: ClassVar[str] = "poisson_sample_sgd"
     summary_line: ClassVar[str] = "sum of clipped gradients of randomly drawn samples with noise (DP-SGD)"
+    cost: ClassVar[str] = "node O(N d) over the samples drawn, one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023"
     without_secure_noise: ClassVar[str | None] = "which samples take part comes from the seed"
     Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions

@@ -109,6 +109,7 @@ class RecentredClipping(UserLevelStrategy):
     name: ClassVar[str] = "recentred_clipping"
     summary_line: ClassVar[str] = "clipping about the gradient released so far, with a radius that follows the users"
     family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "ours"
     Options: ClassVar[type[StrategyOptions]] = RecentredOptions
     options: RecentredOptions

@@ -35,6 +35,7 @@ class RobustRounds(TestedRounds):
     name: ClassVar[str] = "robust_rounds"
     summary_line: ClassVar[str] = "tested robust mean of user gradients with noise, every round"
     family: ClassVar[str] = "robust"
+    cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "ours, after Ghazi, Kumar, Liu, Manurangsi 2025"
     without_secure_noise: ClassVar[str | None] = "users' vectors are not clipped, and so their rounding has no bound"
     Options: ClassVar[type[StrategyOptions]] = RobustRoundsOptions

@@ -44,6 +44,7 @@ class SampleClippedSGD(HeavyTailedDescent):
 
     name: ClassVar[str] = "sample_clipped_sgd"
     summary_line: ClassVar[str] = "mean of clipped per-sample gradients with noise; user level only by group privacy"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (simple clipping)"
     needs: ClassVar[str] = "any loss; public number of samples"
     Options: ClassVar[type[StrategyOptions]] = SampleClippedOptions

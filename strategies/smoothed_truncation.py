@@ -46,6 +46,10 @@ class SmoothedTruncationGD(SampleRounds):
 
     name: ClassVar[str] = "smoothed_truncation_gd"
     summary_line: ClassVar[str] = "smoothly truncated mean of all samples' gradients with noise; user level by groups"
+    cost: ClassVar[str] = (
+        "node O(N d), every coordinate of every sample truncated (some 20 times a plain gradient), one "
+        "sum of d numbers up"
+    )
     paper: ClassVar[str] = "Wang, Xiao, Devadas, Xu 2020, with the truncation of Catoni, Giulini 2017 and Holland 2019"
     without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
     Options: ClassVar[type[StrategyOptions]] = SmoothedTruncationOptions

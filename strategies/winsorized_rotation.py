@@ -49,6 +49,7 @@ class WinsorizedRotation(RowRounds):
     name: ClassVar[str] = "winsorized_rotation"
     summary_line: ClassVar[str] = "rotated, clamped to private intervals, noisy every round"
     family: ClassVar[str] = "robust"
+    cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U d log d), to rotate them"
     paper: ClassVar[str] = "Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours"
     Options: ClassVar[type[StrategyOptions]] = WinsorizedRotationOptions
     options: WinsorizedRotationOptions

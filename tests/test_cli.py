@@ -118,7 +118,7 @@ def test_strategies_are_listed_with_papers_and_guarantees():
     entries = json.loads(call("strategies", "--json").stdout)
     assert [entry["name"] for entry in entries] == list(STRATEGIES)
     for entry in entries:
-        assert {"name", "family", "paper", "unit", "guarantee", "needs"} <= entry.keys()
+        assert {"name", "family", "paper", "unit", "guarantee", "cost", "needs"} <= entry.keys()
         assert all(entry.values()), entry["name"]
 
 
@@ -145,6 +145,16 @@ def test_listings_are_tables_for_people(verb, name):
     outcome = RUNNER.invoke(cli.app, [verb], env={"COLUMNS": "200"})
     assert outcome.exit_code == 0
     assert name in outcome.stdout
+
+
+def test_one_strategy_is_shown_with_its_guarantee_cost_and_settings():
+    shown = RUNNER.invoke(cli.app, ["strategies", "dp_fed_sgd"], env={"COLUMNS": "300"}).stdout
+    (entry,) = json.loads(call("strategies", "dp_fed_sgd", "--json").stdout)
+    for text in (entry["paper"], entry["cost"], entry["guarantee"][:60], *entry["settings"]):
+        assert text in shown
+    unknown = call("problems", "logistik")
+    assert unknown.exit_code == 2
+    assert "problems has no 'logistik'; did you mean 'logistic'?" in unknown.stderr
 
 
 # Exit codes --------------------------------------------------------------------------------------------------------
