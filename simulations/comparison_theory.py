@@ -83,7 +83,7 @@ def expected_slope(config: RunConfig, key: str) -> Slope | None:
         return None
     if getattr(data, "population", None) != "gaussian" or data.samples_tail is not None:
         return None
-    if key == "privacy.epsilon" and config.privacy.epsilon > -math.log(config.privacy.delta):
+    if key == "privacy.epsilon" and config.privacy.delta and config.privacy.epsilon > -math.log(config.privacy.delta):
         return None
     population = data.recipe
     if population.outliers or (key == "data.samples_per_user" and population.heterogeneity):

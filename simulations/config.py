@@ -36,7 +36,9 @@ class PrivacySection(Section):
     """The budget, and whom it protects."""
 
     epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
-    delta: float = Field(gt=0, lt=1, description="Budget; well below 1/users.")
+    delta: float = Field(
+        ge=0, lt=1, description="Budget; well below 1/users. 0 is pure privacy, which few strategies promise."
+    )
     unit: Literal["user", "sample"] = Field("user", description="One whole user, or one sample (much weaker).")
     allow_large_delta: bool = Field(
         False, description="Accept delta >= 1/users, which permits publishing a user's data."

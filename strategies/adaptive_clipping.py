@@ -108,7 +108,7 @@ class AdaptiveClipping(ClippedRounds):
         if self.options.local_steps is None:
             return Computation("user_gradient", reduce="sum", clip_norm=self._clip, statistic="unclipped")
         parameters = {"steps": float(self.options.local_steps), "step_size": self._local_rate}
-        return Computation("local_update", "sum", self._clip, parameters, statistic="unclipped")
+        return Computation("local_update", "sum", self._clip, parameters=parameters, statistic="unclipped")
 
     @property
     def _local_rate(self) -> float:

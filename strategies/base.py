@@ -77,6 +77,8 @@ class UserLevelStrategy(Strategy):
     units: ClassVar[tuple[str, ...]] = ("user",)
     without_secure_noise: ClassVar[str | None] = None
     """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for (see `_rounding_slack`)."""
+    pure: ClassVar[bool] = False
+    """Whether ``privacy.delta = 0`` can be asked for."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     require_identities: bool = False
 
@@ -88,6 +90,11 @@ class UserLevelStrategy(Strategy):
             raise BadInput(
                 f"privacy.unit = {privacy.unit!r}: {self.name} protects {' or '.join(self.units)} level; "
                 f"set privacy.unit = {self.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
+            )
+        if privacy.delta == 0 and not self.pure:
+            raise BadInput(
+                f"privacy.delta = 0: {self.name} cannot promise pure privacy; set a delta well below "
+                f"1/n = {1 / public.users:g}"
             )
         check_noise(privacy, self.name, self.without_secure_noise)
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed

@@ -72,6 +72,7 @@ class NonPrivate(UserLevelStrategy):
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Nesterov 1983, with the restart of O'Donoghue and Candes 2015"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
+    pure: ClassVar[bool] = True  # any budget goes with no promise
     without_secure_noise: ClassVar[str | None] = "it adds no noise at all"
     Options: ClassVar[type[StrategyOptions]] = NonPrivateOptions
     options: NonPrivateOptions

@@ -75,6 +75,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
     config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
     if computation.clip_norm is not None:
         config["clip_norm"] = computation.clip_norm
+    if computation.l1_norm is not None:
+        config["l1_norm"] = computation.l1_norm
     if computation.separate:
         config["separate"] = True
     if computation.statistic is not None:
@@ -117,6 +119,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         name=str(config["name"]),
         reduce="sum" if config["reduce"] == "sum" else "rows",
         clip_norm=float(config["clip_norm"]) if "clip_norm" in config else None,  # type: ignore[arg-type]
+        l1_norm=float(config["l1_norm"]) if "l1_norm" in config else None,  # type: ignore[arg-type]
         parameters={
             key.removeprefix(_PARAMETER): float(value)  # type: ignore[arg-type]
             for key, value in config.items()

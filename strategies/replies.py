@@ -112,14 +112,14 @@ def _checked(
     shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
     if answer.values.shape != shape or not np.array_equal(answer.users, users):
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
-    if computation.reduce == "sum" and computation.clip_norm is not None and computation.noise is None:
-        limit = len(users) * computation.clip_norm * _SUM_TOLERANCE
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
-            within = np.linalg.norm(answer.values[:, : computation.length(p)]) <= limit
-        if not within:
-            raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
+    if computation.reduce == "sum" and computation.noise is None:
+        total = answer.values[:, : computation.length(p)].ravel()
+        for order, norm in ((2, computation.clip_norm), (1, computation.l1_norm)):
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
+                if norm is not None and not np.linalg.norm(total, order) <= len(users) * norm * _SUM_TOLERANCE:
+                    raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
         if computation.statistic is not None:
-            bounds, total = statistic(computation.statistic), answer.values[0, computation.length(p)]
-            if not bounds.low * _SUM_TOLERANCE <= total / len(users) <= bounds.high * _SUM_TOLERANCE:
+            bounds, added = statistic(computation.statistic), answer.values[0, computation.length(p)]
+            if not bounds.low * _SUM_TOLERANCE <= added / len(users) <= bounds.high * _SUM_TOLERANCE:
                 raise BadInput("the sum of its users' statistic exceeds what they can add up to")
     return answer

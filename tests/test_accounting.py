@@ -169,7 +169,7 @@ def test_the_extremes_cost_everything_or_nothing():
         (lambda: Cost(test_epsilon=math.inf), "test epsilon = inf"),
         (lambda: Cost(test_delta=1.0), "test delta = 1.0"),
         (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
-        (lambda: epsilon_of(Cost(1.0), 1, 0.0), "delta = 0.0"),
+        (lambda: epsilon_of(Cost(1.0), 1, -0.1), "delta = -0.1"),
         (lambda: epsilon_of(Cost(1.0), 1, 1.0), "delta = 1.0"),
         (lambda: delta_of(Cost(1.0), 1, -1.0), "epsilon = -1.0"),
         (lambda: delta_of(Cost(1.0), 1, math.nan), "epsilon = nan"),
@@ -344,7 +344,7 @@ def test_a_plan_beyond_the_budget_is_refused_before_anything_is_spent():
     [
         ({"epsilon": 0.0}, "privacy.epsilon = 0.0"),
         ({"epsilon": math.nan}, "privacy.epsilon = nan"),
-        ({"delta": 0.0}, "privacy.delta = 0.0"),
+        ({"delta": -0.1}, "privacy.delta = -0.1"),
         ({"delta": 1.0}, "privacy.delta = 1.0"),
         ({"unit": "device"}, "privacy.unit = 'device'"),
     ],
@@ -372,3 +372,18 @@ def test_guarantees_say_whom_they_protect_and_no_guarantee_prints_no_epsilon():
     assert nothing.as_dict()["epsilon"] is None
     failed = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "an assumption fails", (), False)
     assert failed.sentence() == "no privacy guarantee: an assumption fails"
+
+
+# Pure privacy ------------------------------------------------------------------------------------------------------
+
+
+def test_pure_mechanisms_add_up_at_delta_zero_and_a_gaussian_promises_nothing_there():
+    assert epsilon_of(Cost(test_epsilon=0.25), 4, 0.0) == 1.0
+    assert epsilon_of(Cost(test_epsilon=0.25, test_delta=1e-9), 4, 0.0) == math.inf
+    assert epsilon_of(Cost(noise_multiplier=5.0), 1, 0.0) == math.inf
+    assert epsilon_of(Cost(noise_multiplier=5.0), 0, 0.0) == 0.0
+
+
+def test_a_pure_guarantee_is_said_as_one():
+    made = Guarantee("user", "replace_one", 1.0, 0.0, "composition", "against everybody", (), True)
+    assert made.sentence().startswith("pure 1-differential privacy for replacing one whole user")

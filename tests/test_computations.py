@@ -123,3 +123,13 @@ def test_an_unknown_computation_is_refused_by_name():
         "truncated_sample_sum, user_gradient",
     ):
         Computation("hessian")(Quadratic(1, 1.0, 1.0), np.zeros(1), block)
+
+
+@given(arrays(np.float64, (4, 6), elements=st.floats(-1e200, 1e200)), st.floats(1e-3, 1e3))
+def test_rows_are_held_to_an_l1_norm_after_the_l2_clip(rows, bound):
+    clipped, non_finite = Computation(clip_norm=2.0, l1_norm=bound).finish(rows)
+    assert non_finite == 0
+    assert (np.abs(clipped).sum(axis=1) <= bound * (1 + 1e-12)).all()
+    assert (np.linalg.norm(clipped, axis=1) <= 2.0 * (1 + 1e-12)).all()
+    short = np.array([[0.1, -0.2, 0.0]])
+    np.testing.assert_array_equal(Computation(clip_norm=2.0, l1_norm=0.4).finish(short)[0], short)

@@ -186,3 +186,16 @@ def test_before_anything_is_run_nothing_is_promised():
     method = method_of("dp_fed_sgd")
     assert method.result.guarantee.sentence() == "no privacy guarantee: nothing was run"
     assert math.isinf(method.result.guarantee.epsilon)
+
+
+@each_strategy
+def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
+    strategy = STRATEGIES[name]
+    if strategy.pure:
+        assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **OPTIONS.get(name, {})).plan.guarantee.delta in (
+            0,
+            1,
+        )
+    else:
+        with pytest.raises(BadInput, match="cannot promise pure privacy"):
+            make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **OPTIONS.get(name, {}))

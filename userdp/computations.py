@@ -78,6 +78,7 @@ class Computation:
         name: a key of `COMPUTATIONS`.
         reduce: "rows" for one row a user, "sum" for their sum alone.
         clip_norm: l2 norm that each user's row is clipped to; None leaves rows as they are.
+        l1_norm: l1 norm that it is clipped to after that, for Laplace noise; None for no such clip.
         center: (p,) public vector that is taken off each row before the clip; the server adds it again. Rows that are
             not finite become zero after that, so such a user (like a missing one) counts as the centre. None for zero.
         statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
@@ -94,6 +95,7 @@ class Computation:
     name: str = "user_gradient"
     reduce: Literal["rows", "sum"] = "rows"
     clip_norm: float | None = None
+    l1_norm: float | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
     center: Vector | None = field(default=None, compare=False)
     statistic: str | None = None
@@ -150,10 +152,10 @@ class Computation:
             with np.errstate(over="ignore"):  # a row that overflows is not finite, and counts as the centre
                 rows = rows - self.center
         rows, non_finite = finite_rows(rows)
-        if self.clip_norm is None:
-            return rows, non_finite
-        clipped = clip_rows(rows, self.clip_norm)
-        if self.statistic is None:
+        clipped = rows if self.clip_norm is None else clip_rows(rows, self.clip_norm)
+        if self.l1_norm is not None:
+            clipped = clip_rows(clipped, self.l1_norm, order=1)
+        if self.statistic is None or self.clip_norm is None:
             return clipped, non_finite
         return np.column_stack([clipped, statistic(self.statistic).compute(rows, self.clip_norm)]), non_finite
 
@@ -177,15 +179,15 @@ def finite_rows(rows: Rows) -> tuple[Rows, int]:
     return np.where(bad[:, None], 0.0, rows), int(bad.sum())
 
 
-def clip_rows(rows: Rows, clip_norm: float) -> Rows:
-    """Scale each finite row down to l2 norm at most ``clip_norm``; zero rows stay zero.
+def clip_rows(rows: Rows, clip_norm: float, order: Literal[1, 2] = 2) -> Rows:
+    """Scale each finite row down to l2 (or l1) norm at most ``clip_norm``; zero rows stay zero.
 
     Norms are taken after dividing by the largest entry, so that huge rows do not overflow and escape the clip.
     """
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)[:, None]
     unit = rows / scale
-    norms = np.linalg.norm(unit, axis=1, keepdims=True)
+    norms = np.linalg.norm(unit, ord=order, axis=1, keepdims=True)
     return np.asarray(unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0)))
 
 

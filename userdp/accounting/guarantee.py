@@ -22,7 +22,8 @@ class Privacy:
 
     Attributes:
         epsilon: > 0.
-        delta: in (0, 1); refused at 1/n or above unless ``allow_large_delta``.
+        delta: in [0, 1), 0 for pure privacy, which few strategies promise; refused at 1/n or above unless
+            ``allow_large_delta``.
         unit: whose replacement the promise is about: one whole user, or one sample (a weaker promise).
         allow_large_delta: accept a delta of 1/n or more, which permits publishing one user's data outright.
         noise: where noise comes from, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
@@ -37,8 +38,8 @@ class Privacy:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise BadInput(f"privacy.epsilon = {self.epsilon}: must be a positive number, such as 1.0")
-        if not 0 < self.delta < 1:
-            raise BadInput(f"privacy.delta = {self.delta}: must lie strictly between 0 and 1, such as 1e-6")
+        if not 0 <= self.delta < 1:
+            raise BadInput(f"privacy.delta = {self.delta}: must lie between 0 and 1, such as 1e-6; 0 for pure privacy")
         if self.unit not in ("user", "sample"):
             raise BadInput(f"privacy.unit = {self.unit!r}: must be 'user' or 'sample'")
         if self.noise not in ("seeded", "secure"):
@@ -95,10 +96,8 @@ class Guarantee:
             )
         relation = "replacing" if self.relation == "replace_one" else "adding or removing"
         whom = "one whole user" if self.unit == "user" else "one single sample (NOT a whole user)"
-        return (
-            f"({self.epsilon:.4g}, {self.delta:.3g})-differential privacy for {relation} {whom}, "
-            f"by {self.accountant}; {self.adversary}"
-        )
+        budget = f"({self.epsilon:.4g}, {self.delta:.3g})" if self.delta else f"pure {self.epsilon:.4g}"
+        return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
 
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON; an infinite epsilon becomes None."""

@@ -53,6 +53,7 @@ class Certificate:
         strong_convexity: lower bound on the smallest eigenvalue of the Hessian (utility only, no proof needs it).
         hoelder: (nu, H) with ``||grad f(x) - grad f(y)||_2 <= H ||x - y||_2^nu`` over the domain, of losses that are
             not smooth; None where A3 bounds the Hessian, or nothing is proven (utility only).
+        sparsity: most non-zero entries of a SAMPLE's gradient; None where all may be non-zero.
         reason: why something is missing, in one sentence, for error messages.
     """
 
@@ -63,6 +64,7 @@ class Certificate:
     diagonally_dominant: bool = False
     strong_convexity: float = 0.0
     hoelder: tuple[float, float] | None = None
+    sparsity: int | None = None
     reason: str = ""
 
     def missing(self) -> list[str]:

@@ -54,6 +54,7 @@ class OneHot(Problem):
             smoothness=curvature + self.ridge if math.isfinite(curvature) else None,
             diagonally_dominant=True,
             strong_convexity=self.ridge,
+            sparsity=None if self.ridge else 1,
             reason="" if bounded else f"there is no bound at problem.radius = {radius:g}; lower it",
         )
 
