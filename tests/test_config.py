@@ -218,7 +218,7 @@ def test_data_paths_are_relative_to_the_configuration_file(tmp_path, monkeypatch
         ({"privacy__epsilon": -1.0}, "must be greater than 0"),
         ({"privacy__epsilon": float("nan")}, "privacy.epsilon = nan"),
         ({"privacy__epsilon": float("inf")}, "must be a finite number"),
-        ({"privacy__delta": 0.0}, "privacy.delta = 0.0"),
+        ({"privacy__delta": -0.1}, "privacy.delta = -0.1"),
         ({"privacy__delta": 1.0}, "must be less than 1"),
         ({"privacy__unit": "house"}, "must be 'user' or 'sample'"),
         ({"privacy": None}, "privacy is missing"),
