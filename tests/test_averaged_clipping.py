@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy.special import ndtr
 from scipy.stats import binom, kurtosis
 
 from userdp.accounting.amplified import poisson_epsilon
+from userdp.accounting.composition import advanced_composition, step_budget
 from userdp.accounting.sampled_gaussian import (
     SampledRounds,
     calibrate_sampled_gaussian,
@@ -22,7 +24,6 @@ from userdp.accounting.sampled_gaussian import (
 )
 from userdp.averaged_clipping import (
     Setting,
-    advanced_composition,
     average_clip,
     averaged_clipping_sgd,
     ball,
@@ -45,7 +46,6 @@ from userdp.averaged_clipping import (
     restarted_clipping_sgd,
     rounds_per_run,
     sample_clipping_sgd,
-    split_budget,
     unconstrained,
     unconstrained_clip,
     unconstrained_rounds,
@@ -255,7 +255,7 @@ def test_t06_default_rounds():
 
 
 def test_t06_restarts():
-    epsilon, delta = split_budget(1.0, 1e-9, 6)
+    epsilon, delta = step_budget(1.0, 1e-9, 6)
     assert epsilon == pytest.approx(0.03118933, abs=5e-9)
     assert delta == pytest.approx(8.3333e-11, rel=1e-5)
     setting = Setting(10**9, 10, 1.0, 1e-9)
@@ -267,15 +267,13 @@ def test_t06_restarts():
     first = restarted(setting, 1.0, 12.5, 6, 9899)[0]
     assert first.step == pytest.approx(0.00323271, abs=5e-9)
     assert ((first.clip - 4 * 5.0) / 2) ** 2 == pytest.approx(2.79366e6, rel=2e-6)
-    assert split_budget(1.0, 1e-5, 10) == (pytest.approx(0.03200126, abs=5e-9), pytest.approx(5e-7))
-    total, lost = advanced_composition(*split_budget(1.0, 1e-5, 10), 5e-6, 10)
+    assert step_budget(1.0, 1e-5, 10) == (pytest.approx(0.03200126, abs=5e-9), pytest.approx(5e-7))
+    total, lost = advanced_composition(*step_budget(1.0, 1e-5, 10), 10, 5e-6)
     assert total == pytest.approx(0.51041, abs=5e-6)
     assert lost == pytest.approx(1e-5)
     assert default_runs(1000) == 10
-    with pytest.raises(BadInput, match="above 1"):
-        split_budget(100.0, 1e-5, 1)
-    with pytest.raises(BadInput, match="runs = 0"):
-        split_budget(1.0, 1e-5, 0)
+    with pytest.raises(BadInput, match="from 0 to 1 only"):
+        restarted(replace(setting, epsilon=1.1), 1.0, 12.5, 6, 9899)
     with pytest.raises(BadInput, match="strong_convexity = 2"):
         restarted(setting, 2.0, 12.5, 6, 9899)
 
@@ -682,7 +680,7 @@ def test_t18_the_schedule_of_distances():
     assert [next(distances) for _ in range(3)] == pytest.approx([4.0, math.sqrt(8), 2.0])
     floored = radii(8.0, 1.0, factor=2.0, floor=1.0)
     assert [next(floored) for _ in range(2)] == pytest.approx([8.0, 2 * math.sqrt(10)])
-    assert noise_floor(Setting(10**9, 10, *split_budget(1.0, 1e-9, 6)), 9899) > 1e5
+    assert noise_floor(Setting(10**9, 10, *step_budget(1.0, 1e-9, 6)), 9899) > 1e5
 
 
 @pytest.mark.parametrize("degrees", [2.1, 3.0])

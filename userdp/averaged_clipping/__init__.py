@@ -31,14 +31,12 @@ from userdp.averaged_clipping.parameters import (
 )
 from userdp.averaged_clipping.restarts import (
     Run,
-    advanced_composition,
     default_runs,
     noise_floor,
     radii,
     restarted,
     restarted_run,
     rounds_per_run,
-    split_budget,
 )
 
 __all__ = [
@@ -46,7 +44,6 @@ __all__ = [
     "Parameters",
     "Run",
     "Setting",
-    "advanced_composition",
     "average_clip",
     "averaged_clipping_sgd",
     "ball",
@@ -72,7 +69,6 @@ __all__ = [
     "sample_clipping_sgd",
     "sample_rate",
     "smoothed_truncation_gd",
-    "split_budget",
     "unconstrained",
     "unconstrained_clip",
     "unconstrained_excess",

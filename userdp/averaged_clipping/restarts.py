@@ -1,13 +1,14 @@
 """Restarts for strongly convex problems: each run starts at the average of the run before, with a smaller clip.
 
-Algorithm 2 and Theorems 5 and 6 of the paper. Its own composition (`split_budget`) is loose: one Renyi ledger over all
-rounds of all runs (`userdp.accounting.sampled_gaussian`) certifies the same noise at a smaller epsilon.
+Algorithm 2 and Theorems 5 and 6 of the paper. Its own composition, `step_budget` for each run, is loose: one Renyi
+ledger over all rounds of all runs (`userdp.accounting.sampled_gaussian`) certifies the same noise at a smaller epsilon.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from userdp.accounting.composition import step_budget
 from userdp.averaged_clipping.parameters import Setting, paper_noise, unconstrained_excess
 from userdp.errors import BadInput
 
@@ -29,28 +30,6 @@ class Run:
     batch: int
     step: float
     noise_deviation: float
-
-
-def split_budget(epsilon: float, delta: float, runs: int) -> tuple[float, float]:
-    """The (epsilon, delta) of each of ``runs`` runs by Theorem 5, so that together they are (epsilon, delta)-DP.
-
-    ``(epsilon / (2 sqrt(2 runs ln(2/delta))), delta / (2 runs))``, from advanced composition; each at most 1.
-
-    Raises:
-        BadInput: no run, or an epsilon of a run above 1, which advanced composition was not simplified for.
-    """
-    if runs < 1:
-        raise BadInput(f"runs = {runs}: must be at least 1")
-    each = epsilon / (2 * math.sqrt(2 * runs * math.log(2 / delta)))
-    if each > 1:
-        raise BadInput(f"epsilon = {epsilon:g}: a run would get {each:.3g}, above 1; use an accountant instead")
-    return each, delta / (2 * runs)
-
-
-def advanced_composition(epsilon: float, delta: float, slack: float, times: int) -> tuple[float, float]:
-    """``(sqrt(2 k ln(1/slack)) epsilon + k epsilon (e^epsilon - 1), k delta + slack)`` (Dwork, Roth 2014, 3.20)."""
-    total = math.sqrt(2 * times * math.log(1 / slack)) * epsilon + times * epsilon * math.expm1(epsilon)
-    return total, times * delta + slack
 
 
 def rounds_per_run(setting: Setting, strong_convexity: float, factor: float = 1.0) -> int:
@@ -107,10 +86,10 @@ def restarted(
     """The runs of Algorithm 2 with the paper's noise, which is not certified; ``setting`` holds the WHOLE budget.
 
     Raises:
-        BadInput: a constant out of range.
+        BadInput: a constant out of range, or an epsilon above 1, for which the paper's composition is not proven.
     """
     _condition(setting, strong_convexity)
-    epsilon, delta = split_budget(setting.epsilon, setting.delta, runs)
+    epsilon, delta = step_budget(setting.epsilon, setting.delta, runs)
     own = replace(setting, epsilon=epsilon, delta=delta)
     distances = radii(first_gap, strong_convexity, floor=floor)
     return [restarted_run(own, rounds, radius) for _, radius in zip(range(runs), distances, strict=False)]
