@@ -181,7 +181,7 @@ class GeneralisedLinear(Problem):
     def sample_gradients(self, x: Vector, block: Block) -> Array:
         """(N, p)."""
         gradients = np.empty((block.samples, self.dimension))
-        gradients[:, : self.columns] = block.features
+        gradients[:, : self.columns] = block.dense_features
         gradients[:, self.columns :] = 1.0
         slopes = [self.family.slopes(scores, targets_of(part)) for _, part, _, scores in self._pieces(x, block)]
         gradients *= np.concatenate(slopes)[:, None]
