@@ -6,7 +6,7 @@ that row alone, so no user's row depends, to the last bit, on the rows next to i
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,8 +114,12 @@ def squared_lengths(rows: Sparse) -> Array:
     return over_rows(np.add, np.square(rows.data, dtype=np.float64), rows)
 
 
+@overload
+def scaled_rows(rows: Sparse, factors: Array) -> Sparse: ...
+@overload
+def scaled_rows(rows: Rows, factors: Array) -> Rows: ...
 def scaled_rows(rows: Rows, factors: Array) -> Rows:
-    """Row i times ``factors[i]``, in float64."""
+    """Row i times ``factors[i]``, in float64; sparse rows share their columns with the result."""
     if not isinstance(rows, csr_array):
         return np.asarray(rows * factors[:, None])
     data = rows.data * np.repeat(factors, np.diff(rows.indptr))

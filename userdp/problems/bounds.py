@@ -15,7 +15,7 @@ from userdp.errors import BadInput
 from userdp.problems.segments import float64_parts, parts
 
 Floats = NDArray[np.float32]
-_INWARDS = 1.0 - 2.0**-22
+INWARDS = 1.0 - 2.0**-22
 """Two float32 roundings' worth: a row scaled by this much less stays inside the ball after rounding."""
 
 
@@ -147,7 +147,7 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
     if not changed.any():
         return features, changed
     scaled = features.copy()
-    scaled[changed] *= (norm * _INWARDS / norms[changed]).astype(features.dtype)[:, None]
+    scaled[changed] *= (norm * INWARDS / norms[changed]).astype(features.dtype)[:, None]
     return scaled, changed
 
 
