@@ -1,5 +1,6 @@
 """Sparse samples from block to released model: everything equals what dense samples give, at a cost by non-zeros."""
 
+import itertools
 import tracemalloc
 from dataclasses import replace
 
@@ -54,7 +55,10 @@ def pairs_of_problems(columns=D):
     """Sparse problems with the dense ones that have the same loss; the bounds change no sample of ours."""
     return {
         "logistic": (SparseLogistic(columns, 50.0, columns, 3.0), Logistic(columns, np.inf, 3.0)),
-        "logistic_ridge": (SparseLogistic(columns, 50.0, columns, 3.0, ridge=0.3), Logistic(columns, np.inf, 3.0, ridge=0.3)),
+        "logistic_ridge": (
+            SparseLogistic(columns, 50.0, columns, 3.0, ridge=0.3),
+            Logistic(columns, np.inf, 3.0, ridge=0.3),
+        ),
         "squared": (
             SparseSquared(columns, 50.0, columns, 3.0, low=-1.0, high=1.0),
             Squared(columns, np.inf, 3.0, low=-1.0, high=1.0),
@@ -103,7 +107,7 @@ def test_rows_are_scaled_summed_placed_and_stacked_as_dense_ones_are(seed, sizes
     close(scaled_rows(rows, factors), values * factors[:, None])
     sums = summed_rows(rows, offsets)
     assert sums.has_canonical_format
-    close(sums, np.stack([values[a:b].sum(axis=0) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]))
+    close(sums, np.stack([values[a:b].sum(axis=0) for a, b in itertools.pairwise(offsets)]))
     placed = placed_rows(rows, 2 * np.arange(samples), 2 * samples)
     np.testing.assert_array_equal(dense(placed)[::2], values)
     assert not dense(placed)[1::2].any()
@@ -196,9 +200,11 @@ def test_a_row_may_begin_at_a_lower_column_than_the_last_one_ended():
 
 def test_problems_refuse_the_other_kind_of_samples():
     sparse, plain = pair_of_blocks([2, 2])
-    with pytest.raises(BadInput, match="samples are sparse rows, which this problem cannot use: choose sparse_logistic"):
+    with pytest.raises(
+        BadInput, match="samples are sparse rows, which this problem cannot use: choose sparse_logistic"
+    ):
         Logistic(D, 1.0, 1.0).bound(sparse)
-    with pytest.raises(BadInput, match="samples are dense rows, and this problem needs a scipy.sparse.csr_array"):
+    with pytest.raises(BadInput, match="samples are dense rows, and this problem needs a scipy"):
         SparseLogistic(D, 1.0, 2).bound(plain)
 
 
@@ -249,7 +255,7 @@ def test_samples_are_cut_to_their_largest_entries_within_the_ball_exactly(seed, 
         length = np.linalg.norm(values)
         if length > norm:
             moved[row] = True
-            values *= norm / length
+            expected[row] *= norm / length
     np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-12)
     assert changed == moved.sum()
     again, none = problem.bound(bounded)
@@ -327,3 +333,232 @@ def test_a_users_row_has_the_norms_of_a_sample_and_does_not_depend_on_its_neighb
     assert np.abs(rows).sum(axis=1).max() <= problem.certificate.gradient_norm * np.sqrt(3)
     alone = [dense(problem.user_gradients(x, block.part(user, user + 1))) for user in range(len(sizes))]
     np.testing.assert_array_equal(np.concatenate(alone), rows)
+
+
+# Nodes and messages ---------------------------------------------------------------------------------------------------
+
+SIZES = [3, 1, 5, 2, 2, 4]
+USERS = np.array([0, 1, 3, 5])
+
+
+def pair_of_nodes(name="logistic", seed=0, columns=D):
+    (problem, plain_problem), (sparse, plain) = pairs_of_problems(columns)[name], pair_of_blocks(SIZES, seed, columns)
+    return (
+        Node(problem, ColumnarFederation(sparse), np.arange(6)),
+        Node(plain_problem, ColumnarFederation(plain), np.arange(6)),
+    )
+
+
+COINS = SampleCoins(0.5, np.arange(4, dtype=np.uint64) + 3)
+COMPUTATIONS = {
+    "rows": (Computation(), True),
+    "sum": (Computation(reduce="sum"), False),
+    "clipped_sum": (Computation(reduce="sum", clip_norm=0.2), False),
+    "l1_rows": (Computation(clip_norm=0.3, l1_norm=0.2), True),
+    "separate": (Computation(clip_norm=0.2, separate=True), True),
+    "sample_sum": (Computation("sample_sum"), True),
+    "clipped_sample_sum": (Computation("clipped_sample_sum", parameters={"sample_clip_norm": 0.1}), True),
+    "coins": (Computation("clipped_sample_sum", parameters={"sample_clip_norm": 0.1}, coins=COINS), True),
+    "centre": (Computation(clip_norm=0.2, center=np.full(D, 0.1)), False),
+    "statistic": (Computation(clip_norm=0.2, statistic="unclipped"), False),
+    "noise": (Computation(clip_norm=0.2, noise=LocalNoise(0.1, 3, 1)), False),
+    "local_update": (Computation("local_update", parameters={"steps": 3.0, "step_size": 0.1}), False),
+    "truncated": (Computation("truncated_sample_sum", parameters={"scale": 0.5, "inverse_variance": 4.0}), False),
+    "groups": (
+        Computation(
+            "clipped_sample_sum",
+            "sum",
+            parameters={"sample_clip_norm": 0.1},
+            partition=Partition.draw(4, 5, 3, np.random.default_rng(0)),
+        ),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTATIONS)
+def test_a_node_answers_as_a_dense_one_does(name):
+    computation, sparse = COMPUTATIONS[name]
+    node, plain_node = pair_of_nodes()
+    x = np.random.default_rng(1).uniform(-1, 1, D)
+    answer, expected = node.compute(x, USERS, computation), plain_node.compute(x, USERS, computation)
+    assert isinstance(answer.values, csr_array) == sparse
+    assert answer.values.shape == expected.values.shape
+    close(answer.values, expected.values)
+    assert answer.non_finite == expected.non_finite
+
+
+def test_nobody_drawn_gives_sparse_zeros():
+    node, _ = pair_of_nodes()
+    coins = SampleCoins(1e-9, np.arange(4, dtype=np.uint64))
+    answer = node.compute(np.zeros(D), USERS, Computation("sample_sum", coins=coins))
+    assert isinstance(answer.values, csr_array)
+    assert answer.values.nnz == 0
+    assert answer.values.shape == (4, D)
+
+
+def test_a_wide_sum_travels_sparse_and_a_narrow_one_dense():
+    computation = Computation(reduce="sum", clip_norm=0.2)
+    wide, plain = pair_of_nodes(columns=2000)
+    narrow, _ = pair_of_nodes()
+    few = np.array([1])
+    answer = wide.compute(np.zeros(2000), few, computation)
+    assert isinstance(narrow.compute(np.zeros(D), USERS, computation).values, np.ndarray)
+    close(answer.values, plain.compute(np.zeros(2000), few, computation).values)
+
+
+class Envelope:
+    """A reply, as far as `read_answer` looks at it."""
+
+    def __init__(self, content):
+        self.content = content
+
+
+def sparse_answer():
+    return Answer(np.array([4, 7]), csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])), 1)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_sparse_answer_survives_its_message(share):
+    answer = sparse_answer()
+    read = read_answer(Envelope(answer_content(answer, share=share)))
+    np.testing.assert_array_equal(read.users, answer.users)
+    assert read.non_finite == 1
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(read.values, name), getattr(answer.values, name))
+        assert np.shares_memory(getattr(read.values, name), getattr(answer.values, name)) == share
+
+
+MALFORMED = {
+    "indices_unsorted": ({"indices": [2, 0, 1]}, "columns that do not rise"),
+    "indices_twice": ({"indices": [2, 2, 1]}, "columns that do not rise"),
+    "indices_beyond": ({"indices": [0, 3, 1]}, "a column lies outside"),
+    "indices_negative": ({"indices": [-1, 2, 1]}, "a column lies outside"),
+    "indices_of_floats": ({"indices": [0.0, 2.0, 1.0]}, "does not follow the protocol"),
+    "indices_square": ({"indices": [[0, 2, 1]]}, "does not follow the protocol"),
+    "indices_short": ({"indices": [0, 2]}, "indptr must rise"),
+    "data_short": ({"data": [1.0, 2.0]}, "indptr must rise"),
+    "data_of_objects": ({"data": ["a", "b", "c"]}, "does not follow the protocol"),
+    "indptr_beyond": ({"indptr": [0, 2, 9]}, "indptr must rise"),
+    "indptr_falls": ({"indptr": [0, 4, 3]}, "indptr must not fall"),
+    "indptr_empty": ({"indptr": np.empty(0, np.int32)}, "indptr must rise"),
+    "no_columns": ({"columns": 0}, "in 0 columns"),
+    "too_many_columns": ({"columns": 2**40}, "columns"),
+    "no_indptr": ({"indptr": None}, "does not follow the protocol .KeyError."),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_sparse_answers_are_refused(name):
+    changes, message = MALFORMED[name]
+    content = answer_content(sparse_answer(), share=False)
+    for key, values in changes.items():
+        if key == "columns":
+            content["facts"] = MetricRecord({"non_finite": 0, "columns": values})
+        elif values is None:
+            del content["answer"][key]
+        else:
+            content["answer"][key] = Array(np.asarray(values))
+    with pytest.raises(BadInput, match=message):
+        read_answer(Envelope(content))
+
+
+# Whole runs -----------------------------------------------------------------------------------------------------------
+
+PEOPLE = [3, 1, 2, 4] * 15
+FACTS = {"min_samples": 1, "max_samples": 4, "samples": 150}
+METHODS = {
+    "dp_fed_sgd": (DPFedSGD, {"rounds": 3, "cohort": 30, "clip_norm": 0.3}),
+    "adaptive_clipping": (AdaptiveClipping, {"rounds": 3, "cohort": 30}),
+    "local_dp_sgd": (LocalDPSGD, {"rounds": 2, "clip_norm": 0.3}),
+    "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 2, "clip_norm": 0.3}),
+}
+
+
+def pair_of_runs(name, columns=40, **start):
+    method, options = METHODS[name]
+    problems, blocks = pairs_of_problems(columns)["logistic"], pair_of_blocks(PEOPLE, 5, columns, 0.05)
+    # The same step size: certificates differ, as one speaks of the l1 ball and the other of the l2 ball.
+    strategies = [
+        make(method, problem, len(PEOPLE), 5.0, 1e-4, seed=3, facts=FACTS, learning_rate=0.5, **options)
+        for problem in problems
+    ]
+    return strategies, [ColumnarFederation(block) for block in blocks]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_on_sparse_samples_releases_what_dense_ones_give(name):
+    strategies, federations = pair_of_runs(name)
+    sparse, plain = (run(strategy, people, 7) for strategy, people in zip(strategies, federations, strict=True))
+    assert np.abs(final(plain)).max() > 1e-3
+    np.testing.assert_allclose(final(sparse), final(plain), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ray_agrees_with_the_local_grid_bit_for_bit():
+    (strategy, _), (people, _) = pair_of_runs("dp_fed_sgd")
+    (again, _), _ = pair_of_runs("dp_fed_sgd")
+    expected = final(run(strategy, people, 7))
+    with RayGrid(again.problem, people, shards(people.users, 7), workers=2) as grid:
+        np.testing.assert_array_equal(final(again.start(grid)), expected)
+
+
+def test_secure_noise_asks_for_users_one_by_one_and_runs():
+    strategies, (people, _) = pair_of_runs("dp_fed_sgd")
+    privacy = replace(strategies[0].privacy, noise="secure")
+    secure = DPFedSGD(strategies[0].problem, strategies[0].public, privacy, rounds=2, cohort=30)
+    with local_grid(secure.problem, people, 7) as grid:
+        result = secure.start(grid)
+    assert secure._request.computation.separate
+    assert np.isfinite(final(result)).all()
+
+
+def lying_run(change, name="dp_fed_sgd", **options):
+    """A run in which one of nine nodes changes its answers; its users may be missing."""
+    method, settings = METHODS[name]
+    problem, people = pairs_of_problems(40)["logistic"][0], ColumnarFederation(pair_of_blocks(PEOPLE, 5, 40, 0.05)[0])
+    strategy = make(method, problem, len(PEOPLE), 5.0, 1e-4, facts=FACTS, **{**settings, **options})
+    nodes = [Node(problem, people, users) for users in shards(people.users, 7)]
+    with LocalGrid([ChangedNode(nodes[0], change), *nodes[1:]]) as grid:
+        return strategy.start(grid)
+
+
+def one_entry(value):
+    return lambda answer: replace(answer, values=csr_array(([value], ([0], [3])), shape=(1, 40)))
+
+
+def test_a_sparse_sum_that_is_too_long_or_of_another_width_counts_as_missing():
+    everybody = {"cohort": len(PEOPLE), "rounds": 1}
+    assert lying_run(one_entry(7 * 0.3), **everybody).rounds[0].missing_users == 0
+    assert lying_run(one_entry(7 * 0.3001), **everybody).rounds[0].missing_users == 7
+    wider = lambda answer: replace(answer, values=csr_array((1, 41)))  # noqa: E731
+    assert lying_run(wider, **everybody).rounds[0].missing_users == 7
+    with pytest.raises(RunFailed, match="the norm of its sum exceeds"):
+        lying_run(one_entry(np.inf), max_missing=0.0, **everybody)
+
+
+def test_sparse_values_of_a_computation_that_fills_entries_count_as_missing():
+    change = lambda answer: replace(answer, values=csr_array((1, 41)))  # noqa: E731
+    with pytest.raises(RunFailed, match="sparse values of a computation that leaves no entry zero"):
+        lying_run(change, "adaptive_clipping", cohort=len(PEOPLE), rounds=1, max_missing=0.0)
+
+
+def test_a_round_at_a_million_columns_takes_memory_for_models_and_entries_alone():
+    columns, users, samples, entries = 1_000_000, 400, 5, 20
+    rng = np.random.default_rng(0)
+    indices = rng.integers(columns, size=users * samples * entries, dtype=np.int32)
+    ends = np.arange(users * samples + 1) * entries
+    features = csr_array((np.full(len(indices), 0.2, np.float32), indices, ends), shape=(len(ends) - 1, columns))
+    features.sum_duplicates()
+    block = Block(features, np.arange(users + 1) * samples, rng.integers(0, 2, users * samples).astype(np.float32))
+    people, problem = ColumnarFederation(block), SparseLogistic(columns, 1.0, entries)
+    strategy = make(DPFedSGD, problem, users, 5.0, 1e-4, rounds=1, cohort=users)
+    with local_grid(problem, people, 50) as grid:
+        tracemalloc.start()
+        strategy.start(grid)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert users * columns * 8 == 3.2e9  # what rows would take
+    # A dozen vectors as long as the model (iterates, records, sum, noise), and 100 bytes for each entry.
+    assert peak < 12 * 8 * columns + 100 * users * samples * entries
