@@ -11,12 +11,15 @@ from helpers import ChangedNode, final, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csc_array, csr_array
+from scipy.special import expit
 
+from simulations.build import build_problem, load_datasets
+from simulations.config import parse_config
 from simulations.grids import LocalGrid, RayGrid, shards
 from strategies import AdaptiveClipping, DPFedSGD, LocalDPSGD, SampleClippedSGD
 from strategies.protocol import answer_content, read_answer
 from userdp.computations import Computation, LocalNoise, clip_rows, finite_rows
-from userdp.data import Block, ColumnarFederation
+from userdp.data import Block, ColumnarFederation, SparseRegression, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.node import Answer, Node
 from userdp.partition import Partition
@@ -562,3 +565,54 @@ def test_a_round_at_a_million_columns_takes_memory_for_models_and_entries_alone(
     assert users * columns * 8 == 3.2e9  # what rows would take
     # A dozen vectors as long as the model (iterates, records, sum, noise), and 100 bytes for each entry.
     assert peak < 12 * 8 * columns + 100 * users * samples * entries
+
+
+# Configurations -------------------------------------------------------------------------------------------------------
+
+
+def config_of(problem, **data):
+    population = {"population": "sparse_regression", "dimension": 500, "nonzeros": 5, "skew": 1.0, **data}
+    return parse_config(
+        {
+            "name": "sparse",
+            "problem": problem,
+            "data": {"kind": "synthetic", "users": 60, "test_users": 10, "samples_per_user": 4, **population},
+            "strategy": {"name": "dp_fed_sgd", "rounds": 2},
+            "privacy": {"epsilon": 5.0, "delta": 1e-4},
+            "engine": {"kind": "local"},
+        }
+    )
+
+
+def test_a_configuration_declares_sparse_samples_before_any_are_made():
+    logistic = build_problem(config_of({"kind": "sparse_logistic"}))
+    assert (logistic.columns, logistic.sparsity, logistic.feature_norm) == (500, 5, 1.0)
+    assert logistic.certificate.gradient_norm == 1.0
+    config = config_of({"kind": "sparse_squared", "target_range": [-2.0, 2.0]}, link="linear", parameter_nonzeros=10)
+    squared, users = build_problem(config), load_datasets(config).users
+    bounded, _ = squared.bound(users.block(np.arange(60)))
+    assert squared.bound(bounded) == (bounded, 0)
+    assert not users.population_parameter[10:].any()
+
+
+def test_configurations_that_mix_sparse_and_dense_are_refused():
+    with pytest.raises(BadInput, match="needs dense samples, and the data's are sparse: use sparse_logistic"):
+        build_problem(config_of({"kind": "logistic"}))
+    with pytest.raises(BadInput, match="needs sparse samples, and the data's are dense"):
+        build_problem(config_of({"kind": "sparse_logistic"}, population="logistic_regression", dimension=3))
+
+
+def test_synthetic_sparse_samples_have_their_norm_law_and_rates():
+    law = SparseRegression(dimension=8, nonzeros=3, skew=1.0, feature_norm=2.0, parameter_deviation=2.0)
+    federation = SyntheticFederation(law, 4000, seed=2, samples_per_user=5)
+    block = federation.block(np.arange(4000))
+    features = dense(block.features).astype(np.float64)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 2.0, rtol=2e-5)
+    assert np.linalg.norm(features, axis=1).max() <= 2.0
+    shares = 1 / np.arange(1, 9) / (1 / np.arange(1, 9)).sum()
+    np.testing.assert_allclose((features != 0).mean(axis=0), 1 - (1 - shares) ** 3, atol=0.018)
+    predictors = features @ federation.population_parameter
+    for part in np.array_split(np.argsort(predictors), 5):
+        rates = expit(predictors[part])
+        error = np.sqrt((rates * (1 - rates)).mean() / len(part))
+        assert abs(block.targets[part].mean() - rates.mean()) < 4.5 * error

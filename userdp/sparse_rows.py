@@ -146,9 +146,11 @@ def add_rows(total: Array, rows: Rows) -> None:
 
 
 def compacted(rows: Array) -> Rows:
-    """Whichever takes fewer bytes: the array itself, or its entries that are not zero."""
-    entries = int(np.count_nonzero(rows))
-    return rows if 12 * entries >= rows.nbytes else cast(Sparse, csr_array(rows))
+    """Of one row (1, p), whichever takes fewer bytes: the array itself, or its entries that are not zero."""
+    if 12 * int(np.count_nonzero(rows)) >= rows.nbytes:
+        return rows
+    indices = np.flatnonzero(rows[0]).astype(np.int32)
+    return sparse_rows(rows[0][indices], indices, np.array([0, len(indices)], dtype=np.int32), rows.shape[1])
 
 
 def finite_sparse_rows(rows: Sparse) -> tuple[Sparse, int]:
