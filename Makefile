@@ -50,6 +50,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/round.py --check
 	$(BIN)/python benchmarks/clipping.py --check
 	$(BIN)/python benchmarks/population.py --check
+	$(BIN)/python benchmarks/sparse.py --check
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -14,6 +14,7 @@ from userdp.data import POPULATIONS, PUBLIC_DATASETS, Population, PublicDataset,
 from userdp.data.columns import Columns, did_you_mean
 from userdp.data.heavy_tails import HeavyTailedRegression
 from userdp.data.regressions import Categorical, Regression
+from userdp.data.sparse_regressions import SparseRegression
 from userdp.errors import BadInput
 
 
@@ -34,6 +35,8 @@ class Shape:
         feature_norm: bound on the l1 norm of a sample's features; None when nothing is declared.
         target_range: (low, high) of the target; None when nothing is declared.
         levels: of a column of codes; None for other features.
+        sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
+        feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
     """
 
     columns: int
@@ -42,6 +45,8 @@ class Shape:
     feature_norm: float | None = None
     target_range: tuple[float, float] | None = None
     levels: int | None = None
+    sparsity: int | None = None
+    feature_length: float | None = None
 
 
 class SyntheticData(Section):
@@ -104,6 +109,15 @@ class SyntheticData(Section):
         population = self.recipe
         if isinstance(population, Categorical):
             return Shape(1, True, target_range=(0.0, 1.0), levels=population.levels)
+        if isinstance(population, SparseRegression):
+            target_range = (0.0, 1.0) if population.link == "logistic" else None
+            return Shape(
+                population.columns,
+                True,
+                target_range=target_range,
+                sparsity=population.nonzeros,
+                feature_length=population.feature_norm,
+            )
         if isinstance(population, HeavyTailedRegression):
             target_range = (-math.inf, math.inf) if population.link == "linear" else (0.0, 1.0)
             return Shape(population.columns, True, feature_norm=math.inf, target_range=target_range)
