@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered
 from userdp.computations import Computation

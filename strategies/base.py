@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from strategies.options import StrategyOptions, parse_options
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector, read_answer, train_content
 from strategies.replies import Gathered, Request, gather
@@ -34,19 +34,6 @@ from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
 
 log = logging.getLogger("userdp")
-
-
-class StrategyOptions(BaseModel):
-    """Settings that every strategy has."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_missing: float = Field(
-        0.2,
-        ge=0,
-        lt=1,
-        description="Largest share of a cohort that may fail to answer; beyond it the run fails closed.",
-    )
 
 
 class UserLevelStrategy(Strategy):
@@ -343,22 +330,6 @@ class UserLevelStrategy(Strategy):
     def noise_source(self) -> str:
         """Where the noise comes from, for people."""
         return NOISE_SOURCES[self.privacy.noise]
-
-
-def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:
-    """Options checked against their model.
-
-    Raises:
-        BadInput: names the option, the value and what is allowed.
-    """
-    try:
-        return model(**options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["strategy", *map(str, first["loc"])])
-        known = ", ".join(sorted(model.model_fields))
-        hint = f"; options are {known}" if first["type"] == "extra_forbidden" else ""
-        raise BadInput(f"{where} = {first.get('input')!r}: {first['msg']}{hint}") from error
 
 
 def documentation(strategy: type[UserLevelStrategy]) -> str:

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.options import StrategyOptions
 from userdp.computations import Computation
 from userdp.problems.base import Vector
 

@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import (

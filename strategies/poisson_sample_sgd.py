@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from strategies.sample_rounds import BatchOptions, SampleRounds

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
 from userdp.accounting import AnyLedger

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
