@@ -32,6 +32,7 @@ from userdp.node import Answer
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
+from userdp.sampling import Sampler
 
 log = logging.getLogger("userdp")
 
@@ -106,16 +107,19 @@ class UserLevelStrategy(Strategy):
         """All numbers of the run, from public facts alone."""
 
     @abstractmethod
-    def _make_ledger(self) -> AnyLedger | None:
-        """The ledger that the rounds are charged to; None when nothing is promised."""
-
-    @abstractmethod
     def _ask(self, index: int) -> Request | None:
         """The request of round ``index`` (from 0); None skips the round."""
 
     @abstractmethod
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
         """From a round's replies to (next iterate, newly released model or None if nothing is released)."""
+
+    _sampler: Sampler
+    _multiplier: float
+
+    def _make_ledger(self) -> AnyLedger | None:
+        """The ledger that the rounds are charged to, by default the sampler's; None when nothing is promised."""
+        return self._sampler.ledger(self._multiplier, self.privacy) if self.plan.guarantee.holds else None
 
     def _done(self, index: int) -> bool:
         """Whether to stop before round ``index``."""

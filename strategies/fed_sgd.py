@@ -97,9 +97,6 @@ class NonPrivate(UserLevelStrategy):
             numbers={"learning_rate": self._rate, "tolerance": self.options.tolerance},
         )
 
-    def _make_ledger(self) -> None:
-        return None
-
     def _done(self, index: int) -> bool:
         return self._moved <= self.options.tolerance
 

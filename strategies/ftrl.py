@@ -10,7 +10,6 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import AnyLedger
 from userdp.computations import Computation
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Vector
@@ -52,6 +51,7 @@ class DPFTRL(UserLevelStrategy):
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
     options: DPFTRLOptions
+    _sampler: CorrelatedBatches
 
     def _make_plan(self) -> Plan:
         options, n, p = self.options, self.public.users, self.problem.dimension
@@ -100,9 +100,6 @@ class DPFTRL(UserLevelStrategy):
             },
             warnings=tuple(warnings),
         )
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)

@@ -9,7 +9,6 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import AnyLedger
 from userdp.computations import Computation, LocalNoise
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -89,9 +88,6 @@ class LocalDPSGD(UserLevelStrategy):
     @property
     def _simulated(self) -> tuple[str, ...]:
         return ("noise is simulated from the run's seed",) if self.privacy.noise == "seeded" else ()
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
         noise = LocalNoise(self._deviation, self.seed if self.privacy.noise == "seeded" else None, index)

@@ -10,7 +10,6 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
-from userdp.accounting import AnyLedger
 from userdp.computations import STATISTICS, Computation
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -114,6 +113,7 @@ class RecentredClipping(UserLevelStrategy):
     paper: ClassVar[str] = "ours"
     Options: ClassVar[type[StrategyOptions]] = RecentredOptions
     options: RecentredOptions
+    _sampler: WeightedBatches | WeightedSlots
 
     def _make_plan(self) -> Plan:
         options, n = self.options, self.public.users
@@ -179,9 +179,6 @@ class RecentredClipping(UserLevelStrategy):
     def _default_factor(self, noise: float) -> float:
         """As wide as keeps the noise of all rounds together, given over the radius, below a tenth of the distance."""
         return 1.0 if self._low == self._high else min(2.0, max(1.0, _BEARABLE / noise))
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     # The two mechanisms of a round ---------------------------------------------------------------------------------
 

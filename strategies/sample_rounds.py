@@ -8,7 +8,7 @@ from pydantic import Field
 
 from strategies.plan import sampler_numbers
 from strategies.sample_level import SampleLevel, SampleLevelOptions
-from userdp.accounting import AnyLedger, Guarantee
+from userdp.accounting import Guarantee
 from userdp.averaged_clipping import Setting
 from userdp.errors import BadInput
 from userdp.sampling import Sampler
@@ -57,7 +57,6 @@ class SampleRounds(SampleLevel):
     needs: ClassVar[str] = "any loss; public number of samples"
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
     options: SampleRoundsOptions
-    _sampler: Sampler
 
     @property
     def _samples(self) -> int:
@@ -105,13 +104,6 @@ class SampleRounds(SampleLevel):
 
     def _relation_numbers(self, guarantee: Guarantee) -> Numbers:
         return sampler_numbers(self._sampler, guarantee) if guarantee.holds else {}
-
-    def _make_ledger(self) -> AnyLedger | None:
-        if not self.plan.guarantee.holds:
-            return None
-        return self._sampler.ledger(self._multiplier, self.privacy)
-
-    _multiplier: float
 
 
 class TheoryRounds(SampleRounds):
