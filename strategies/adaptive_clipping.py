@@ -112,7 +112,7 @@ class AdaptiveClipping(ClippedRounds):
 
     @property
     def _local_rate(self) -> float:
-        return self.options.local_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        return self.options.local_rate or self._default_step
 
     def _default_rate(self) -> float:
         return self._local_rate if self.options.local_steps is None else 1.0

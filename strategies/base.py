@@ -121,6 +121,11 @@ class UserLevelStrategy(Strategy):
         """The ledger that the rounds are charged to, by default the sampler's; None when nothing is promised."""
         return self._sampler.ledger(self._multiplier, self.privacy) if self.plan.guarantee.holds else None
 
+    @property
+    def _default_step(self) -> float:
+        """1 / smoothness; half where the loss certifies none, or is linear."""
+        return 1 / (self.problem.certificate.smoothness or 2.0)
+
     def _done(self, index: int) -> bool:
         """Whether to stop before round ``index``."""
         return False

@@ -50,7 +50,7 @@ class DPFedSGD(ClippedRounds):
         return Computation("user_gradient", reduce="sum", clip_norm=self._clip)
 
     def _default_rate(self) -> float:
-        return 1 / (self.problem.certificate.smoothness or 2.0)
+        return self._default_step
 
 
 class NonPrivateOptions(StrategyOptions):
@@ -80,7 +80,7 @@ class NonPrivate(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         n, certificate = self.public.users, self.problem.certificate
-        self._rate = self.options.learning_rate or 1 / (certificate.smoothness or 2.0)
+        self._rate = self.options.learning_rate or self._default_step
         if certificate.smoothness == 0:
             # A linear loss is minimised at a corner: one step that crosses the box from any gradient worth following.
             self._rate = self.options.learning_rate or 1e9

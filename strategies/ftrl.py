@@ -60,7 +60,7 @@ class DPFTRL(UserLevelStrategy):
         multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         sensitivity = self._sampler.sensitivity_factor * options.clip_norm / cohort * self._sampler.sensitivity
         self._multiplier, self._deviation = multiplier, multiplier * sensitivity
-        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        self._rate = options.learning_rate or self._default_step
         self._correlated = self._sampler.factorisation.noise()
         self._encoder = self._sampler.factorisation.encoder()
         self._start = self.problem.initial()

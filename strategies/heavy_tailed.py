@@ -1,6 +1,7 @@
 """What the strategies for heavy-tailed gradients share: the paper's moments, rounds and steps."""
 
 import math
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -25,6 +26,7 @@ class HeavyTailedOptions(SampleLevelOptions):
 class HeavyTailedDescent(SampleLevel):
     """Projected descent along private means of all samples' gradients."""
 
+    set_by_smoothness: ClassVar[str] = "strategy.learning_rate and strategy.rounds, where they are not given,"
     options: HeavyTailedOptions
     _rate: float
     _rounds: int
@@ -34,15 +36,12 @@ class HeavyTailedDescent(SampleLevel):
         """How much farther the unit of privacy moves what is released than one sample does."""
         return float(self._group)
 
-    @property
-    def _smoothness(self) -> float:
-        return self.problem.certificate.smoothness or 1.0
-
     def _paper_rounds(self, rho: float, clip: float, samples: int) -> int:
         """The paper's number of rounds, in consistent units: noise power 2 (smoothness * diameter)^2 a round."""
         d, radius = self.problem.dimension, self.problem.domain.radius
         diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
-        return whole_rounds(wanted_rounds(samples, d, rho, clip, self._smoothness * diameter), self.options.max_rounds)
+        wanted = wanted_rounds(samples, d, rho, clip, self._smoothness() * diameter)
+        return whole_rounds(wanted, self.options.max_rounds)
 
     def _noise_warnings(self, noise: float, clip: float) -> list[str]:
         warnings = []

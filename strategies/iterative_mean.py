@@ -140,7 +140,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
         users, samples, slots = self.public.users, self._public("samples"), self._public("max_samples")
         self._check_samples(samples)
         self._clip, self._rounds = self._tuned(samples)
-        self._rate = options.learning_rate or 1 / (self._smoothness * math.sqrt(2 * self._rounds))
+        self._rate = options.learning_rate or 1 / (self._smoothness() * math.sqrt(2 * self._rounds))
         self._spending = spent = self._spend()
         # Samples of a group on average: public, whatever the partition.
         size = group_size(users, slots, k)

@@ -52,7 +52,7 @@ class LocalDPSGD(UserLevelStrategy):
         self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         mechanism = GaussianMechanism(self._sampler.sensitivity_factor * options.clip_norm, self._multiplier)
         self._deviation = mechanism.standard_deviation
-        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        self._rate = options.learning_rate or self._default_step
         noise = self._deviation * math.sqrt(p / cohort)
         warnings = []
         if noise >= options.clip_norm:

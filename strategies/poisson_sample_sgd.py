@@ -54,8 +54,7 @@ class PoissonSampleSGD(SampleRounds):
             guarantee, more = self._promise(self._multiplier), {}
         self._mechanism = GaussianMechanism(self._clip / self._batch, self._multiplier)
         power = self._clip**2 + self.problem.dimension * self._mechanism.standard_deviation**2
-        smoothness = self.options.smoothness or self.problem.certificate.smoothness or 1.0
-        self._rate = options.learning_rate or min(1 / (2 * smoothness), self._reach() / math.sqrt(rounds * power))
+        self._rate = options.learning_rate or min(self._half_step, self._reach() / math.sqrt(rounds * power))
         noise_norm = self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         warnings = []
         if noise_norm >= self._clip:

@@ -168,7 +168,7 @@ class RecentredClipping(UserLevelStrategy):
     def _set_geometry(self) -> None:
         """Step size, and between what curvatures the gradient is predicted."""
         certificate = self.problem.certificate
-        self._rate = self.options.learning_rate or 1 / (certificate.smoothness or 2.0)
+        self._rate = self.options.learning_rate or self._default_step
         if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
             self._rate = _CORNER
         smoothness = math.inf if certificate.smoothness is None else certificate.smoothness

@@ -58,7 +58,7 @@ class SampleClippedSGD(HeavyTailedDescent):
         rho = rho_for(privacy.epsilon, privacy.delta, "paper" if options.accounting == "paper" else "tight") / group**2
         clip = options.clip_norm or simple_radius(samples, d, options.moment_order, rho, options.moment, options.radius)
         rounds = options.rounds or self._paper_rounds(rho, clip, samples)
-        self._rate = options.learning_rate or 1 / (self._smoothness * math.sqrt(2 * rounds))
+        self._rate = options.learning_rate or 1 / (self._smoothness() * math.sqrt(2 * rounds))
         if options.accounting == "paper":
             # Each round may spend rho / T: variance 2 R^2 T / (rho N^2), in units of the sensitivity 2 R / N.
             multiplier = math.sqrt(rounds / (2 * rho * group**2))

@@ -19,6 +19,9 @@ class SampleLevelOptions(StrategyOptions):
         description="The model: mean of the points at which gradients were taken (the papers'), or the last iterate; "
         "with it, one round of rate 1 on a quadratic loss is private mean estimation.",
     )
+    smoothness: float | None = Field(
+        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
+    )
 
 
 class SampleLevel(UserLevelStrategy):
@@ -26,6 +29,8 @@ class SampleLevel(UserLevelStrategy):
 
     family: ClassVar[str] = "sample-level"
     units: ClassVar[tuple[str, ...]] = ("sample", "user")
+    set_by_smoothness: ClassVar[str]
+    """What follows from the smoothness of the loss, for whoever has to declare it."""
     options: SampleLevelOptions
 
     def _public(self, fact: str) -> int:
@@ -33,6 +38,20 @@ class SampleLevel(UserLevelStrategy):
         if value is None:
             raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its guarantee")
         return int(value)
+
+    def _smoothness(self) -> float:
+        """L, for numbers that cannot be set without it.
+
+        Raises:
+            BadInput: it is neither declared nor certified.
+        """
+        smoothness = self.options.smoothness or self.problem.certificate.smoothness
+        if not smoothness:
+            raise BadInput(
+                f"strategy.smoothness must be declared: {self.name} sets {self.set_by_smoothness} by it, and "
+                "the problem certifies no positive bound"
+            )
+        return smoothness
 
     @property
     def _group(self) -> int:

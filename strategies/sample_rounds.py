@@ -21,9 +21,6 @@ class SampleRoundsOptions(SampleLevelOptions):
     """Settings of every strategy here."""
 
     learning_rate: float | None = Field(None, gt=0, description="Step size; by the theory in use if not given.")
-    smoothness: float | None = Field(
-        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
-    )
 
 
 class BatchOptions(SampleRoundsOptions):
@@ -55,6 +52,7 @@ class SampleRounds(SampleLevel):
     """Rounds that sum over samples and divide by a public number of them."""
 
     needs: ClassVar[str] = "any loss; public number of samples"
+    set_by_smoothness: ClassVar[str] = "its clip"
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
     options: SampleRoundsOptions
 
@@ -62,14 +60,10 @@ class SampleRounds(SampleLevel):
     def _samples(self) -> int:
         return self._public("samples")
 
-    def _smoothness(self) -> float:
-        smoothness = self.options.smoothness or self.problem.certificate.smoothness
-        if not smoothness:
-            raise BadInput(
-                f"strategy.smoothness must be declared: {self.name} sets its clip by it, and the problem certifies "
-                "no positive bound"
-            )
-        return smoothness
+    @property
+    def _half_step(self) -> float:
+        """1 / (2 smoothness); half where no smoothness is known."""
+        return 1 / (2 * (self.options.smoothness or self.problem.certificate.smoothness or 1.0))
 
     def _corner(self) -> float:
         """From the centre of the domain to its corners."""

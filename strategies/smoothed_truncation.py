@@ -66,9 +66,7 @@ class SmoothedTruncationGD(SampleRounds):
         root = math.sqrt(d * rounds * math.log(1 / privacy.delta))
         self._scale = options.scale or math.sqrt(options.second_moment * samples * privacy.epsilon / root)
         self._mechanism = GaussianMechanism(truncation_sensitivity(self._scale, samples, d, group), self._multiplier)
-        self._rate = options.learning_rate or 1 / (
-            2 * (options.smoothness or self.problem.certificate.smoothness or 1.0)
-        )
+        self._rate = options.learning_rate or self._half_step
         noise, signal = self._mechanism.standard_deviation * math.sqrt(d), self._scale * LARGEST * math.sqrt(d)
         warnings = []
         if noise >= signal:
