@@ -43,19 +43,15 @@ class HeavyTailedDescent(SampleLevel):
         wanted = wanted_rounds(samples, d, rho, clip, self._smoothness() * diameter)
         return whole_rounds(wanted, self.options.max_rounds)
 
-    def _noise_warnings(self, noise: float, clip: float) -> list[str]:
-        warnings = []
-        if noise >= clip:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({clip:.3g}), which bounds the mean gradient: "
-                "use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
-            )
+    def _warnings(self, noise: float, clip: float) -> tuple[str, ...]:
+        mend = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
+        warnings = self._noise_warnings(noise, clip, mend)
         if self._group > 1:
             warnings.append(
                 f"user level by group privacy: the noise is {self._weight:.3g} times that of sample level "
                 f"(data.max_samples = {self._group})"
             )
-        return warnings
+        return tuple(warnings)
 
     def _descend(self, index: int, x: Vector, gradient: Vector) -> tuple[Vector, Vector]:
         """(next iterate, released model): every iterate is a released value, as is any average of them."""

@@ -172,7 +172,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
                 "noise_deviation": deviation,
                 "sample_level_epsilon": self._sample_level_epsilon(),
             },
-            warnings=tuple(self._noise_warnings(noise, self._clip)),
+            warnings=self._warnings(noise, self._clip),
         )
 
     @property

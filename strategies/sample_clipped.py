@@ -38,8 +38,9 @@ class SampleClippedSGD(HeavyTailedDescent):
     *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples of all users, is public and
     divides. Each sample's gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N.
     Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and
-    the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T rounds compose as one
-    Gaussian mechanism. Every iterate is released; the server is trusted, nodes clip and sum as told.
+    the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. A gradient that is not finite
+    counts as zero, and is not counted among ``non_finite_users``. T rounds compose as one Gaussian mechanism. Every
+    iterate is released; the server is trusted, nodes clip and sum as told.
     """
 
     name: ClassVar[str] = "sample_clipped_sgd"
@@ -87,7 +88,7 @@ class SampleClippedSGD(HeavyTailedDescent):
                 "noise_deviation": self._mechanism.standard_deviation,
                 "sample_level_epsilon": epsilon_of(Cost(noise_multiplier=multiplier * group), rounds, privacy.delta),
             },
-            warnings=tuple(self._noise_warnings(noise, clip)),
+            warnings=self._warnings(noise, clip),
         )
 
     def _promise(self, rounds: int) -> Guarantee:

@@ -16,8 +16,9 @@ class SampleLevelOptions(StrategyOptions):
 
     output: Literal["average", "last"] = Field(
         "average",
-        description="The model: mean of the points at which gradients were taken (the papers'), or the last iterate; "
-        "with it, one round of rate 1 on a quadratic loss is private mean estimation.",
+        description="The model: mean of the points at which gradients were taken (the papers'), which after one round "
+        "is the start; or the last iterate, with which one round of rate 1 on a quadratic loss is private mean "
+        "estimation.",
     )
     smoothness: float | None = Field(
         None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
@@ -57,6 +58,13 @@ class SampleLevel(UserLevelStrategy):
     def _group(self) -> int:
         """Samples that the promise covers at once."""
         return self._public("max_samples") if self.privacy.unit == "user" else 1
+
+    def _noise_warnings(self, noise: float, signal: float, mend: str, bound: str = "clip") -> list[str]:
+        """The warning that the noise of a round exceeds ``signal``, the ``bound`` of the mean gradient, if it does."""
+        if noise < signal:
+            return []
+        exceeds = f"the noise of one round ({noise:.3g}) exceeds the {bound} ({signal:.3g})"
+        return [f"{exceeds}, which bounds the mean gradient{mend}"]
 
     def _output(self, index: int, x: Vector, following: Vector) -> Vector:
         """The model after round ``index``, which took its gradient at ``x``."""

@@ -1,16 +1,18 @@
 """What sample-level strategies share that sum over samples: public numbers, the output, epsilons at both units."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.plan import sampler_numbers
+from strategies.plan import Plan, sampler_numbers
 from strategies.sample_level import SampleLevel, SampleLevelOptions
 from userdp.accounting import Guarantee
 from userdp.averaged_clipping import Setting
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import Sampler
 
 Calibration = Literal["accountant", "paper"]
@@ -68,6 +70,45 @@ class SampleRounds(SampleLevel):
     def _corner(self) -> float:
         """From the centre of the domain to its corners."""
         return float(self.problem.domain.radius * math.sqrt(self.problem.dimension))
+
+    def _noise_norm(self, mechanism: GaussianMechanism) -> float:
+        """l2 norm that the noise of a round is expected to have."""
+        return mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+
+    def _planned(
+        self,
+        rounds: int,
+        guarantee: Guarantee,
+        mechanism: GaussianMechanism,
+        *,
+        signal: float,
+        numbers: Numbers,
+        costs: Numbers,
+        warnings: Sequence[str],
+        group: int | None = None,
+        cohort: int | None = None,
+    ) -> Plan:
+        """The plan, with the numbers that all have: noise, samples, and how many of them the promise covers at once."""
+        users = self.public.users
+        noise: Numbers = {
+            "group": self._group if group is None else group,
+            "samples": self._samples,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "l2_sensitivity": mechanism.l2_sensitivity,
+            "noise_deviation": mechanism.standard_deviation,
+        }
+        return Plan(
+            strategy=self.name,
+            rounds=rounds,
+            cohort=users if cohort is None else cohort,
+            users=users,
+            users_needed=1,
+            guarantee=guarantee,
+            noise=self._noise_norm(mechanism),
+            signal=signal,
+            numbers=numbers | noise | costs | self._relation_numbers(guarantee),
+            warnings=tuple(warnings),
+        )
 
     def _promise(self, multiplier: float) -> Guarantee:
         """What the accountant finds for the rounds as they are drawn."""
