@@ -306,7 +306,7 @@ class UserLevelStrategy(Strategy):
             seconds=seconds,
             missing_users=int(counts.get("missing_users", 0)),
             non_finite_users=int(counts.get("non_finite_users", 0)),
-            spent_epsilon=self.spent_epsilon,
+            spent=None if self._ledger is None else self._ledger.spent(),
             facts=dict(self.facts),
             metrics=result.evaluate(evaluate_fn, server_round),
         )
