@@ -100,7 +100,7 @@ def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
 
 
 def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:
-    arrays = {"features": block.features, "offsets": block.offsets, "users": users, "labels": labels}
+    arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
     if block.targets is not None:
         arrays["targets"] = block.targets
     try:

@@ -7,6 +7,8 @@ samples are summed by groups: which group each sample OF THIS NODE'S users is in
 |---|---|---|
 | query | ``question``: a salt | ``roster``: users, ``identities`` if it has labels; ``facts``: samples clipped |
 | train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
+
+Sparse values are the three arrays of a `scipy.sparse.csr_array`, and ``columns`` is among the facts.
 """
 
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
@@ -23,12 +26,15 @@ from userdp.identities import DIGEST_BYTES
 from userdp.node import Answer, Node
 from userdp.partition import Partition
 from userdp.sampling.coins import SampleCoins
+from userdp.sparse_rows import Sparse, require_canonical, sparse_rows
 
 _PARAMETER = "parameter."
 _USERS = np.dtype("<i8")
 _KEYS = np.dtype("<u8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
 _GROUPS = np.dtype("<i4")
+_SPARSE = ("data", "indices", "indptr")
+"""Names of a sparse answer's arrays."""
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
 """What reading records can raise when they hold something else than the protocol's."""
 
@@ -156,8 +162,15 @@ def answer_content(answer: Answer, *, share: bool) -> RecordDict:
     wrap = SharedArray if share else Array
     # Entry by entry: a record made from a dictionary would serialise and copy each array.
     arrays = ArrayRecord()
-    arrays["users"], arrays["values"] = wrap(answer.users), wrap(answer.values)
-    return RecordDict({"answer": arrays, "facts": MetricRecord({"non_finite": answer.non_finite})})
+    arrays["users"] = wrap(answer.users)
+    facts = MetricRecord({"non_finite": answer.non_finite})
+    if isinstance(answer.values, csr_array):
+        facts["columns"] = answer.values.shape[1]
+        for part in _SPARSE:
+            arrays[part] = wrap(getattr(answer.values, part))
+    else:
+        arrays["values"] = wrap(answer.values)
+    return RecordDict({"answer": arrays, "facts": facts})
 
 
 def read_answer(message: Message) -> Answer:
@@ -168,13 +181,30 @@ def read_answer(message: Message) -> Answer:
     """
     try:
         arrays = cast(ArrayRecord, message.content["answer"])
-        users, values = arrays["users"].numpy(), arrays["values"].numpy()
-        non_finite = int(cast(MetricRecord, message.content["facts"])["non_finite"])  # type: ignore[arg-type]
+        facts: Mapping[str, Any] = cast(MetricRecord, message.content["facts"])
+        users, non_finite = arrays["users"].numpy(), int(facts["non_finite"])
+        values = _read_sparse(arrays, int(facts["columns"])) if "columns" in facts else arrays["values"].numpy()
     except MALFORMED as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
     if users.dtype.kind not in "iu" or values.dtype.kind not in "fiu":
         raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {values.dtype})")
-    return Answer(np.asarray(users, dtype=np.int64), np.asarray(values, dtype=np.float64), non_finite)
+    values = values if isinstance(values, csr_array) else np.asarray(values, dtype=np.float64)
+    return Answer(np.asarray(users, dtype=np.int64), values, non_finite)
+
+
+def _read_sparse(arrays: ArrayRecord, columns: int) -> Sparse:
+    """Sparse values, of which everything but that they are finite has been checked.
+
+    Raises:
+        BadInput: the arrays are no sparse rows of that many columns.
+    """
+    data, indices, indptr = (arrays[part].numpy() for part in _SPARSE)
+    kinds, flat = (data.dtype.kind, indices.dtype.kind, indptr.dtype.kind), {data.ndim, indices.ndim, indptr.ndim}
+    if kinds not in {("f", "i", "i")} or flat != {1} or not 0 < columns < 2**31:
+        raise BadInput(f"a reply does not follow the protocol (sparse values of {kinds} in {columns} columns)")
+    # Before scipy sees them: its routines trust the arrays.
+    require_canonical(data, indices, indptr, columns, "sparse values of a reply")
+    return sparse_rows(data.astype(np.float64, copy=False), indices, indptr, columns)
 
 
 @dataclass(frozen=True)

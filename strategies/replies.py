@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from strategies.protocol import read_answer
 from strategies.roster import Roster
 from userdp.computations import Computation, finite_rows, statistic
 from userdp.errors import BadInput, RunFailed
 from userdp.node import Answer
+from userdp.sparse_rows import add_rows, dense, entries
 
 log = logging.getLogger("userdp")
 _SUM_TOLERANCE = 1 + 1e-9
@@ -51,6 +53,9 @@ def gather(
 ) -> Gathered:
     """Put replies together; of a sum, one answer at a time is in memory.
 
+    Sparse answers are added to one dense sum entry by entry, and sparse rows become dense: what is asked for as rows
+    has B p numbers in memory here, however few of them are not zero.
+
     Args:
         request: what was asked.
         roster: which node was asked for whom.
@@ -84,9 +89,9 @@ def gather(
         positions = np.searchsorted(request.users, answer.users)
         answered[positions] = True
         if summed:
-            values += rows[0]
+            add_rows(values, rows)
         else:
-            values[positions] = rows
+            values[positions] = dense(rows)
     missing = int((~answered).sum())
     if missing > max_missing * len(request.users):
         raise RunFailed(
@@ -112,14 +117,16 @@ def _checked(
     shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
     if answer.values.shape != shape or not np.array_equal(answer.users, users):
         raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
+    if isinstance(answer.values, csr_array) and not computation.keeps_zeros:
+        raise BadInput("it returned sparse values of a computation that leaves no entry zero")
     if computation.reduce == "sum" and computation.noise is None:
-        total = answer.values[:, : computation.length(p)].ravel()
+        total = entries(answer.values)[: computation.length(p)]
         for order, norm in ((2, computation.clip_norm), (1, computation.l1_norm)):
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
                 if norm is not None and not np.linalg.norm(total, order) <= len(users) * norm * _SUM_TOLERANCE:
                     raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
         if computation.statistic is not None:
-            bounds, added = statistic(computation.statistic), answer.values[0, computation.length(p)]
+            bounds, added = statistic(computation.statistic), dense(answer.values)[0, computation.length(p)]
             if not bounds.low * _SUM_TOLERANCE <= added / len(users) <= bounds.high * _SUM_TOLERANCE:
                 raise BadInput("the sum of its users' statistic exceeds what they can add up to")
     return answer

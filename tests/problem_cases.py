@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import nn
 
 from userdp.data.block import Block
@@ -23,6 +24,9 @@ from userdp.problems import (
     Poisson,
     Problem,
     Quadratic,
+    SparseLinear,
+    SparseLogistic,
+    SparseSquared,
     Squared,
     TorchProblem,
 )
@@ -58,6 +62,8 @@ class Case:
             features = rng.integers(0, self.problem.dimension, (samples, 1)).astype(np.int32)
         else:
             features = rng.normal(0.0, 1.0, (samples, self.problem.columns)).astype(np.float32)
+        if isinstance(self.problem, SparseLinear):
+            features = csr_array(features * (rng.random(features.shape) < 0.6))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         raw = Block(features, offsets, None if self.targets is None else self.targets(rng, samples))
         return self.problem.bound(raw)[0]
@@ -100,6 +106,11 @@ def cases(dimension: int) -> dict[str, Case]:
         "huber_regression_unbounded": Case(HuberRegression(d, inf, 2.0, low=-inf, high=inf, threshold=0.6), real),
         "lp_regression_unbounded": Case(LpRegression(d, inf, 2.0, order=1.5, low=-inf, high=inf), real),
         "poisson_ridge": Case(Poisson(d, 1.5, 1.0, count_bound=4.0, ridge=2.0), counts),
+        "sparse_logistic": Case(SparseLogistic(d, 1.5, 2, 2.0), binary),
+        "sparse_logistic_single": Case(SparseLogistic(d, 1.5, 1, 2.0), binary),
+        "sparse_logistic_ridge": Case(SparseLogistic(d, 1.5, 3, 2.0, ridge=0.6), binary),
+        "sparse_squared": Case(SparseSquared(d, 1.5, 3, 2.0, low=-1.0, high=1.0), real),
+        "sparse_squared_ridge": Case(SparseSquared(d, 1.2, 2, 2.0, low=-1.0, high=1.0, ridge=0.1), real),
         "one_hot_logistic": Case(OneHotLogistic(d + 2, 3.0), binary),
         "one_hot_logistic_ridge": Case(OneHotLogistic(d + 2, 3.0, ridge=0.2), binary),
         "one_hot_squared": Case(OneHotSquared(d + 2, 3.0, low=0.5, high=1.5), real),

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problem_cases import CASES, Case, binary
 from scipy.optimize import brentq
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems import Logistic, OneHotPoisson, Poisson, Problem, Quadratic, segments
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
+from userdp.sparse_rows import dense
 
 RAGGED = [3, 1, 5, 2, 2]
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -32,7 +34,7 @@ def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
     numeric = [
         (losses(x + step * e, block) - losses(x - step * e, block)) / (2 * step) for e in np.eye(case.problem.dimension)
     ]
-    gradients = case.problem.sample_gradients(x, block)
+    gradients = dense(case.problem.sample_gradients(x, block))
     assert gradients.shape == (block.samples, case.problem.dimension)
     np.testing.assert_allclose(gradients, np.stack(numeric, axis=1), atol=2e-8, rtol=1e-6)
 
@@ -41,8 +43,8 @@ def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [5], [1], [1, 1, 1]])
 def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, sizes):
     block, x = case.block(sizes), case.model()
-    expected = by_user(case.problem.sample_gradients(x, block), block) / block.sizes[:, None]
-    actual = case.problem.user_gradients(x, block)
+    expected = by_user(dense(case.problem.sample_gradients(x, block)), block) / block.sizes[:, None]
+    actual = dense(case.problem.user_gradients(x, block))
     assert actual.dtype == np.float64
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-13)
 
@@ -54,11 +56,11 @@ def test_gradients_at_users_own_models_are_those_of_each_user_alone(case: Case, 
     monkeypatch.setattr(segments, "CHUNK_BYTES", chunk_bytes)
     block, problem = case.block(sizes), case.problem
     models = np.stack([case.model(seed) for seed in range(len(sizes))])
-    expected = [problem.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
-    actual = problem.user_gradients_at(models, block)
+    expected = [dense(problem.user_gradients(x, block.part(user, user + 1))) for user, x in enumerate(models)]
+    actual = dense(problem.user_gradients_at(models, block))
     assert actual.dtype == np.float64
     np.testing.assert_allclose(actual, np.concatenate(expected), rtol=1e-9, atol=1e-13)
-    one_by_one = Problem.user_gradients_at(problem, models, block)
+    one_by_one = dense(Problem.user_gradients_at(problem, models, block))
     np.testing.assert_array_equal(one_by_one, np.concatenate(expected))
 
 
@@ -69,8 +71,8 @@ def test_results_do_not_depend_on_how_users_are_grouped(case: Case, chunk_bytes,
     problem = case.problem
 
     def answers(part):
-        gradients, losses = problem.user_gradients(x, part), problem.sample_losses(x, part)
-        return gradients, losses, problem.sample_clipped_sums(x, part, 0.3)
+        gradients, losses = dense(problem.user_gradients(x, part)), problem.sample_losses(x, part)
+        return gradients, losses, dense(problem.sample_clipped_sums(x, part, 0.3))
 
     whole = answers(block)
     monkeypatch.setattr(segments, "CHUNK_BYTES", chunk_bytes)
@@ -84,17 +86,17 @@ def test_results_do_not_depend_on_how_users_are_grouped(case: Case, chunk_bytes,
 @pytest.mark.parametrize("clip_norm", [1e-3, 0.4, 50.0])
 def test_clipped_sums_equal_clipping_every_sample(case: Case, clip_norm):
     block, x = case.block(RAGGED), case.model()
-    gradients = case.problem.sample_gradients(x, block)
+    gradients = dense(case.problem.sample_gradients(x, block))
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     expected = by_user(gradients * np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)), block)
-    actual = case.problem.sample_clipped_sums(x, block, clip_norm)
+    actual = dense(case.problem.sample_clipped_sums(x, block, clip_norm))
     np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-11 * clip_norm)
 
 
 @every_case
 def test_no_sample_passes_the_clip(case: Case):
     block, x = case.block([1] * 12), case.model()
-    sums = case.problem.sample_clipped_sums(x, block, 0.05)
+    sums = dense(case.problem.sample_clipped_sums(x, block, 0.05))
     assert np.linalg.norm(sums, axis=1).max() <= 0.05 * (1 + 1e-12)
 
 
@@ -108,7 +110,7 @@ def test_a_clip_that_is_not_positive_and_finite_is_refused(case: Case, clip_norm
 @every_case
 def test_a_model_that_is_not_finite_gives_zero_clipped_sums_and_no_warning(case: Case):
     block = case.block(RAGGED)
-    sums = case.problem.sample_clipped_sums(np.full(case.problem.dimension, np.nan), block, 1.0)
+    sums = dense(case.problem.sample_clipped_sums(np.full(case.problem.dimension, np.nan), block, 1.0))
     if case.problem.name == "linear":  # its gradient depends on no model
         assert np.isfinite(sums).all()
     else:
@@ -118,12 +120,14 @@ def test_a_model_that_is_not_finite_gives_zero_clipped_sums_and_no_warning(case:
 @every_case
 def test_data_may_be_read_only(case: Case):
     block = case.block(RAGGED)
-    expected = case.problem.user_gradients(case.model(), block)
-    for array in (block.features, block.offsets, block.targets):
+    expected = dense(case.problem.user_gradients(case.model(), block))
+    sparse = isinstance(block.features, csr_array)
+    values = [block.features.data, block.features.indices, block.features.indptr] if sparse else [block.features]
+    for array in (*values, block.offsets, block.targets):
         if array is not None:
             array.setflags(write=False)
     assert case.problem.bound(block)[0] is block
-    np.testing.assert_array_equal(case.problem.user_gradients(case.model(), block), expected)
+    np.testing.assert_array_equal(dense(case.problem.user_gradients(case.model(), block)), expected)
     assert case.problem.metrics(case.model(), block)["test_loss"].shape == (5,)
 
 

@@ -1,16 +1,17 @@
 """Message computations: what a node computes for each of its users at a model x.
 
-Pure functions (problem, x, block, **parameters) -> (U, p) array, registered by name. The name, the clip and the
-parameters travel in the message, so node and server cannot disagree about them. A sum may be taken on the node
-(clipping); robust statistics need the rows.
+Pure functions (problem, x, block, **parameters) -> (U, p) rows, dense or sparse, registered by name. The name, the
+clip and the parameters travel in the message, so node and server cannot disagree about them. A sum may be taken on the
+node (clipping); robust statistics need the rows.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -21,11 +22,15 @@ from userdp.problems.base import Problem, Vector
 from userdp.problems.segments import parts, weighted_sums
 from userdp.randomness import seed_sequence
 from userdp.sampling.coins import SampleCoins
+from userdp.sparse_rows import Rows, clip_sparse_rows, dense, finite_sparse_rows, scaled_rows
 
-Rows = NDArray[np.float64]
+Dense = NDArray[np.float64]
 
 SAMPLE_SUMS = frozenset({"clipped_sample_sum"})
 """Computations whose row is a sum over a user's samples, which may also be taken over groups of samples."""
+
+KEEPS_ZEROS = frozenset({"user_gradient", "sample_sum", "clipped_sample_sum"})
+"""Computations whose rows are sparse where the problem's gradients are."""
 
 _LOCAL = 7
 """Label that keeps users' own noise apart from the server's."""
@@ -46,14 +51,14 @@ class LocalNoise:
     seed: int | None
     round: int
 
-    def add(self, rows: Rows, users: NDArray[np.int64]) -> Rows:
+    def add(self, rows: Dense, users: NDArray[np.int64]) -> Dense:
         """(U, columns) rows of these users with their noise."""
         if self.seed is None:
             # Each row is released by itself: nothing is added up before its noise.
             return SecureNoise(rounding_slack(1)).gaussian(rows, self.deviation)
         return rows + self._simulated(self.seed, users, rows.shape[1])
 
-    def _simulated(self, seed: int, users: NDArray[np.int64], columns: int) -> Rows:
+    def _simulated(self, seed: int, users: NDArray[np.int64], columns: int) -> Dense:
         """(U, columns): the noise of these users, each from its own counters of one Philox generator.
 
         2^64 blocks lie between users, so streams never overlap.
@@ -126,12 +131,12 @@ class Computation:
             return self._grouped(self.partition, problem, x, block), 0
         return self.finish(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
 
-    def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Rows:
+    def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Dense:
         """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
         present, regrouped = partition.regroup(block)
         sums = np.zeros((partition.count, problem.dimension))
         if regrouped is not None:
-            sums[present] = COMPUTATIONS[self.name](problem, x, regrouped, **self.parameters)
+            sums[present] = dense(COMPUTATIONS[self.name](problem, x, regrouped, **self.parameters))
         return sums.reshape(1, -1)
 
     def part(self, users: slice | NDArray[np.int64]) -> "Computation":
@@ -141,23 +146,34 @@ class Computation:
     def finish(self, rows: Rows) -> tuple[Rows, int]:
         """What follows the function: (U, p) raw rows, centred, finite and clipped, with the statistic if there is one.
 
+        Sparse rows stay sparse unless a centre or a statistic is asked for.
+
         Returns the rows, and how many were not finite and became zero.
 
         Raises:
             BadInput: the centre is no finite (p,) vector.
         """
+        if self.center is not None or self.statistic is not None:
+            rows = dense(rows)
         if self.center is not None:
             if self.center.shape != rows.shape[1:] or not np.isfinite(self.center).all():
                 raise BadInput(f"the centre must be {rows.shape[1]} finite numbers, got shape {self.center.shape}")
             with np.errstate(over="ignore"):  # a row that overflows is not finite, and counts as the centre
-                rows = rows - self.center
+                rows = dense(rows) - self.center
         rows, non_finite = finite_rows(rows)
         clipped = rows if self.clip_norm is None else clip_rows(rows, self.clip_norm)
         if self.l1_norm is not None:
             clipped = clip_rows(clipped, self.l1_norm, order=1)
         if self.statistic is None or self.clip_norm is None:
             return clipped, non_finite
-        return np.column_stack([clipped, statistic(self.statistic).compute(rows, self.clip_norm)]), non_finite
+        numbers = statistic(self.statistic).compute(dense(rows), self.clip_norm)
+        return np.column_stack([dense(clipped), numbers]), non_finite
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether sparse gradients give sparse rows; a centre, a statistic, noise and groups make all entries count."""
+        filled = (self.center, self.statistic, self.noise, self.partition)
+        return self.name in KEEPS_ZEROS and all(other is None for other in filled)
 
     def width(self, dimension: int) -> int:
         """Columns of a row: p (for each group), and one for the statistic."""
@@ -168,22 +184,34 @@ class Computation:
         return dimension if self.partition is None else dimension * self.partition.count
 
 
+@overload
+def finite_rows(rows: Dense) -> tuple[Dense, int]: ...
+@overload
+def finite_rows(rows: Rows) -> tuple[Rows, int]: ...
 def finite_rows(rows: Rows) -> tuple[Rows, int]:
     """Rows with every row that holds a NaN or an infinity set to zero, and how many there were.
 
     Copies only when there are such rows.
     """
+    if isinstance(rows, csr_array):
+        return finite_sparse_rows(rows)
     bad = ~np.asarray(np.isfinite(rows).all(axis=1))
     if not bad.any():
         return rows, 0
     return np.where(bad[:, None], 0.0, rows), int(bad.sum())
 
 
+@overload
+def clip_rows(rows: Dense, clip_norm: float, order: Literal[1, 2] = 2) -> Dense: ...
+@overload
+def clip_rows(rows: Rows, clip_norm: float, order: Literal[1, 2] = 2) -> Rows: ...
 def clip_rows(rows: Rows, clip_norm: float, order: Literal[1, 2] = 2) -> Rows:
     """Scale each finite row down to l2 (or l1) norm at most ``clip_norm``; zero rows stay zero.
 
     Norms are taken after dividing by the largest entry, so that huge rows do not overflow and escape the clip.
     """
+    if isinstance(rows, csr_array):
+        return clip_sparse_rows(rows, clip_norm, order)
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)[:, None]
     unit = rows / scale
@@ -201,12 +229,12 @@ class Statistic:
         high: largest value.
     """
 
-    compute: Callable[[Rows, float], NDArray[np.float64]]
+    compute: Callable[[Dense, float], Dense]
     low: float
     high: float
 
 
-def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+def log_distances(rows: Dense, clip_norm: float) -> NDArray[np.float64]:
     """(U,): ``ln(||row||_2 / clip_norm)``, held to [-2.5, 1]; their mean is the log of a robust typical distance."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
@@ -215,7 +243,7 @@ def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
         return np.asarray(np.clip(np.log(norms) + np.log(scale) - np.log(clip_norm), -2.5, 1.0))
 
 
-def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+def unclipped(rows: Dense, clip_norm: float) -> NDArray[np.float64]:
     """(U,): 1/2 for rows that the clip leaves as they are, -1/2 for those that it shortens."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
@@ -247,28 +275,28 @@ def _user_gradient(problem: Problem, x: Vector, block: Block) -> Rows:
 
 def _sample_sum(problem: Problem, x: Vector, block: Block) -> Rows:
     """The sum of a user's sample gradients, unclipped: one batched gradient, no gradient of a single sample."""
-    return problem.user_gradients(x, block) * block.sizes[:, None]
+    return scaled_rows(problem.user_gradients(x, block), block.sizes.astype(np.float64))
 
 
 def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> Rows:
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
-def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
+def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Dense:
     """Each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(block, row_bytes=8 * problem.dimension):
-        values = truncated_samples(problem.sample_gradients(x, part), scale, inverse_variance)
+        values = truncated_samples(dense(problem.sample_gradients(x, part)), scale, inverse_variance)
         sums[users] += weighted_sums(values, part.offsets, np.ones(part.samples))
     return sums
 
 
-def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Rows:
+def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Dense:
     """What each user's model moves in some projected full-batch gradient steps on its own data, from x."""
     with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
-        models = problem.domain.project(x - step_size * problem.user_gradients(x, block))
+        models = problem.domain.project(x - step_size * dense(problem.user_gradients(x, block)))
         for _ in range(round(steps) - 1):
-            models = problem.domain.project(models - step_size * problem.user_gradients_at(models, block))
+            models = problem.domain.project(models - step_size * dense(problem.user_gradients_at(models, block)))
         return np.asarray(models - x)
 
 

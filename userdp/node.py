@@ -5,19 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from userdp.computations import Computation, Rows
+from userdp.computations import Computation
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
 from userdp.errors import BadInput
 from userdp.identities import identities
 from userdp.problems.base import Problem, Vector
+from userdp.sparse_rows import Rows, add_rows, compacted, dense, placed_rows, stacked
 
 MEMORY_BYTES = 1 << 29
 """A node whose samples fit in this many bytes keeps them; a larger one reads or makes them again at each pass."""
 
 ROW_BYTES = 1 << 26
-"""Rows worked on at once, in bytes: wide models get fewer users a block."""
+"""Dense rows worked on at once, in bytes: wide models get fewer users a block."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Answer:
 
     Attributes:
         users: (U,) the users that the values speak for, rising.
-        values: (U, p) rows, or (1, p) their sum.
+        values: (U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them
+            that takes fewer bytes that way.
         non_finite: users whose row was not finite and became zero.
     """
 
@@ -99,32 +102,41 @@ class Node:
             raise BadInput("the node was asked for users that it does not hold")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
-        summed = computation.reduce == "sum"
-        values = np.zeros((1 if summed else len(users), computation.width(self.problem.dimension)))
+        sparse, summed = self.problem.sparse and computation.keeps_zeros, computation.reduce == "sum"
+        shape = (1 if summed else len(users), computation.width(self.problem.dimension))
+        values = None if sparse and not summed else np.zeros(shape)
+        kept: list[Rows] = []
         non_finite = 0
         source: Federation = self._federation if self._local is None else self._local
         ids = self._rows[positions] if self._local is None else positions
-        max_users = 1 if computation.separate else max(1, ROW_BYTES // (8 * self.problem.dimension))
+        # Sparse rows take about as much as the samples that they come from, which the federation bounds.
+        wide = None if sparse else max(1, ROW_BYTES // (8 * self.problem.dimension))
+        max_users = 1 if computation.separate else wide
         for where, block in source.blocks(ids, max_users=max_users):
             rows, bad = self._computed(computation.part(where), x, self._bounded(block), where)
             non_finite += bad
             if computation.noise is not None:
-                rows = computation.noise.add(rows, users[where])
-            if summed:
-                values[0] += rows.sum(axis=0)
+                rows = computation.noise.add(dense(rows), users[where])
+            if values is None:
+                kept.append(rows)
+            elif summed:
+                add_rows(values[0], rows)
             else:
-                values[where] = rows
-        return Answer(users, values, non_finite)
+                values[where] = dense(rows)
+        if values is None:
+            return Answer(users, stacked(kept), non_finite)
+        return Answer(users, compacted(values) if sparse else values, non_finite)
 
     def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
         """A block's rows; where samples are drawn by coins, only those drawn are looked at."""
         if computation.coins is None:
             return computation(self.problem, x, block)
         users, drawn = block.thinned(computation.coins.draw(where, block.sizes))
-        rows, bad = np.zeros((block.users, self.problem.dimension)), 0
-        if drawn is not None:
-            rows[users], bad = computation(self.problem, x, drawn)
-        return rows, bad
+        shape = (block.users, self.problem.dimension)
+        if drawn is None:
+            return csr_array(shape) if self.problem.sparse and computation.keeps_zeros else np.zeros(shape), 0
+        drawn_rows, bad = computation(self.problem, x, drawn)
+        return placed_rows(drawn_rows, users, block.users), bad
 
     def _bounded(self, block: Block) -> Block:
         return block if self._local is not None else self.problem.bound(block)[0]

@@ -99,8 +99,7 @@ class Partition:
             return np.empty(0, dtype=np.int64), None
         present, sizes = np.unique(group[order], return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        targets = None if block.targets is None else block.targets[order]
-        return present.astype(np.int64), Block(block.features[order], offsets, targets)
+        return present.astype(np.int64), block.gathered(order, offsets)
 
 
 def spread_length(slots: int, count: int) -> float:

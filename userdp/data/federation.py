@@ -144,8 +144,7 @@ class ColumnarFederation(Federation):
         sizes = self.sizes[users]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         rows = np.arange(offsets[-1]) + np.repeat(self._block.offsets[users] - offsets[:-1], sizes)
-        targets = None if self._block.targets is None else self._block.targets[rows]
-        return Block(self._block.features[rows], offsets, targets)
+        return self._block.gathered(rows, offsets)
 
     def select(self, users: NDArray[np.int64]) -> "ColumnarFederation":
         """``users`` gathered once (views where they are consecutive)."""

@@ -11,6 +11,7 @@ from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
 from userdp.problems.robust_regression import HuberRegression, LpRegression
 from userdp.problems.separable import Bernoulli, Huber, Quadratic
+from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared
 
 if TYPE_CHECKING:
     from userdp.problems.torch_module import TorchProblem
@@ -32,6 +33,9 @@ __all__ = [
     "Poisson",
     "Problem",
     "Quadratic",
+    "SparseLinear",
+    "SparseLogistic",
+    "SparseSquared",
     "Squared",
     "TorchProblem",
     "Vector",

@@ -16,6 +16,7 @@ from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
+from userdp.sparse_rows import Rows, dense, stacked
 
 Vector = NDArray[np.float64]
 
@@ -111,6 +112,8 @@ class Problem(ABC):
         has_targets: whether samples carry a target.
         domain: where x may lie.
         certificate: what is proven of f on the declared bounds.
+        sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
+            `scipy.sparse.csr_array`, with as many entries as samples have, where other problems give arrays.
     """
 
     name: ClassVar[str]
@@ -120,6 +123,7 @@ class Problem(ABC):
     has_targets: bool
     domain: Box
     certificate: Certificate
+    sparse: bool = False
 
     def initial(self) -> Vector:
         """(p,) where training starts: the centre of the domain."""
@@ -134,22 +138,22 @@ class Problem(ABC):
         """
 
     @abstractmethod
-    def user_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
+    def user_gradients(self, x: Vector, block: Block) -> Rows:
         """(U, p): each user's average gradient at x."""
 
-    def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+    def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> Rows:
         """(U, p): each user's average gradient at its OWN model, row u of ``models`` (U, p).
 
         One user at a time here; the problems of this package do it for all users at once.
         """
         rows = [self.user_gradients(x, block.part(user, user + 1)) for user, x in enumerate(models)]
-        return np.concatenate(rows)
+        return stacked(rows)
 
     @abstractmethod
-    def sample_gradients(self, x: Vector, block: Block) -> NDArray[np.float64]:
+    def sample_gradients(self, x: Vector, block: Block) -> Rows:
         """(N, p): each sample's gradient at x."""
 
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> NDArray[np.float64]:
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Rows:
         """(U, p): for each user the SUM of its samples' gradients, each first clipped to l2 norm ``clip_norm``.
 
         A gradient whose squared l2 norm is not a finite number counts as zero. Works in pieces: never holds (N, p).
@@ -160,7 +164,7 @@ class Problem(ABC):
         positive("clip_norm", clip_norm)
         sums = np.zeros((block.users, self.dimension))
         for users, part in parts(block, row_bytes=8 * self.dimension):
-            gradients = self.sample_gradients(x, part)
+            gradients = dense(self.sample_gradients(x, part))
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
                 factors = clip_factors(np.einsum("ij,ij->i", gradients, gradients), clip_norm)
             gradients[factors == 0.0] = 0.0

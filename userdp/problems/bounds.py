@@ -10,12 +10,12 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.data.block import Block
+from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.problems.segments import float64_parts, parts
 
 Floats = NDArray[np.float32]
-_INWARDS = 1.0 - 2.0**-22
+INWARDS = 1.0 - 2.0**-22
 """Two float32 roundings' worth: a row scaled by this much less stays inside the ball after rounding."""
 
 
@@ -67,9 +67,9 @@ def check_columns(block: Block, columns: int, kind: type[np.floating] | type[np.
     """Refuse a block whose features have another shape or kind than the problem declares.
 
     Raises:
-        BadInput: another number of columns, or values of another kind.
+        BadInput: another number of columns, values of another kind, or sparse rows.
     """
-    found = block.features.shape[1]
+    found = block.dense_features.shape[1]
     if found != columns:
         raise BadInput(f"samples have {found} feature columns, the problem needs {columns}; change data or problem")
     if not np.issubdtype(block.features.dtype, kind):
@@ -94,14 +94,14 @@ def finite_range(block: Block) -> tuple[np.floating, np.floating]:
     Raises:
         BadInput: a feature is not finite; names the first bad column, with the number of its bad samples.
     """
-    features = cast(Floats, block.features)
+    features = cast(Floats, block.dense_features)
     with np.errstate(invalid="ignore"):  # a NaN makes both NaN, and is reported below
         lowest, highest = features.min(), features.max()
     if np.isfinite(lowest) and np.isfinite(highest):
         return lowest, highest
     bad = np.zeros(features.shape[1], dtype=np.int64)
     for _, part in parts(block):
-        bad += np.count_nonzero(~np.isfinite(cast(Floats, part.features)), axis=0)
+        bad += np.count_nonzero(~np.isfinite(cast(Floats, part.dense_features)), axis=0)
     columns = np.flatnonzero(bad).tolist()
     others = f" (as are values of {len(columns) - 1} more columns)" if len(columns) > 1 else ""
     raise BadInput(
@@ -120,7 +120,7 @@ def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArra
         BadInput: a value that is not finite.
     """
     smallest, largest = finite_range(block)
-    features = cast(Floats, block.features)
+    features = cast(Floats, block.dense_features)
     lowest, highest = _inside(low, high, features.dtype)
     if smallest >= lowest and largest <= highest:
         return features, np.zeros(block.samples, dtype=bool)
@@ -138,7 +138,7 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
         BadInput: a value that is not finite.
     """
     finite_range(block)
-    features = cast(Floats, block.features)
+    features = cast(Floats, block.dense_features)
     if math.isinf(norm):
         return features, np.zeros(block.samples, dtype=bool)
     ones = np.ones(features.shape[1])
@@ -147,7 +147,7 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
     if not changed.any():
         return features, changed
     scaled = features.copy()
-    scaled[changed] *= (norm * _INWARDS / norms[changed]).astype(features.dtype)[:, None]
+    scaled[changed] *= (norm * INWARDS / norms[changed]).astype(features.dtype)[:, None]
     return scaled, changed
 
 
@@ -168,7 +168,7 @@ def clip_targets(block: Block, low: float, high: float) -> tuple[Floats, NDArray
     return (np.clip(targets, lowest, highest) if changed.any() else targets), changed
 
 
-def rebuilt(block: Block, features: NDArray[np.generic], targets: Floats | None) -> Block:
+def rebuilt(block: Block, features: Features, targets: Floats | None) -> Block:
     """``block`` with these arrays; ``block`` itself when they are its own."""
     if features is block.features and targets is block.targets:
         return block

@@ -88,9 +88,9 @@ class GeneralisedLinear(Problem):
         dominant = self.ridge >= (needed := self._ridge_for_dominance(curvature))
         return Certificate(
             convex=True,
-            lipschitz=_finite(slope * peak + pull),
-            gradient_norm=_finite(slope * length + pull * math.sqrt(self.dimension)),
-            smoothness=_finite(curvature * peak * norm + self.ridge),
+            lipschitz=finite_or_none(slope * peak + pull),
+            gradient_norm=finite_or_none(slope * length + pull * math.sqrt(self.dimension)),
+            smoothness=finite_or_none(curvature * peak * norm + self.ridge),
             diagonally_dominant=dominant,
             strong_convexity=self.ridge,
             hoelder=self._hoelder(length),
@@ -181,7 +181,7 @@ class GeneralisedLinear(Problem):
     def sample_gradients(self, x: Vector, block: Block) -> Array:
         """(N, p)."""
         gradients = np.empty((block.samples, self.dimension))
-        gradients[:, : self.columns] = block.features
+        gradients[:, : self.columns] = block.dense_features
         gradients[:, self.columns :] = 1.0
         slopes = [self.family.slopes(scores, targets_of(part)) for _, part, _, scores in self._pieces(x, block)]
         gradients *= np.concatenate(slopes)[:, None]
@@ -193,22 +193,17 @@ class GeneralisedLinear(Problem):
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
         """(U, p), by ghost clipping (Goodfellow, 2015): norms first, no (N, p) array.
 
-        A sample's gradient is ``r a + ridge x`` with ``r = phi'``, so its squared norm is
-        ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. Where these terms cancel, rounding could make a norm too
-        small, hence a clip too mild; a bound on that rounding is added, so no clipped gradient exceeds ``clip_norm``.
+        See `ghost_factors`.
         """
         positive("clip_norm", clip_norm)
         sums = np.zeros((block.users, self.dimension))
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
         if not np.isfinite(pull).all():
             return sums
-        pull_norm, safety = float(np.linalg.norm(pull)), (self.dimension + 8) * np.finfo(float).eps
         for users, part, features, scores in self._pieces(x, block):
             slopes = self.family.slopes(scores, targets_of(part))
-            lengths = np.abs(slopes) * np.sqrt(np.vecdot(features, features) + self.intercept)
-            cross = 2.0 * self.ridge * slopes * scores if self.ridge else 0.0
-            squares = lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2
-            factors = clip_factors(squares, clip_norm)
+            squares = np.vecdot(features, features) + self.intercept
+            factors = ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
             self._add(sums[users], part, features, factors * np.where(factors > 0, slopes, 0.0))
             if self.ridge:
                 sums[users] += np.add.reduceat(factors, part.offsets[:-1])[:, None] * pull
@@ -224,10 +219,7 @@ class GeneralisedLinear(Problem):
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
         scores = np.concatenate([scores for *_, scores in self._pieces(x, block)])
-        quality = self.family.quality(scores, targets_of(block))
-        averages = {name: user_averages(values, block) for name, values in quality.items()}
-        losses = self.family.losses(scores, targets_of(block)) + 0.5 * self.ridge * float(x @ x)
-        return {"test_loss": user_averages(losses, block), **averages}
+        return score_metrics(self.family, scores, block, 0.5 * self.ridge * float(x @ x))
 
     def optimum(self, federation: Federation) -> Vector | None:
         """Known for a synthetic regression of this family's kind, of which the declared bounds clip nothing.
@@ -246,8 +238,37 @@ class GeneralisedLinear(Problem):
         return inside if isinstance(self.family, SquaredFamily) or np.array_equal(inside, best) else None
 
 
-def _finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
+    """The value, unless it is infinite."""
     return value if math.isfinite(value) else None
+
+
+def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:
+    """(N,): what scales each sample's gradient to length at most ``clip_norm``, from norms alone.
+
+    A sample's gradient is ``r a + ridge x`` with ``r = phi'``, so its squared norm is
+    ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. Where these terms cancel, rounding could make a norm too
+    small, hence a clip too mild; a bound on that rounding is added, so no clipped gradient exceeds ``clip_norm``.
+
+    Args:
+        slopes: (N,) r.
+        scores: (N,) ``<a, x>``.
+        squares: (N,) ``||a||^2``.
+        ridge: as in the loss.
+        pull: (p,) ``ridge x``, finite.
+        clip_norm: the bound.
+    """
+    lengths = np.abs(slopes) * np.sqrt(squares)
+    pull_norm, safety = float(np.linalg.norm(pull)), (len(pull) + 8) * np.finfo(float).eps
+    cross = 2.0 * ridge * slopes * scores if ridge else 0.0
+    return clip_factors(lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2, clip_norm)
+
+
+def score_metrics(family: Family, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
+    """Per user: "test_loss", ``penalty`` included, and the family's measures of prediction, without it."""
+    quality = family.quality(scores, targets_of(block))
+    averages = {name: user_averages(values, block) for name, values in quality.items()}
+    return {"test_loss": user_averages(family.losses(scores, targets_of(block)) + penalty, block), **averages}
 
 
 class Logistic(GeneralisedLinear):

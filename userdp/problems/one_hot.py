@@ -65,7 +65,7 @@ class OneHot(Problem):
             BadInput: codes out of range or not integers, no targets, or a target that is not finite.
         """
         check_columns(block, self.columns, np.integer)
-        codes = cast(NDArray[np.int32], block.features)
+        codes = cast(NDArray[np.int32], block.dense_features)
         if outside := int(np.count_nonzero((codes < 0) | (codes >= self.dimension))):
             raise BadInput(
                 f"{outside} samples have a code outside 0..{self.dimension - 1}; "
@@ -144,7 +144,7 @@ class OneHot(Problem):
 
 
 def _codes(block: Block) -> NDArray[np.int32]:
-    return cast(NDArray[np.int32], block.features)[:, 0]
+    return cast(NDArray[np.int32], block.dense_features)[:, 0]
 
 
 class OneHotLogistic(OneHot):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from userdp.data.block import Block
+from userdp.sparse_rows import bytes_of
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
@@ -40,9 +41,8 @@ def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, B
         user = block.part(first, first + 1)
         for start in range(0, user.samples, rows):
             stop = min(start + rows, user.samples)
-            targets = None if user.targets is None else user.targets[start:stop]
             ends = np.array([0, stop - start], dtype=np.int64)
-            yield slice(first, first + 1), Block(user.features[start:stop], ends, targets)
+            yield slice(first, first + 1), user.piece(start, stop, ends)
         first += 1
 
 
@@ -53,16 +53,16 @@ def float64_parts(block: Block) -> Iterator[tuple[slice, Block, Array]]:
         (users, piece, its features): as `parts`. The features lie in one array that the next piece overwrites: fresh
         arrays of this size cost more in page faults than the cast itself.
     """
-    scratch = np.empty((min(block.samples, _rows(block, None)), block.features.shape[1]))
+    scratch = np.empty((min(block.samples, _rows(block, None)), block.dense_features.shape[1]))
     for users, part in parts(block):
         features = scratch[: part.samples]
-        np.copyto(features, part.features)
+        np.copyto(features, part.dense_features)
         yield users, part, features
 
 
 def _rows(block: Block, row_bytes: int | None) -> int:
     """Samples of a piece, at ``row_bytes`` each."""
-    return max(1, CHUNK_BYTES // (row_bytes or block.features.itemsize * block.features.shape[1]))
+    return max(1, CHUNK_BYTES // (row_bytes or bytes_of(block.features) // block.samples or 1))
 
 
 def weighted_sums(values: Array, offsets: NDArray[np.int64], weights: Array) -> Array:

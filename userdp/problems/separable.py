@@ -98,7 +98,7 @@ class Separable(Problem):
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
         """(N, d)."""
-        return self.slopes(x, block.features.astype(np.float64))
+        return self.slopes(x, block.dense_features.astype(np.float64))
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
         """(N,), piece by piece."""

@@ -175,7 +175,7 @@ class TorchProblem(Problem):
 
         All at the same parameters, or each at its ``own``.
         """
-        features = torch.tensor(block.features[rows], dtype=self._type)
+        features = torch.tensor(block.dense_features[rows], dtype=self._type)
         targets = torch.tensor(targets_of(block)[rows], dtype=self._type) if self.has_targets else features
         function = vmap(grad(self._weighted_loss), in_dims=(0 if own else None, 0, 0, 0))
         gradients = function(parameters, features, targets, torch.tensor(weights, dtype=self._type))
@@ -229,7 +229,7 @@ class TorchProblem(Problem):
         """Losses (N,), outputs (N, ...) and targets, piece by piece."""
         parameters, losses, outputs, targets = self._parameters(x), [], [], []
         for _, part in parts(block):
-            features = torch.tensor(part.features, dtype=self._type)
+            features = torch.tensor(part.dense_features, dtype=self._type)
             targets.append(torch.tensor(targets_of(part), dtype=self._type) if self.has_targets else features)
             with torch.no_grad():
                 outputs.append(functional_call(self._module, parameters, (features,)))

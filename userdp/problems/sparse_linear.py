@@ -1,0 +1,232 @@
+"""Generalised linear models on sparse samples: ``f = phi(<a, x>, y) + (ridge / 2) ||x||^2``, few ``a_j`` not zero."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.bounds import INWARDS, clip_targets, count, not_negative, positive, rebuilt, targets_of
+from userdp.problems.families import Family, LogisticFamily, SquaredFamily
+from userdp.problems.generalised_linear import QUIET, finite_or_none, ghost_factors, score_metrics
+from userdp.problems.segments import Array
+from userdp.sparse_rows import (
+    Rows,
+    Sparse,
+    dense,
+    over_rows,
+    row_of_entry,
+    scaled_rows,
+    sparse_rows,
+    squared_lengths,
+    summed_rows,
+)
+
+
+class SparseLinear(Problem):
+    """``phi(<a, x>, y) + (ridge / 2) ||x||^2``: at most ``sparsity`` entries of a are not zero, ``||a||_2`` is bounded.
+
+    Samples are a `scipy.sparse.csr_array`. Without ridge so are gradients, and everything takes time and memory by the
+    entries that are not zero; with ridge every entry of a gradient counts, and gradients are arrays.
+
+    Args:
+        family: phi and the range of targets; targets outside are clipped into it.
+        columns: d, of a sample.
+        feature_norm: A, bound on ``||a||_2``; longer samples are scaled down.
+        sparsity: s, most entries of a sample that are not zero; of more, the largest in magnitude are kept, of equal
+            ones the first. More than d means d.
+        radius: the domain is ``|x_j| <= radius``; may be infinite.
+        ridge: >= 0; part of the loss, of "test_loss" too.
+
+    Formal guarantees:
+        For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
+        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and
+        ``phi'' <= K`` over such scores. The gradient is ``phi' a + ridge x``, the Hessian
+        ``phi'' a a^T + ridge I``, so
+        A1 holds, with strong convexity ``ridge``;
+        A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
+        sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;
+        A3: row j sums to ``phi'' |a_j| ||a||_1 + ridge <= K A^2 (1 + sqrt(s)) / 2 + ridge``;
+        A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``; ``ridge >= K A^2 (sqrt(s) - 1) / 2``
+        is enough, and none is needed for s = 1.
+        Proof of the last two: with ``|a_j| = A cos t``, the others sum to at most ``sqrt(s - 1) A sin t`` by
+        Cauchy-Schwarz, and ``cos^2 t + sqrt(s - 1) sin t cos t = (1 + cos 2t + sqrt(s - 1) sin 2t) / 2`` is at most
+        ``(1 + sqrt(s)) / 2``; with -cos^2 t in place of cos^2 t at most ``(sqrt(s) - 1) / 2``. Both are attained.
+
+        A user's average gradient is a mean of such gradients, so it too has l2 norm at most that bound, and l1 norm at
+        most sqrt(s) times ``L A`` (without ridge), whatever its support.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+
+    has_targets = True
+
+    def __init__(
+        self, family: Family, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float
+    ) -> None:
+        self.family = family
+        self.columns = self.dimension = count("problem.columns", columns)
+        self.feature_norm = positive("problem.feature_norm", feature_norm)
+        self.sparsity = min(count("problem.sparsity", sparsity), self.columns)
+        self.ridge = not_negative("problem.ridge", ridge)
+        self.sparse = self.ridge == 0
+        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        self.certificate = self._certify()
+
+    def _certify(self) -> Certificate:
+        norm, radius, root = self.feature_norm, self.domain.radius, math.sqrt(self.sparsity)
+        reach = norm * root * radius
+        slope, curvature = self.family.slope_bound(reach), self.family.curvature_bound(reach)
+        pull = self.ridge * radius if self.ridge else 0.0
+        needed = curvature * norm**2 * (root - 1) / 2
+        dominant = self.ridge >= needed
+        reason = "" if dominant else f"problem.ridge = {self.ridge:g} is too small; it takes at least {needed:.6g}"
+        if not math.isfinite(slope + pull):
+            reason = f"there is no bound at problem.radius = {radius:g} and these targets; lower them"
+        return Certificate(
+            convex=True,
+            lipschitz=finite_or_none(slope * norm + pull),
+            gradient_norm=finite_or_none(slope * norm + pull * math.sqrt(self.dimension)),
+            smoothness=curvature * norm**2 * (1 + root) / 2 + self.ridge,
+            diagonally_dominant=dominant,
+            strong_convexity=self.ridge,
+            sparsity=self.sparsity if self.sparse else None,
+            reason=reason,
+        )
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """The largest entries of each sample, scaled down into the l2 ball; targets clipped into the family's range.
+
+        Raises:
+            BadInput: dense features, other columns, or a value that is not finite.
+        """
+        features = block.sparse_features
+        if features.shape[1] != self.columns:
+            raise BadInput(
+                f"samples have {features.shape[1]} feature columns, the problem needs {self.columns}; change data or "
+                "problem"
+            )
+        if bad := int(np.count_nonzero(~np.isfinite(features.data))):
+            raise BadInput(f"{bad} sparse features are NaN or infinite; fill or remove them before training")
+        kept, cut = _largest_entries(features, self.sparsity)
+        norms = np.sqrt(squared_lengths(kept))
+        long = np.asarray(norms > self.feature_norm)
+        if long.any():
+            factors = np.where(long, self.feature_norm * INWARDS / np.where(long, norms, 1.0), 1.0)
+            data = scaled_rows(kept, factors).data.astype(np.float32)
+            kept = sparse_rows(data, kept.indices, kept.indptr, self.columns)
+        targets, clipped = clip_targets(block, self.family.low, self.family.high)
+        return rebuilt(block, kept, targets), int((cut | long | clipped).sum())
+
+    def _scores(self, x: Vector, block: Block) -> Array:
+        """(N,): ``<a, x>``."""
+        return np.asarray(block.sparse_features @ x, dtype=np.float64)
+
+    def _averages(self, models: Array, weights: Array, block: Block) -> Rows:
+        """(U, p) average gradients from the samples' slopes (N,); ``models`` is (p,) or (U, p)."""
+        rows = scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
+        return rows if self.sparse else dense(rows) + self.ridge * models
+
+    def _sums(self, weights: Array, block: Block) -> Sparse:
+        """(U, p): each user's sum of samples, weighted by (N,) ``weights``."""
+        return summed_rows(scaled_rows(block.sparse_features, weights), block.offsets)
+
+    @QUIET
+    def user_gradients(self, x: Vector, block: Block) -> Rows:
+        """(U, p); sparse without ridge."""
+        return self._averages(x, self.family.slopes(self._scores(x, block), targets_of(block)), block)
+
+    @QUIET
+    def user_gradients_at(self, models: Array, block: Block) -> Rows:
+        """(U, p); sparse without ridge."""
+        features = block.sparse_features
+        owner = np.repeat(np.arange(block.users), block.sizes)
+        weights = models[owner[row_of_entry(features)], features.indices]
+        scores = over_rows(np.add, features.data * weights, features)
+        return self._averages(models, self.family.slopes(scores, targets_of(block)), block)
+
+    @QUIET
+    def sample_gradients(self, x: Vector, block: Block) -> Rows:
+        """(N, p); sparse without ridge."""
+        rows = scaled_rows(block.sparse_features, self.family.slopes(self._scores(x, block), targets_of(block)))
+        return rows if self.sparse else dense(rows) + self.ridge * x
+
+    @QUIET
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Rows:
+        """(U, p), by ghost clipping (see `ghost_factors`); sparse without ridge."""
+        positive("clip_norm", clip_norm)
+        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
+        scores, squares = self._scores(x, block), squared_lengths(block.sparse_features)
+        slopes = self.family.slopes(scores, targets_of(block))
+        factors = np.zeros(block.samples)
+        if np.isfinite(pull).all():
+            factors = ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
+        sums = self._sums(factors * np.where(factors > 0, slopes, 0.0), block)
+        if self.sparse:
+            return sums
+        pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
+        return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """(N,), the ridge term included."""
+        return self.family.losses(self._scores(x, block), targets_of(block)) + 0.5 * self.ridge * float(x @ x)
+
+    @QUIET
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
+        return score_metrics(self.family, self._scores(x, block), block, 0.5 * self.ridge * float(x @ x))
+
+
+def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
+    """The entries of largest magnitude of each row, ``sparsity`` at most, and which rows (N,) lost some.
+
+    The same matrix when no row is too long.
+    """
+    sizes = np.diff(features.indptr)
+    cut = np.asarray(sizes > sparsity)
+    if not cut.any():
+        return features, cut
+    owner = row_of_entry(features)
+    # Stable: of equal magnitudes the first columns come first.
+    order = np.lexsort((-np.abs(features.data), owner))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - np.repeat(features.indptr[:-1], sizes)
+    kept = rank < sparsity
+    ends = np.concatenate([[0], np.cumsum(np.minimum(sizes, sparsity))])
+    return sparse_rows(features.data[kept], features.indices[kept], ends, features.shape[1]), cut
+
+
+class SparseLogistic(SparseLinear):
+    """Logistic regression, y in {0, 1}: K = 1/4, L < 1 (1 if the domain is all of space). See `SparseLinear`."""
+
+    name = "sparse_logistic"
+    summary = "logistic regression on sparse samples, for targets 0 and 1"
+
+    def __init__(
+        self, columns: int, feature_norm: float, sparsity: int, radius: float = math.inf, *, ridge: float = 0.0
+    ) -> None:
+        super().__init__(LogisticFamily(), columns, feature_norm, sparsity, radius, ridge=ridge)
+
+
+class SparseSquared(SparseLinear):
+    """Least squares, y in ``[low, high]``: K = 1. See `SparseLinear`."""
+
+    name = "sparse_squared"
+    summary = "least squares on sparse samples, for targets in a declared range"
+
+    def __init__(
+        self,
+        columns: int,
+        feature_norm: float,
+        sparsity: int,
+        radius: float,
+        *,
+        low: float,
+        high: float,
+        ridge: float = 0.0,
+    ) -> None:
+        super().__init__(SquaredFamily(low, high), columns, feature_norm, sparsity, radius, ridge=ridge)
