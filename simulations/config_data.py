@@ -34,6 +34,8 @@ class Shape:
         feature_norm: bound on the l1 norm of a sample's features; None when nothing is declared.
         target_range: (low, high) of the target; None when nothing is declared.
         levels: of a column of codes; None for other features.
+        sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
+        feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
     """
 
     columns: int
@@ -42,6 +44,8 @@ class Shape:
     feature_norm: float | None = None
     target_range: tuple[float, float] | None = None
     levels: int | None = None
+    sparsity: int | None = None
+    feature_length: float | None = None
 
 
 class SyntheticData(Section):
@@ -131,8 +135,17 @@ class TableColumns(Section):
         None, description="[low, high] of the target, which is clipped into it and scaled to [-1, 1]."
     )
     positive: Any = Field(None, description="The target cell that means 1; all others mean 0.")
-    codes: str | None = Field(None, description="Instead of features: one categorical column, for one-hot problems.")
-    levels: int | list[Any] | None = Field(None, description="Of codes: how many (cells 0..levels-1), or the list.")
+    codes: str | list[str] | None = Field(
+        None,
+        description="Instead of features: one categorical column, for one-hot problems; or a list of them, whose cells "
+        "are hashed, for sparse problems.",
+    )
+    levels: int | list[Any] | None = Field(
+        None, description="Of one column of codes: how many (cells 0..levels-1), or the list."
+    )
+    buckets: int | None = Field(
+        None, ge=1, description="Of a list of codes: how many features their cells are hashed to."
+    )
     users: int | None = Field(
         None, ge=1, description="n, public number of training users; the first n by a seeded order take part."
     )
@@ -180,6 +193,9 @@ class TableColumns(Section):
             target_range = (0.0, 1.0)
         elif columns.target_range is not None:
             target_range = (-1.0, 1.0)
+        if columns.buckets is not None:
+            sparsity = min(len(columns.hashed), columns.buckets)
+            return Shape(columns.buckets, has_target, 1.0, None, target_range, sparsity=sparsity, feature_length=1.0)
         if columns.codes is not None:
             levels = columns.levels if isinstance(columns.levels, int) else len(columns.levels or ())
             return Shape(1, has_target, target_range=target_range, levels=levels)
