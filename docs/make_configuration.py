@@ -21,7 +21,8 @@ from simulations.comparison_sections import (
 )
 from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
 from simulations.config_data import SYNTHETIC, PublicData, SyntheticData, TableColumns, TableData
-from simulations.config_problem import PROBLEMS, ProblemSection
+from simulations.config_problem import PROBLEMS
+from simulations.config_problem_base import ProblemSection
 from strategies import STRATEGIES, StrategyOptions
 
 INTRODUCTION = """\

@@ -14,6 +14,7 @@ from userdp.data import POPULATIONS, PUBLIC_DATASETS, Population, PublicDataset,
 from userdp.data.columns import Columns, did_you_mean
 from userdp.data.heavy_tails import HeavyTailedRegression
 from userdp.data.regressions import Categorical, Regression
+from userdp.data.sparse_regressions import SparseRegression
 from userdp.errors import BadInput
 
 
@@ -108,6 +109,15 @@ class SyntheticData(Section):
         population = self.recipe
         if isinstance(population, Categorical):
             return Shape(1, True, target_range=(0.0, 1.0), levels=population.levels)
+        if isinstance(population, SparseRegression):
+            target_range = (0.0, 1.0) if population.link == "logistic" else None
+            return Shape(
+                population.columns,
+                True,
+                target_range=target_range,
+                sparsity=population.nonzeros,
+                feature_length=population.feature_norm,
+            )
         if isinstance(population, HeavyTailedRegression):
             target_range = (-math.inf, math.inf) if population.link == "linear" else (0.0, 1.0)
             return Shape(population.columns, True, feature_norm=math.inf, target_range=target_range)

@@ -1,11 +1,12 @@
 """The [problem] section: one model a loss. Dimensions follow from the declared data columns."""
 
-from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from simulations.config_data import Section, Shape
+from simulations.config_data import Shape
+from simulations.config_problem_base import RADIUS, RIDGE, ProblemSection, TargetRange
+from simulations.config_problem_sparse import SparseLogisticSection, SparseSquaredSection
 from simulations.modules import module_factory
 from userdp.errors import BadInput
 from userdp.problems import (
@@ -23,50 +24,6 @@ from userdp.problems import (
     Quadratic,
     Squared,
 )
-
-RADIUS = "The domain is |x_j| <= radius."
-RIDGE = "Strength of the ridge term (ridge / 2) ||x||^2, part of the loss."
-
-
-class ProblemSection(Section):
-    """A loss."""
-
-    # A domain may be all of space: radius = inf.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
-    family: ClassVar[str]
-    certificate: ClassVar[str]
-    summary: ClassVar[str]
-
-    kind: str
-    dimension: int | None = Field(
-        None, ge=1, description="Number of model parameters; follows from the data, and must agree if given."
-    )
-
-    def build(self, shape: Shape, seed: int) -> Problem:
-        """The problem for samples of this shape.
-
-        Raises:
-            BadInput: problem and declared data do not fit.
-        """
-        problem = self._make(shape, seed)
-        if problem.has_targets and not shape.has_target:
-            raise BadInput(f"problem.kind = {self.kind!r} predicts a target, and the data have none: set data.target")
-        if self.dimension is not None and self.dimension != problem.dimension:
-            raise BadInput(
-                f"problem.dimension = {self.dimension}, but the declared data give {problem.dimension} parameters: "
-                "leave problem.dimension out or change the data's columns"
-            )
-        return problem
-
-    @abstractmethod
-    def _make(self, shape: Shape, seed: int) -> Problem: ...
-
-    def _declared(self, field: str, value: float | None, from_data: float | None, meaning: str) -> float:
-        """The value given, or what the data declare."""
-        chosen = from_data if value is None else value
-        if chosen is None:
-            raise BadInput(f"problem.{field} is missing: {meaning} does not follow from these data, so declare it")
-        return chosen
 
 
 class _Separable(ProblemSection):
@@ -180,29 +137,11 @@ class LogisticSection(_GeneralisedLinear):
         return Logistic(**self._arguments(shape))
 
 
-class _TargetRange(ProblemSection):
-    target_range: list[float] | None = Field(
-        None,
-        min_length=2,
-        max_length=2,
-        description="[low, high] of the target, which is clipped into it; -inf and inf for none.",
-    )
-
-    def _range(self, shape: Shape) -> tuple[float, float]:
-        declared = self.target_range or shape.target_range
-        if declared is None:
-            raise BadInput(
-                "problem.target_range is missing: the data declare no data.target_range, so give [low, high] of the "
-                "target"
-            )
-        return declared[0], declared[1]
-
-
 class _CountBound(ProblemSection):
     count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
 
 
-class SquaredSection(_TargetRange, _GeneralisedLinear):
+class SquaredSection(TargetRange, _GeneralisedLinear):
     """Settings of `userdp.problems.Squared`."""
 
     kind: Literal["squared"]
@@ -213,7 +152,7 @@ class SquaredSection(_TargetRange, _GeneralisedLinear):
         return Squared(**self._arguments(shape), low=low, high=high)
 
 
-class HuberRegressionSection(_TargetRange, _GeneralisedLinear):
+class HuberRegressionSection(TargetRange, _GeneralisedLinear):
     """Settings of `userdp.problems.HuberRegression`."""
 
     kind: Literal["huber_regression"]
@@ -225,7 +164,7 @@ class HuberRegressionSection(_TargetRange, _GeneralisedLinear):
         return HuberRegression(**self._arguments(shape), low=low, high=high, threshold=self.threshold)
 
 
-class LpRegressionSection(_TargetRange, _GeneralisedLinear):
+class LpRegressionSection(TargetRange, _GeneralisedLinear):
     """Settings of `userdp.problems.LpRegression`."""
 
     kind: Literal["lp_regression"]
@@ -271,7 +210,7 @@ class OneHotLogisticSection(_OneHot):
         return OneHotLogistic(shape.levels or 1, self.radius, ridge=self.ridge)
 
 
-class OneHotSquaredSection(_TargetRange, _OneHot):
+class OneHotSquaredSection(TargetRange, _OneHot):
     """Settings of `userdp.problems.OneHotSquared`."""
 
     kind: Literal["one_hot_squared"]
@@ -334,6 +273,8 @@ _SECTIONS: tuple[type[ProblemSection], ...] = (
     OneHotLogisticSection,
     OneHotSquaredSection,
     OneHotPoissonSection,
+    SparseLogisticSection,
+    SparseSquaredSection,
     TorchSection,
 )
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from simulations.config_data import SYNTHETIC, SyntheticData, TableColumns, TableData
-from simulations.config_problem import PROBLEMS, ProblemSection
+from simulations.config_problem import PROBLEMS
+from simulations.config_problem_base import ProblemSection
 from strategies.base import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import PUBLIC_DATASETS

@@ -183,28 +183,36 @@ def read_answer(message: Message) -> Answer:
         arrays = cast(ArrayRecord, message.content["answer"])
         facts: Mapping[str, Any] = cast(MetricRecord, message.content["facts"])
         users, non_finite = arrays["users"].numpy(), int(facts["non_finite"])
-        values = _read_sparse(arrays, int(facts["columns"])) if "columns" in facts else arrays["values"].numpy()
+        columns = int(facts["columns"]) if "columns" in facts else None
+        parts = [arrays[part].numpy() for part in (("values",) if columns is None else _SPARSE)]
     except MALFORMED as error:
         raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
-    if users.dtype.kind not in "iu" or values.dtype.kind not in "fiu":
-        raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {values.dtype})")
-    values = values if isinstance(values, csr_array) else np.asarray(values, dtype=np.float64)
-    return Answer(np.asarray(users, dtype=np.int64), values, non_finite)
+    if users.dtype.kind not in "iu" or parts[0].dtype.kind not in "fiu":
+        raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {parts[0].dtype})")
+    values = np.asarray(parts[0], dtype=np.float64)
+    users = np.asarray(users, dtype=np.int64)
+    if columns is None:
+        return Answer(users, values, non_finite)
+    return Answer(users, _sparse_values(values, parts[1], parts[2], columns), non_finite)
 
 
-def _read_sparse(arrays: ArrayRecord, columns: int) -> Sparse:
-    """Sparse values, of which everything but that they are finite has been checked.
+def _sparse_values(
+    data: NDArray[np.float64], indices: NDArray[np.generic], indptr: NDArray[np.generic], columns: int
+) -> Sparse:
+    """Sparse values, of which everything has been checked but that they are finite, as of dense ones.
 
     Raises:
         BadInput: the arrays are no sparse rows of that many columns.
     """
-    data, indices, indptr = (arrays[part].numpy() for part in _SPARSE)
-    kinds, flat = (data.dtype.kind, indices.dtype.kind, indptr.dtype.kind), {data.ndim, indices.ndim, indptr.ndim}
-    if kinds not in {("f", "i", "i")} or flat != {1} or not 0 < columns < 2**31:
-        raise BadInput(f"a reply does not follow the protocol (sparse values of {kinds} in {columns} columns)")
+    kinds, flat = (indices.dtype.kind, indptr.dtype.kind), {data.ndim, indices.ndim, indptr.ndim}
+    if kinds != ("i", "i") or flat != {1} or not 0 < columns < 2**31:
+        raise BadInput(
+            f"a reply does not follow the protocol (places of sparse values are {indices.dtype} and {indptr.dtype}, "
+            f"in {columns} columns)"
+        )
     # Before scipy sees them: its routines trust the arrays.
     require_canonical(data, indices, indptr, columns, "sparse values of a reply")
-    return sparse_rows(data.astype(np.float64, copy=False), indices, indptr, columns)
+    return sparse_rows(data, indices, indptr, columns)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problem_cases import CASES, Case, binary, real
+from scipy.sparse import csr_array
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -25,6 +26,7 @@ from userdp.problems import (
     Squared,
     bounds,
 )
+from userdp.sparse_rows import dense
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 ONE_USER = np.array([0, 4])
@@ -34,6 +36,11 @@ def block_of(features, targets=None, offsets=ONE_USER):
     return Block(
         np.asarray(features, np.float32), offsets, None if targets is None else np.asarray(targets, np.float32)
     )
+
+
+def like(block, features):
+    """These features, sparse if the block's are."""
+    return csr_array(features) if isinstance(block.features, csr_array) else features
 
 
 @every_case
@@ -115,7 +122,8 @@ def test_codes_outside_the_levels_are_refused_with_their_number_and_not_their_va
 @every_case
 def test_other_columns_are_refused(case: Case):
     block = case.block([4])
-    wide = Block(np.repeat(block.features, 2, axis=1), block.offsets, block.targets)
+    features = dense(block.features)
+    wide = Block(like(block, np.hstack([features, features])), block.offsets, block.targets)
     wanted = case.problem.columns
     with pytest.raises(BadInput, match=f"samples have {2 * wanted} feature columns, the problem needs {wanted}"):
         case.problem.bound(wide)
@@ -125,7 +133,8 @@ def test_other_columns_are_refused(case: Case):
 def test_features_of_the_wrong_kind_are_refused(case: Case):
     block = case.block([4])
     other = np.int32 if block.features.dtype == np.float32 else np.float32
-    with pytest.raises(BadInput, match=f"features have type {np.dtype(other)}, the problem needs "):
+    message = f"features (have type|must be float32, got) {np.dtype(other)}"
+    with pytest.raises(BadInput, match=message):
         case.problem.bound(Block(block.features.astype(other), block.offsets, block.targets))
 
 
@@ -146,11 +155,11 @@ def test_missing_targets_are_refused_where_there_must_be_some(case: Case):
 def test_values_that_are_not_finite_are_refused_with_column_and_count(case: Case, bad):
     block = case.block([6])
     if block.features.dtype == np.float32:
-        features = block.features.copy()
+        features = dense(block.features).copy()
         features[[1, 4], -1] = bad
         column = case.problem.columns - 1
         with pytest.raises(BadInput, match=f"feature column {column} is NaN or infinite in 2 samples; fill or remove"):
-            case.problem.bound(Block(features, block.offsets, block.targets))
+            case.problem.bound(Block(like(block, features), block.offsets, block.targets))
     if block.targets is not None:
         targets = block.targets.copy()
         targets[[0, 2, 3]] = bad

@@ -25,6 +25,7 @@ from userdp.problems import (
     Quadratic,
     Squared,
 )
+from userdp.sparse_rows import dense
 
 CURVATURE = {
     "logistic": lambda s: expit(s) * expit(-s),
@@ -353,12 +354,15 @@ def test_which_problems_are_certified():
         "huber_regression_ridge",
         "lp_regression_of_order_two",
         "poisson_ridge",
+        "sparse_logistic_single",
+        "sparse_logistic_ridge",
         "one_hot_logistic",
         "one_hot_logistic_ridge",
         "one_hot_squared",
         "one_hot_poisson",
     }
     expected = {f"{name}-d1" for name in d1} | {f"{name}-d4" for name in d1 - {"logistic"}}
+    expected |= {"sparse_logistic-d1", "sparse_squared-d1", "sparse_squared_ridge-d1"}
     assert set(CERTIFIED) == expected
     for name in set(CASES) - expected:
         with pytest.raises(MissingAssumption):
@@ -376,7 +380,8 @@ def test_a_step_of_each_user_is_contractive_for_every_certified_loss(case: Case,
     x = rng.uniform(-radius, radius, problem.dimension)
     signs = rng.choice([-1.0, 1.0], problem.dimension)
     y = problem.domain.project(x + signs * (1e-3 if near else rng.uniform(0, 2) * radius))
-    moved = (x - eta * problem.user_gradients(x, block)) - (y - eta * problem.user_gradients(y, block))
+    at_x, at_y = dense(problem.user_gradients(x, block)), dense(problem.user_gradients(y, block))
+    moved = (x - eta * at_x) - (y - eta * at_y)
     assert np.abs(moved).max() <= np.abs(x - y).max() * (1 + 1e-11) + 1e-13 * eta
 
 

@@ -161,12 +161,12 @@ def test_names_and_summaries_tell_problems_apart():
     problems = [
         getattr(userdp.problems, name)
         for name in userdp.problems.__all__
-        if name not in ("Box", "Certificate", "GeneralisedLinear", "OneHot", "Problem", "Vector")
+        if name not in ("Box", "Certificate", "GeneralisedLinear", "OneHot", "Problem", "SparseLinear", "Vector")
     ]
     names = [problem.name for problem in problems]
     families = ["logistic", "squared", "poisson"]
     regressions = [*families, "huber_regression", "lp_regression"]
-    one_hot = [f"one_hot_{family}" for family in families]
+    one_hot = [f"one_hot_{family}" for family in families] + ["sparse_logistic", "sparse_squared"]
     assert sorted(names) == sorted(["linear", "quadratic", "huber", "bernoulli", "torch", *regressions, *one_hot])
     assert len({problem.summary for problem in problems}) == len(problems)
 

@@ -17,6 +17,7 @@ from userdp.data.locations import (
 from userdp.data.populations import Population
 from userdp.data.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
 from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
+from userdp.data.sparse_regressions import SparseRegression
 from userdp.data.synthetic import POPULATIONS, SyntheticFederation
 from userdp.data.tabular import LoadReport, Table, read_table
 
@@ -45,6 +46,7 @@ __all__ = [
     "Population",
     "PublicDataset",
     "RegressionModel",
+    "SparseRegression",
     "StudentT",
     "SyntheticFederation",
     "Table",

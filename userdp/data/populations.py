@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from userdp.data.block import Features
 from userdp.data.federation import RegressionModel
 from userdp.errors import BadInput
 
 Noise = NDArray[np.float32]
 Vector = NDArray[np.float64]
-Samples = tuple[NDArray[np.generic], NDArray[np.float32] | None]
+Samples = tuple[Features, NDArray[np.float32] | None]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from userdp.data.locations import (
 )
 from userdp.data.populations import Noise, Population, Source, require_number
 from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
+from userdp.data.sparse_regressions import SparseRegression
 from userdp.errors import BadInput
 from userdp.randomness import seed_sequence, stream
 
@@ -41,6 +42,7 @@ POPULATIONS: dict[str, type[Population]] = {
         HeavyTailedLinear,
         HeavyTailedLogistic,
         Categorical,
+        SparseRegression,
     )
 }
 """The kinds of population there are, by name."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.problems.segments import float64_parts, parts
+from userdp.sparse_rows import Sparse
 
 Floats = NDArray[np.float32]
 INWARDS = 1.0 - 2.0**-22
@@ -69,12 +70,21 @@ def check_columns(block: Block, columns: int, kind: type[np.floating] | type[np.
     Raises:
         BadInput: another number of columns, values of another kind, or sparse rows.
     """
-    found = block.dense_features.shape[1]
-    if found != columns:
-        raise BadInput(f"samples have {found} feature columns, the problem needs {columns}; change data or problem")
+    check_width(block.dense_features, columns)
     if not np.issubdtype(block.features.dtype, kind):
         wanted = "integer codes" if kind is np.integer else "floating point values"
         raise BadInput(f"features have type {block.features.dtype}, the problem needs {wanted}")
+
+
+def check_width(features: Features, columns: int) -> None:
+    """Refuse features of another number of columns.
+
+    Raises:
+        BadInput: that.
+    """
+    found = features.shape[1]
+    if found != columns:
+        raise BadInput(f"samples have {found} feature columns, the problem needs {columns}; change data or problem")
 
 
 def targets_of(block: Block) -> Floats:
@@ -102,10 +112,26 @@ def finite_range(block: Block) -> tuple[np.floating, np.floating]:
     bad = np.zeros(features.shape[1], dtype=np.int64)
     for _, part in parts(block):
         bad += np.count_nonzero(~np.isfinite(cast(Floats, part.dense_features)), axis=0)
-    columns = np.flatnonzero(bad).tolist()
-    others = f" (as are values of {len(columns) - 1} more columns)" if len(columns) > 1 else ""
-    raise BadInput(
-        f"feature column {columns[0]} is NaN or infinite in {bad[columns[0]]} samples{others}; "
+    raise _not_finite(np.repeat(np.arange(len(bad)), bad))
+
+
+def check_sparse_finite(features: Sparse) -> None:
+    """Refuse sparse features that are not all finite.
+
+    Raises:
+        BadInput: as `finite_range`.
+    """
+    finite = np.isfinite(features.data)
+    if not finite.all():
+        raise _not_finite(features.indices[~finite])
+
+
+def _not_finite(columns: NDArray[np.integer]) -> BadInput:
+    """What to say of features that are not finite, one entry of ``columns`` for each."""
+    names, counts = np.unique(columns, return_counts=True)
+    others = f" (as are values of {len(names) - 1} more columns)" if len(names) > 1 else ""
+    return BadInput(
+        f"feature column {names[0]} is NaN or infinite in {counts[0]} samples{others}; "
         "fill or remove them before training"
     )
 

@@ -6,9 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.data.block import Block
-from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
-from userdp.problems.bounds import INWARDS, clip_targets, count, not_negative, positive, rebuilt, targets_of
+from userdp.problems.bounds import (
+    INWARDS,
+    check_sparse_finite,
+    check_width,
+    clip_targets,
+    count,
+    not_negative,
+    positive,
+    rebuilt,
+    targets_of,
+)
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET, finite_or_none, ghost_factors, score_metrics
 from userdp.problems.segments import Array
@@ -104,13 +113,8 @@ class SparseLinear(Problem):
             BadInput: dense features, other columns, or a value that is not finite.
         """
         features = block.sparse_features
-        if features.shape[1] != self.columns:
-            raise BadInput(
-                f"samples have {features.shape[1]} feature columns, the problem needs {self.columns}; change data or "
-                "problem"
-            )
-        if bad := int(np.count_nonzero(~np.isfinite(features.data))):
-            raise BadInput(f"{bad} sparse features are NaN or infinite; fill or remove them before training")
+        check_width(features, self.columns)
+        check_sparse_finite(features)
         kept, cut = _largest_entries(features, self.sparsity)
         norms = np.sqrt(squared_lengths(kept))
         long = np.asarray(norms > self.feature_norm)
