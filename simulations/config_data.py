@@ -145,8 +145,17 @@ class TableColumns(Section):
         None, description="[low, high] of the target, which is clipped into it and scaled to [-1, 1]."
     )
     positive: Any = Field(None, description="The target cell that means 1; all others mean 0.")
-    codes: str | None = Field(None, description="Instead of features: one categorical column, for one-hot problems.")
-    levels: int | list[Any] | None = Field(None, description="Of codes: how many (cells 0..levels-1), or the list.")
+    codes: str | list[str] | None = Field(
+        None,
+        description="Instead of features: one categorical column, for one-hot problems; or a list of them, whose cells "
+        "are hashed, for sparse problems.",
+    )
+    levels: int | list[Any] | None = Field(
+        None, description="Of one column of codes: how many (cells 0..levels-1), or the list."
+    )
+    buckets: int | None = Field(
+        None, ge=1, description="Of a list of codes: how many features their cells are hashed to."
+    )
     users: int | None = Field(
         None, ge=1, description="n, public number of training users; the first n by a seeded order take part."
     )
@@ -194,6 +203,9 @@ class TableColumns(Section):
             target_range = (0.0, 1.0)
         elif columns.target_range is not None:
             target_range = (-1.0, 1.0)
+        if columns.buckets is not None:
+            sparsity = min(len(columns.hashed), columns.buckets)
+            return Shape(columns.buckets, has_target, 1.0, None, target_range, sparsity=sparsity, feature_length=1.0)
         if columns.codes is not None:
             levels = columns.levels if isinstance(columns.levels, int) else len(columns.levels or ())
             return Shape(1, has_target, target_range=target_range, levels=levels)

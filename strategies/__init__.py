@@ -6,7 +6,7 @@ Each is a Flower `Strategy`; give it a problem, public facts about the users and
 from strategies.adaptive_clipping import AdaptiveClipping
 from strategies.averaged_clipping import AveragedClipping
 from strategies.averaged_clipping_restarted import RestartedAveragedClipping
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
 from strategies.client import client_app
 from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
 from strategies.fed_avg import DPFedAvg
@@ -16,6 +16,7 @@ from strategies.iterative_mean import IterativeMeanSGD
 from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
+from strategies.options import StrategyOptions
 from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.plan import Plan, PublicFacts
 from strategies.poisson_sample_sgd import PoissonSampleSGD

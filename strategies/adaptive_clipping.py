@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered
 from userdp.computations import Computation
@@ -112,7 +112,7 @@ class AdaptiveClipping(ClippedRounds):
 
     @property
     def _local_rate(self) -> float:
-        return self.options.local_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        return self.options.local_rate or self._default_step
 
     def _default_rate(self) -> float:
         return self._local_rate if self.options.local_steps is None else 1.0

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from strategies.sample_rounds import Numbers, TheoryOptions, TheoryRounds
@@ -99,17 +99,21 @@ class AveragedClipping(TheoryRounds):
             step = options.learning_rate or practical_step(setting, self._clip, rounds, noise)
         self._rate = step
         self._mechanism = GaussianMechanism(2 * self._clip, self._multiplier)
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=self._cohort(batch),
-            users=self.public.users,
-            users_needed=1,
-            guarantee=guarantee,
-            noise=noise * math.sqrt(self.problem.dimension),
+        return self._planned(
+            rounds,
+            guarantee,
+            self._mechanism,
             signal=self._clip,
-            numbers=self._numbers(batch, rounds, step) | more | self._relation_numbers(guarantee),
-            warnings=self._warnings(noise),
+            numbers={
+                "clip_norm": self._clip,
+                "sample_batch": self._divisor,
+                "sampling": options.batches,
+                "learning_rate": step,
+            },
+            costs=self._epsilons(batch, rounds) | more,
+            warnings=self._warnings(),
+            group=self._group_drawn,
+            cohort=self._cohort(batch),
         )
 
     def _theory(self, setting: Setting) -> Parameters:
@@ -172,39 +176,25 @@ class AveragedClipping(TheoryRounds):
             return max(1, round(self.public.users * batch / self._samples))
         return round(self._sampler.expected_batch)
 
-    def _numbers(self, batch: int, rounds: int, step: float) -> Numbers:
+    def _epsilons(self, batch: int, rounds: int) -> Numbers:
         apart = self.options.batches == "poisson_samples"
         user = None
         if not apart or self.public.max_samples is not None:
             user = self._sampler_for(batch, rounds, self._public("max_samples") if apart else 1)
-        return {
-            "clip_norm": self._clip,
-            "sample_batch": self._divisor,
-            "sampling": self.options.batches,
-            "learning_rate": step,
-            "group": self._group_drawn,
-            "samples": self._samples,
-            "noise_multiplier": self._multiplier,
-            "l2_sensitivity": self._mechanism.l2_sensitivity,
-            "noise_deviation": self._mechanism.standard_deviation,
-            **self._both_units(self._multiplier, self._sampler_for(batch, rounds, 1), user),
-        }
+        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, 1), user)
 
-    def _warnings(self, noise: float) -> tuple[str, ...]:
-        warnings = []
-        if noise * math.sqrt(self.problem.dimension) >= self._clip:
-            warnings.append(
-                f"the noise of one round ({noise * math.sqrt(self.problem.dimension):.3g}) exceeds the clip "
-                f"({self._clip:.3g}), which bounds the mean gradient, and no batch makes it smaller: clip after "
-                "averaging needs noise of twice the clip; use fewer strategy.rounds, a larger epsilon, or "
-                "sample_clipped_sgd"
-            )
+    def _warnings(self) -> list[str]:
+        mend = (
+            ", and no batch makes it smaller: clip after averaging needs noise of twice the clip; use fewer "
+            "strategy.rounds, a larger epsilon, or sample_clipped_sgd"
+        )
+        warnings = self._noise_warnings(self._noise_norm(self._mechanism), self._clip, mend)
         if self._group_drawn > 1:
             warnings.append(
                 f"a user is drawn {self._group_drawn} times as often as a sample; strategy.batches = "
                 "'poisson_users' or 'full' costs a user no more than a sample"
             )
-        return tuple(warnings)
+        return warnings
 
     def _assumptions(self) -> tuple[str, ...]:
         own = ("the server is trusted",)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from strategies.sample_rounds import Numbers, TheoryOptions, TheoryRounds
@@ -88,21 +88,11 @@ class RestartedAveragedClipping(TheoryRounds):
             guarantee, more = self._promise(self._multiplier), self._epsilons(batch, rounds)
         self._mechanisms = [GaussianMechanism(2 * run.clip, z) for run, z in zip(self._runs, multipliers, strict=True)]
         first, last = self._runs[0], self._runs[-1]
-        noise = self._mechanisms[0].standard_deviation * math.sqrt(self.problem.dimension)
-        warnings = []
-        if noise >= first.clip:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({first.clip:.3g}), which bounds the mean "
-                "gradient, and no batch makes it smaller: use fewer strategy.rounds or a larger epsilon"
-            )
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=self.public.users,
-            users=self.public.users,
-            users_needed=1,
-            guarantee=guarantee,
-            noise=noise,
+        mend = ", and no batch makes it smaller: use fewer strategy.rounds or a larger epsilon"
+        return self._planned(
+            rounds,
+            guarantee,
+            self._mechanisms[0],
             signal=first.clip,
             numbers={
                 "runs": runs,
@@ -112,15 +102,10 @@ class RestartedAveragedClipping(TheoryRounds):
                 "sample_batch": float(first.batch),
                 "sampling": self.options.batches,
                 "learning_rate": first.step,
-                "group": self._group_drawn,
-                "samples": self._samples,
-                "noise_multiplier": multipliers[0],
-                "l2_sensitivity": self._mechanisms[0].l2_sensitivity,
-                "noise_deviation": self._mechanisms[0].standard_deviation,
-            }
-            | more
-            | self._relation_numbers(guarantee),
-            warnings=tuple(warnings),
+            },
+            costs=more,
+            warnings=self._noise_warnings(self._noise_norm(self._mechanisms[0]), first.clip, mend),
+            group=self._group_drawn,
         )
 
     def _strong_convexity(self) -> float:

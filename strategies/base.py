@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from strategies.options import StrategyOptions, parse_options
 from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_record, model_vector, read_answer, train_content
 from strategies.replies import Gathered, Request, gather
@@ -32,21 +32,9 @@ from userdp.node import Answer
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
+from userdp.sampling import Sampler
 
 log = logging.getLogger("userdp")
-
-
-class StrategyOptions(BaseModel):
-    """Settings that every strategy has."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_missing: float = Field(
-        0.2,
-        ge=0,
-        lt=1,
-        description="Largest share of a cohort that may fail to answer; beyond it the run fails closed.",
-    )
 
 
 class UserLevelStrategy(Strategy):
@@ -119,16 +107,24 @@ class UserLevelStrategy(Strategy):
         """All numbers of the run, from public facts alone."""
 
     @abstractmethod
-    def _make_ledger(self) -> AnyLedger | None:
-        """The ledger that the rounds are charged to; None when nothing is promised."""
-
-    @abstractmethod
     def _ask(self, index: int) -> Request | None:
         """The request of round ``index`` (from 0); None skips the round."""
 
     @abstractmethod
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
         """From a round's replies to (next iterate, newly released model or None if nothing is released)."""
+
+    _sampler: Sampler
+    _multiplier: float
+
+    def _make_ledger(self) -> AnyLedger | None:
+        """The ledger that the rounds are charged to, by default the sampler's; None when nothing is promised."""
+        return self._sampler.ledger(self._multiplier, self.privacy) if self.plan.guarantee.holds else None
+
+    @property
+    def _default_step(self) -> float:
+        """1 / smoothness; half where the loss certifies none, or is linear."""
+        return 1 / (self.problem.certificate.smoothness or 2.0)
 
     def _done(self, index: int) -> bool:
         """Whether to stop before round ``index``."""
@@ -310,7 +306,7 @@ class UserLevelStrategy(Strategy):
             seconds=seconds,
             missing_users=int(counts.get("missing_users", 0)),
             non_finite_users=int(counts.get("non_finite_users", 0)),
-            spent_epsilon=self.spent_epsilon,
+            spent=None if self._ledger is None else self._ledger.spent(),
             facts=dict(self.facts),
             metrics=result.evaluate(evaluate_fn, server_round),
         )
@@ -343,22 +339,6 @@ class UserLevelStrategy(Strategy):
     def noise_source(self) -> str:
         """Where the noise comes from, for people."""
         return NOISE_SOURCES[self.privacy.noise]
-
-
-def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:
-    """Options checked against their model.
-
-    Raises:
-        BadInput: names the option, the value and what is allowed.
-    """
-    try:
-        return model(**options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["strategy", *map(str, first["loc"])])
-        known = ", ".join(sorted(model.model_fields))
-        hint = f"; options are {known}" if first["type"] == "extra_forbidden" else ""
-        raise BadInput(f"{where} = {first.get('input')!r}: {first['msg']}{hint}") from error
 
 
 def documentation(strategy: type[UserLevelStrategy]) -> str:

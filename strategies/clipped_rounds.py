@@ -10,7 +10,6 @@ from strategies.base import UserLevelStrategy
 from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
 from strategies.server_optimiser import ServerOptimiser, ServerOptions
-from userdp.accounting import AnyLedger
 from userdp.computations import Computation
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -130,9 +129,6 @@ class ClippedRounds(UserLevelStrategy):
         """Of the mean of one cohort's vectors of norm at most ``clip``."""
         sensitivity = self._sampler.sensitivity_factor * clip / self._sampler.expected_batch
         return GaussianMechanism(sensitivity, self._sum_multiplier())
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     # A round -------------------------------------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ class DropIn(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         plan = super()._make_plan()  # type: ignore[safe-super]  # the strategy extended comes next in line
-        guarantee = replace(plan.guarantee, assumptions=(self._sampler.assumption, *ASSUMPTIONS))  # type: ignore[attr-defined]
+        guarantee = replace(plan.guarantee, assumptions=(self._sampler.assumption, *ASSUMPTIONS))
         numbers = {name: number for name, number in plan.numbers.items() if name not in self.by_clients}
         return replace(plan, guarantee=guarantee, numbers=numbers)
 

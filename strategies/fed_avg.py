@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.options import StrategyOptions
 from userdp.computations import Computation
 from userdp.problems.base import Vector
 
@@ -44,7 +44,7 @@ class DPFedAvg(ClippedRounds):
 
     @property
     def _local_rate(self) -> float:
-        return self.options.local_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        return self.options.local_rate or self._default_step
 
     def _default_rate(self) -> float:
         return 1.0

@@ -6,8 +6,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
 from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import Guarantee
@@ -49,7 +50,7 @@ class DPFedSGD(ClippedRounds):
         return Computation("user_gradient", reduce="sum", clip_norm=self._clip)
 
     def _default_rate(self) -> float:
-        return 1 / (self.problem.certificate.smoothness or 2.0)
+        return self._default_step
 
 
 class NonPrivateOptions(StrategyOptions):
@@ -79,7 +80,7 @@ class NonPrivate(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         n, certificate = self.public.users, self.problem.certificate
-        self._rate = self.options.learning_rate or 1 / (certificate.smoothness or 2.0)
+        self._rate = self.options.learning_rate or self._default_step
         if certificate.smoothness == 0:
             # A linear loss is minimised at a corner: one step that crosses the box from any gradient worth following.
             self._rate = self.options.learning_rate or 1e9
@@ -95,9 +96,6 @@ class NonPrivate(UserLevelStrategy):
             guarantee=Guarantee.none("this strategy adds no noise"),
             numbers={"learning_rate": self._rate, "tolerance": self.options.tolerance},
         )
-
-    def _make_ledger(self) -> None:
-        return None
 
     def _done(self, index: int) -> bool:
         return self._moved <= self.options.tolerance

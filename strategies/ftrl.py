@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import AnyLedger
 from userdp.computations import Computation
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Vector
@@ -51,6 +51,7 @@ class DPFTRL(UserLevelStrategy):
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
     options: DPFTRLOptions
+    _sampler: CorrelatedBatches
 
     def _make_plan(self) -> Plan:
         options, n, p = self.options, self.public.users, self.problem.dimension
@@ -59,7 +60,7 @@ class DPFTRL(UserLevelStrategy):
         multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         sensitivity = self._sampler.sensitivity_factor * options.clip_norm / cohort * self._sampler.sensitivity
         self._multiplier, self._deviation = multiplier, multiplier * sensitivity
-        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        self._rate = options.learning_rate or self._default_step
         self._correlated = self._sampler.factorisation.noise()
         self._encoder = self._sampler.factorisation.encoder()
         self._start = self.problem.initial()
@@ -99,9 +100,6 @@ class DPFTRL(UserLevelStrategy):
             },
             warnings=tuple(warnings),
         )
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)

@@ -1,6 +1,7 @@
 """What the strategies for heavy-tailed gradients share: the paper's moments, rounds and steps."""
 
 import math
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -25,6 +26,7 @@ class HeavyTailedOptions(SampleLevelOptions):
 class HeavyTailedDescent(SampleLevel):
     """Projected descent along private means of all samples' gradients."""
 
+    set_by_smoothness: ClassVar[str] = "strategy.learning_rate and strategy.rounds, where they are not given,"
     options: HeavyTailedOptions
     _rate: float
     _rounds: int
@@ -34,29 +36,22 @@ class HeavyTailedDescent(SampleLevel):
         """How much farther the unit of privacy moves what is released than one sample does."""
         return float(self._group)
 
-    @property
-    def _smoothness(self) -> float:
-        return self.problem.certificate.smoothness or 1.0
-
     def _paper_rounds(self, rho: float, clip: float, samples: int) -> int:
         """The paper's number of rounds, in consistent units: noise power 2 (smoothness * diameter)^2 a round."""
         d, radius = self.problem.dimension, self.problem.domain.radius
         diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
-        return whole_rounds(wanted_rounds(samples, d, rho, clip, self._smoothness * diameter), self.options.max_rounds)
+        wanted = wanted_rounds(samples, d, rho, clip, self._smoothness() * diameter)
+        return whole_rounds(wanted, self.options.max_rounds)
 
-    def _noise_warnings(self, noise: float, clip: float) -> list[str]:
-        warnings = []
-        if noise >= clip:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({clip:.3g}), which bounds the mean gradient: "
-                "use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
-            )
+    def _warnings(self, noise: float, clip: float) -> tuple[str, ...]:
+        mend = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
+        warnings = self._noise_warnings(noise, clip, mend)
         if self._group > 1:
             warnings.append(
                 f"user level by group privacy: the noise is {self._weight:.3g} times that of sample level "
                 f"(data.max_samples = {self._group})"
             )
-        return warnings
+        return tuple(warnings)
 
     def _descend(self, index: int, x: Vector, gradient: Vector) -> tuple[Vector, Vector]:
         """(next iterate, released model): every iterate is a released value, as is any average of them."""

@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import (
@@ -140,7 +140,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
         users, samples, slots = self.public.users, self._public("samples"), self._public("max_samples")
         self._check_samples(samples)
         self._clip, self._rounds = self._tuned(samples)
-        self._rate = options.learning_rate or 1 / (self._smoothness * math.sqrt(2 * self._rounds))
+        self._rate = options.learning_rate or 1 / (self._smoothness() * math.sqrt(2 * self._rounds))
         self._spending = spent = self._spend()
         # Samples of a group on average: public, whatever the partition.
         size = group_size(users, slots, k)
@@ -172,7 +172,7 @@ class IterativeMeanSGD(HeavyTailedDescent):
                 "noise_deviation": deviation,
                 "sample_level_epsilon": self._sample_level_epsilon(),
             },
-            warnings=tuple(self._noise_warnings(noise, self._clip)),
+            warnings=self._warnings(noise, self._clip),
         )
 
     @property

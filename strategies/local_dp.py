@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import AnyLedger
 from userdp.computations import Computation, LocalNoise
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -52,7 +52,7 @@ class LocalDPSGD(UserLevelStrategy):
         self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         mechanism = GaussianMechanism(self._sampler.sensitivity_factor * options.clip_norm, self._multiplier)
         self._deviation = mechanism.standard_deviation
-        self._rate = options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        self._rate = options.learning_rate or self._default_step
         noise = self._deviation * math.sqrt(p / cohort)
         warnings = []
         if noise >= options.clip_norm:
@@ -88,9 +88,6 @@ class LocalDPSGD(UserLevelStrategy):
     @property
     def _simulated(self) -> tuple[str, ...]:
         return ("noise is simulated from the run's seed",) if self.privacy.noise == "seeded" else ()
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
         noise = LocalNoise(self._deviation, self.seed if self.privacy.noise == "seeded" else None, index)

@@ -13,10 +13,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
 from strategies.localized_needs import fewest_users, refusal
 from strategies.localized_paper import paper_plan, paper_users
 from strategies.localized_plan import LocalizedPlan, Phase, Setting, search
+from strategies.options import StrategyOptions
 from strategies.passing import AgreementOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request

@@ -6,8 +6,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
 from strategies.localized import PHASE_ASSUMPTIONS
+from strategies.options import StrategyOptions
 from strategies.passing import DeviationOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.row_rounds import SHARES, RowOptions, Rows, TestedRounds
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, OutlierRemoval
 

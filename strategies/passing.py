@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import erfc
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from userdp.errors import BadInput
 from userdp.estimators import Debiased, Estimator, ExpKernel, RampKernel, Winsorized
 from userdp.mechanisms import AboveThreshold, MinimumScore

@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from strategies.sample_rounds import BatchOptions, SampleRounds
@@ -54,39 +54,21 @@ class PoissonSampleSGD(SampleRounds):
             guarantee, more = self._promise(self._multiplier), {}
         self._mechanism = GaussianMechanism(self._clip / self._batch, self._multiplier)
         power = self._clip**2 + self.problem.dimension * self._mechanism.standard_deviation**2
-        smoothness = self.options.smoothness or self.problem.certificate.smoothness or 1.0
-        self._rate = options.learning_rate or min(1 / (2 * smoothness), self._reach() / math.sqrt(rounds * power))
-        noise_norm = self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
-        warnings = []
-        if noise_norm >= self._clip:
-            warnings.append(
-                f"the noise of one round ({noise_norm:.3g}) exceeds the clip ({self._clip:.3g}), which bounds the mean "
-                "gradient: use fewer strategy.rounds, a larger strategy.batch, more samples or a larger epsilon"
-            )
+        self._rate = options.learning_rate or min(self._half_step, self._reach() / math.sqrt(rounds * power))
+        mend = ": use fewer strategy.rounds, a larger strategy.batch, more samples or a larger epsilon"
         user = None if self.public.max_samples is None else self._sampler_for(rounds, self.public.max_samples)
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=self.public.users,
-            users=self.public.users,
-            users_needed=1,
-            guarantee=guarantee,
-            noise=noise_norm,
+        return self._planned(
+            rounds,
+            guarantee,
+            self._mechanism,
             signal=self._clip,
             numbers={
                 "clip_norm": self._clip,
                 "sample_batch": float(self._batch),
                 "learning_rate": self._rate,
-                "group": self._group,
-                "samples": samples,
-                "noise_multiplier": self._multiplier,
-                "l2_sensitivity": self._mechanism.l2_sensitivity,
-                "noise_deviation": self._mechanism.standard_deviation,
-                **self._both_units(self._multiplier, self._sampler_for(rounds, 1), user),
-            }
-            | more
-            | self._relation_numbers(guarantee),
-            warnings=tuple(warnings),
+            },
+            costs=self._both_units(self._multiplier, self._sampler_for(rounds, 1), user) | more,
+            warnings=self._noise_warnings(self._noise_norm(self._mechanism), self._clip, mend),
         )
 
     def _sampler_for(self, rounds: int, group: int) -> PoissonSamples:

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
-from userdp.accounting import AnyLedger
 from userdp.computations import STATISTICS, Computation
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -113,6 +113,7 @@ class RecentredClipping(UserLevelStrategy):
     paper: ClassVar[str] = "ours"
     Options: ClassVar[type[StrategyOptions]] = RecentredOptions
     options: RecentredOptions
+    _sampler: WeightedBatches | WeightedSlots
 
     def _make_plan(self) -> Plan:
         options, n = self.options, self.public.users
@@ -167,7 +168,7 @@ class RecentredClipping(UserLevelStrategy):
     def _set_geometry(self) -> None:
         """Step size, and between what curvatures the gradient is predicted."""
         certificate = self.problem.certificate
-        self._rate = self.options.learning_rate or 1 / (certificate.smoothness or 2.0)
+        self._rate = self.options.learning_rate or self._default_step
         if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
             self._rate = _CORNER
         smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
@@ -178,9 +179,6 @@ class RecentredClipping(UserLevelStrategy):
     def _default_factor(self, noise: float) -> float:
         """As wide as keeps the noise of all rounds together, given over the radius, below a tenth of the distance."""
         return 1.0 if self._low == self._high else min(2.0, max(1.0, _BEARABLE / noise))
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     # The two mechanisms of a round ---------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
@@ -21,7 +22,7 @@ class RoundRecord:
         seconds: wall time of the round without evaluation.
         missing_users: users that did not answer.
         non_finite_users: users whose row was not finite.
-        spent_epsilon: what the ledger says so far; None without a guarantee.
+        spent: computes what the ledger said after the round; None without a guarantee. `spent_epsilon` calls it once.
         facts: strategy-specific numbers (score, threshold, noise, ...); names ending in ``_private`` are not released.
         metrics: of the released model, from ``evaluate_fn``.
     """
@@ -30,9 +31,14 @@ class RoundRecord:
     seconds: float
     missing_users: int
     non_finite_users: int
-    spent_epsilon: float | None
+    spent: Callable[[], float] | None
     facts: dict[str, float]
     metrics: dict[str, float]
+
+    @cached_property
+    def spent_epsilon(self) -> float | None:
+        """What the ledger said after the round; None without a guarantee. Computed when it is first asked for."""
+        return None if self.spent is None else self.spent()
 
 
 @dataclass

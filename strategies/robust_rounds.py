@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.passing import KERNELS, AgreementOptions, make_estimator, needed_ratio, needed_score
 from strategies.plan import Plan
 from strategies.row_rounds import SHARES, RowOptions, Rows, TestedRounds

@@ -53,7 +53,7 @@ class RowRounds(UserLevelStrategy):
 
     @property
     def _rate(self) -> float:
-        return self.options.learning_rate or 1 / (self.problem.certificate.smoothness or 2.0)
+        return self.options.learning_rate or self._default_step
 
     @property
     def _user_deviation(self) -> float:

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions
 from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
@@ -38,8 +38,9 @@ class SampleClippedSGD(HeavyTailedDescent):
     *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples of all users, is public and
     divides. Each sample's gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N.
     Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and
-    the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T rounds compose as one
-    Gaussian mechanism. Every iterate is released; the server is trusted, nodes clip and sum as told.
+    the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. A gradient that is not finite
+    counts as zero, and is not counted among ``non_finite_users``. T rounds compose as one Gaussian mechanism. Every
+    iterate is released; the server is trusted, nodes clip and sum as told.
     """
 
     name: ClassVar[str] = "sample_clipped_sgd"
@@ -58,7 +59,7 @@ class SampleClippedSGD(HeavyTailedDescent):
         rho = rho_for(privacy.epsilon, privacy.delta, "paper" if options.accounting == "paper" else "tight") / group**2
         clip = options.clip_norm or simple_radius(samples, d, options.moment_order, rho, options.moment, options.radius)
         rounds = options.rounds or self._paper_rounds(rho, clip, samples)
-        self._rate = options.learning_rate or 1 / (self._smoothness * math.sqrt(2 * rounds))
+        self._rate = options.learning_rate or 1 / (self._smoothness() * math.sqrt(2 * rounds))
         if options.accounting == "paper":
             # Each round may spend rho / T: variance 2 R^2 T / (rho N^2), in units of the sensitivity 2 R / N.
             multiplier = math.sqrt(rounds / (2 * rho * group**2))
@@ -87,7 +88,7 @@ class SampleClippedSGD(HeavyTailedDescent):
                 "noise_deviation": self._mechanism.standard_deviation,
                 "sample_level_epsilon": epsilon_of(Cost(noise_multiplier=multiplier * group), rounds, privacy.delta),
             },
-            warnings=tuple(self._noise_warnings(noise, clip)),
+            warnings=self._warnings(noise, clip),
         )
 
     def _promise(self, rounds: int) -> Guarantee:

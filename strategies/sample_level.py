@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from userdp.errors import BadInput
 from userdp.problems.base import Vector
 
@@ -15,8 +16,12 @@ class SampleLevelOptions(StrategyOptions):
 
     output: Literal["average", "last"] = Field(
         "average",
-        description="The model: mean of the points at which gradients were taken (the papers'), or the last iterate; "
-        "with it, one round of rate 1 on a quadratic loss is private mean estimation.",
+        description="The model: mean of the points at which gradients were taken (the papers'), which after one round "
+        "is the start; or the last iterate, with which one round of rate 1 on a quadratic loss is private mean "
+        "estimation.",
+    )
+    smoothness: float | None = Field(
+        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
     )
 
 
@@ -25,6 +30,8 @@ class SampleLevel(UserLevelStrategy):
 
     family: ClassVar[str] = "sample-level"
     units: ClassVar[tuple[str, ...]] = ("sample", "user")
+    set_by_smoothness: ClassVar[str]
+    """What follows from the smoothness of the loss, for whoever has to declare it."""
     options: SampleLevelOptions
 
     def _public(self, fact: str) -> int:
@@ -33,10 +40,31 @@ class SampleLevel(UserLevelStrategy):
             raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its guarantee")
         return int(value)
 
+    def _smoothness(self) -> float:
+        """L, for numbers that cannot be set without it.
+
+        Raises:
+            BadInput: it is neither declared nor certified.
+        """
+        smoothness = self.options.smoothness or self.problem.certificate.smoothness
+        if not smoothness:
+            raise BadInput(
+                f"strategy.smoothness must be declared: {self.name} sets {self.set_by_smoothness} by it, and "
+                "the problem certifies no positive bound"
+            )
+        return smoothness
+
     @property
     def _group(self) -> int:
         """Samples that the promise covers at once."""
         return self._public("max_samples") if self.privacy.unit == "user" else 1
+
+    def _noise_warnings(self, noise: float, signal: float, mend: str, bound: str = "clip") -> list[str]:
+        """The warning that the noise of a round exceeds ``signal``, the ``bound`` of the mean gradient, if it does."""
+        if noise < signal:
+            return []
+        exceeds = f"the noise of one round ({noise:.3g}) exceeds the {bound} ({signal:.3g})"
+        return [f"{exceeds}, which bounds the mean gradient{mend}"]
 
     def _output(self, index: int, x: Vector, following: Vector) -> Vector:
         """The model after round ``index``, which took its gradient at ``x``."""

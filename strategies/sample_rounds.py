@@ -1,16 +1,18 @@
 """What sample-level strategies share that sum over samples: public numbers, the output, epsilons at both units."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.plan import sampler_numbers
+from strategies.plan import Plan, sampler_numbers
 from strategies.sample_level import SampleLevel, SampleLevelOptions
-from userdp.accounting import AnyLedger, Guarantee
+from userdp.accounting import Guarantee
 from userdp.averaged_clipping import Setting
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import Sampler
 
 Calibration = Literal["accountant", "paper"]
@@ -21,9 +23,6 @@ class SampleRoundsOptions(SampleLevelOptions):
     """Settings of every strategy here."""
 
     learning_rate: float | None = Field(None, gt=0, description="Step size; by the theory in use if not given.")
-    smoothness: float | None = Field(
-        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
-    )
 
 
 class BatchOptions(SampleRoundsOptions):
@@ -55,26 +54,61 @@ class SampleRounds(SampleLevel):
     """Rounds that sum over samples and divide by a public number of them."""
 
     needs: ClassVar[str] = "any loss; public number of samples"
+    set_by_smoothness: ClassVar[str] = "its clip"
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
     options: SampleRoundsOptions
-    _sampler: Sampler
 
     @property
     def _samples(self) -> int:
         return self._public("samples")
 
-    def _smoothness(self) -> float:
-        smoothness = self.options.smoothness or self.problem.certificate.smoothness
-        if not smoothness:
-            raise BadInput(
-                f"strategy.smoothness must be declared: {self.name} sets its clip by it, and the problem certifies "
-                "no positive bound"
-            )
-        return smoothness
+    @property
+    def _half_step(self) -> float:
+        """1 / (2 smoothness); half where no smoothness is known."""
+        return 1 / (2 * (self.options.smoothness or self.problem.certificate.smoothness or 1.0))
 
     def _corner(self) -> float:
         """From the centre of the domain to its corners."""
         return float(self.problem.domain.radius * math.sqrt(self.problem.dimension))
+
+    def _noise_norm(self, mechanism: GaussianMechanism) -> float:
+        """l2 norm that the noise of a round is expected to have."""
+        return mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+
+    def _planned(
+        self,
+        rounds: int,
+        guarantee: Guarantee,
+        mechanism: GaussianMechanism,
+        *,
+        signal: float,
+        numbers: Numbers,
+        costs: Numbers,
+        warnings: Sequence[str],
+        group: int | None = None,
+        cohort: int | None = None,
+    ) -> Plan:
+        """The plan, with the numbers that all have: noise, samples, and how many of them the promise covers at once."""
+        users = self.public.users
+        noise: Numbers = {
+            "group": self._group if group is None else group,
+            "samples": self._samples,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "l2_sensitivity": mechanism.l2_sensitivity,
+            "noise_deviation": mechanism.standard_deviation,
+        }
+        return Plan(
+            strategy=self.name,
+            rounds=rounds,
+            cohort=users if cohort is None else cohort,
+            users=users,
+            users_needed=1,
+            guarantee=guarantee,
+            noise=self._noise_norm(mechanism),
+            signal=signal,
+            numbers=numbers | noise | costs | self._relation_numbers(guarantee),
+            warnings=tuple(warnings),
+        )
 
     def _promise(self, multiplier: float) -> Guarantee:
         """What the accountant finds for the rounds as they are drawn."""
@@ -105,13 +139,6 @@ class SampleRounds(SampleLevel):
 
     def _relation_numbers(self, guarantee: Guarantee) -> Numbers:
         return sampler_numbers(self._sampler, guarantee) if guarantee.holds else {}
-
-    def _make_ledger(self) -> AnyLedger | None:
-        if not self.plan.guarantee.holds:
-            return None
-        return self._sampler.ledger(self._multiplier, self.privacy)
-
-    _multiplier: float
 
 
 class TheoryRounds(SampleRounds):

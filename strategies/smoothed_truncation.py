@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from strategies.sample_rounds import SampleRounds, SampleRoundsOptions
+from strategies.sample_rounds import Numbers, SampleRounds, SampleRoundsOptions
 from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
 from userdp.computations import Computation
 from userdp.estimators.smoothed_truncation import LARGEST, truncation_sensitivity
@@ -66,38 +66,22 @@ class SmoothedTruncationGD(SampleRounds):
         root = math.sqrt(d * rounds * math.log(1 / privacy.delta))
         self._scale = options.scale or math.sqrt(options.second_moment * samples * privacy.epsilon / root)
         self._mechanism = GaussianMechanism(truncation_sensitivity(self._scale, samples, d, group), self._multiplier)
-        self._rate = options.learning_rate or 1 / (
-            2 * (options.smoothness or self.problem.certificate.smoothness or 1.0)
-        )
-        noise, signal = self._mechanism.standard_deviation * math.sqrt(d), self._scale * LARGEST * math.sqrt(d)
-        warnings = []
-        if noise >= signal:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds what a truncated gradient can be ({signal:.3g}): use "
-                "fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
-            )
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=self.public.users,
-            users=self.public.users,
-            users_needed=1,
-            guarantee=self._whole_promise(),
-            noise=noise,
+        self._rate = options.learning_rate or self._half_step
+        noise, signal = self._noise_norm(self._mechanism), self._scale * LARGEST * math.sqrt(d)
+        mend = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
+        costs: Numbers = {"sample_level_epsilon": epsilon_of(Cost(self._multiplier * group), rounds, privacy.delta)}
+        return self._planned(
+            rounds,
+            self._whole_promise(),
+            self._mechanism,
             signal=signal,
             numbers={
                 "scale": self._scale,
                 "inverse_variance": options.inverse_variance,
                 "learning_rate": self._rate,
-                "group": group,
-                "samples": samples,
-                "noise_multiplier": self._multiplier,
-                "l2_sensitivity": self._mechanism.l2_sensitivity,
-                "noise_deviation": self._mechanism.standard_deviation,
-                "sample_level_epsilon": epsilon_of(Cost(self._multiplier * group), rounds, privacy.delta),
-            }
-            | self._user_number(group, rounds),
-            warnings=tuple(warnings),
+            },
+            costs=costs | self._user_number(group, rounds),
+            warnings=self._noise_warnings(noise, signal, mend, "largest truncated gradient"),
         )
 
     def _whole_promise(self) -> Guarantee:
@@ -106,7 +90,7 @@ class SmoothedTruncationGD(SampleRounds):
             return made
         return replace(made, accountant=f"{made.accountant}; group privacy for {self._group} samples")
 
-    def _user_number(self, group: int, rounds: int) -> dict[str, float | int | str]:
+    def _user_number(self, group: int, rounds: int) -> Numbers:
         most = self.public.max_samples
         if most is None:
             return {}

@@ -6,11 +6,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from strategies.row_rounds import RowOptions, RowRounds
-from userdp.accounting import AnyLedger
 from userdp.computations import Computation
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation
@@ -117,9 +116,6 @@ class WinsorizedRotation(RowRounds):
     def _rounding_slack(self) -> float:
         # A clamped row is no longer than (cells + 1) half widths a coordinate, the sensitivity is four of them.
         return rounding_slack(self._batch, (self._grid.cells + 1) / 4)
-
-    def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
 
     def _ask(self, index: int) -> Request:
         return Request(self._sampler.cohort(index), Computation("user_gradient", clip_norm=self.options.clip_norm))

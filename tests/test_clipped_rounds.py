@@ -16,6 +16,7 @@ from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import Logistic, Quadratic
 from userdp.randomness import stream
+from userdp.sampling import PoissonBatches
 
 SCHEMES = ("disjoint", "cyclic", "poisson", "fixed_size")
 STRATEGIES = (DPFedSGD, DPFedAvg)
@@ -101,6 +102,21 @@ def test_spent_epsilon_rises_to_the_budget_round_by_round(sampling):
     assert np.all(np.diff(spent) >= 0)
     assert 0.999 < spent[-1] <= 1.0
     assert spent[0] < 0.9
+
+
+def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_when_read(monkeypatch):
+    method, asked = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, sampling="poisson", cohort=30, rounds=4), []
+    epsilon = PoissonBatches.epsilon
+
+    def counted(self, noise_multiplier, delta, rounds=None):
+        asked.append(rounds)
+        return epsilon(self, noise_multiplier, delta, rounds)
+
+    monkeypatch.setattr(PoissonBatches, "epsilon", counted)
+    rounds = run(method, population()).rounds
+    assert asked == []
+    assert 0 < rounds[1].spent_epsilon < rounds[3].spent_epsilon == rounds[3].spent_epsilon <= 1.0
+    assert asked == [2, 4]
 
 
 # --- A round --------------------------------------------------------------------------------------------------------

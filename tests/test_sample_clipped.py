@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies import SampleClippedSGD
+from strategies import IterativeMeanSGD, SampleClippedSGD
 from userdp.accounting import rho_for
 from userdp.errors import BadInput
-from userdp.problems import Bernoulli, Quadratic
+from userdp.problems import Bernoulli, Linear, Quadratic
 
 SIZES = [3, 1, 4, 2]
 FACTS = {"min_samples": 1, "max_samples": 4, "samples": 10}
@@ -118,6 +118,19 @@ def test_public_numbers_that_the_sensitivity_needs_must_be_declared(missing, uni
     facts = {key: value for key, value in FACTS.items() if key != missing}
     with pytest.raises(BadInput, match=f"data.{missing} must be declared"):
         method_for(unit, facts=facts)
+
+
+@pytest.mark.parametrize(("kind", "own"), [(SampleClippedSGD, {}), (IterativeMeanSGD, {"groups": 3})])
+def test_smoothness_must_be_declared_where_the_loss_certifies_none_and_something_is_set_by_it(kind, own):
+    def method_of(**options):
+        return make(kind, Linear(2, 1.0, radius=1.0), 4, delta=1e-2, facts=FACTS, clip_norm=0.7, **own, **options)
+
+    for options in ({}, {"rounds": 3}, {"learning_rate": 0.1}):
+        with pytest.raises(BadInput, match=r"strategy\.smoothness must be declared"):
+            method_of(**options)
+    assert method_of(rounds=3, learning_rate=0.1).plan.numbers["learning_rate"] == 0.1
+    steps = {L: method_of(rounds=3, smoothness=L).plan.numbers["learning_rate"] for L in (0.5, 2.0)}
+    assert steps == pytest.approx({L: 1 / (L * math.sqrt(6)) for L in (0.5, 2.0)})
 
 
 def test_noise_that_drowns_the_clip_is_a_warning():

@@ -1,5 +1,7 @@
 """The ledger: who took part how often, and what has been spent."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypedDict
 
 import numpy as np
@@ -85,7 +87,11 @@ class Ledger:
 
     def epsilon(self) -> float:
         """Epsilon spent so far, at the budget's delta."""
-        return epsilon_of(self.cost, self.most_participations, self.privacy.delta)
+        return self.spent()()
+
+    def spent(self) -> Callable[[], float]:
+        """What `epsilon` is NOW, whatever is charged later; computed when it is called, which can take a while."""
+        return partial(epsilon_of, self.cost, self.most_participations, self.privacy.delta)
 
     def state(self) -> LedgerState:
         """A copy of the counts, for a checkpoint."""
@@ -181,7 +187,11 @@ class RoundLedger:
 
     def epsilon(self) -> float:
         """Epsilon spent so far, at the budget's delta."""
-        return self._scheme.epsilon(self._noise_multiplier, self.privacy.delta, self._charged)
+        return self.spent()()
+
+    def spent(self) -> Callable[[], float]:
+        """What `epsilon` is NOW, whatever is charged later; computed when it is called, which can take a while."""
+        return partial(self._scheme.epsilon, self._noise_multiplier, self.privacy.delta, self._charged)
 
     def state(self) -> RoundLedgerState:
         """The count, for a checkpoint."""

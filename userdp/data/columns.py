@@ -37,8 +37,9 @@ class Columns:
     target: str | None = None
     target_range: Sequence[float] | None = None
     positive: object | None = None
-    codes: str | None = None
+    codes: str | Sequence[str] | None = None
     levels: int | Sequence[object] | None = None
+    buckets: int | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in ("symmetric", "unit"):
@@ -67,10 +68,13 @@ class Columns:
 
     def _check_features(self) -> None:
         if (self.codes is None) == (not self.features and not self.categorical):
-            raise BadInput("declare either features and categorical columns, or one column of codes")
+            raise BadInput(
+                "declare either features and categorical columns, or one column of codes (or a list of them)"
+            )
         if self.codes is None and self.levels is not None:
             raise BadInput("levels describes codes, and codes names no column; for features use categorical")
-        if self.codes is not None:
+        self._check_hashed()
+        if isinstance(self.codes, str):
             if self.levels is None:
                 raise BadInput(f"levels is missing: how many levels column {self.codes!r} has, or a list of them")
             if isinstance(self.levels, int):
@@ -81,17 +85,39 @@ class Columns:
         for column, levels in self.categorical.items():
             checked_levels(f"categorical.{column}", levels)
 
+    def _check_hashed(self) -> None:
+        if self.codes is None or isinstance(self.codes, str):
+            if self.buckets is not None:
+                raise BadInput(
+                    f"buckets = {self.buckets}: cells are hashed for a LIST of codes, and codes = {self.codes!r}; "
+                    "list the columns, such as codes = ['film', 'genre']"
+                )
+            return
+        if not self.codes or not all(isinstance(name, str) for name in self.codes):
+            raise BadInput(f"codes = {self.codes!r}: must be one column's name, or a list of names, at least one")
+        if self.levels is not None:
+            raise BadInput("levels describes one column of codes; for a list of columns give buckets instead")
+        if self.buckets is None:
+            raise BadInput(f"buckets is missing: how many numbers the cells of {list(self.codes)} are hashed to")
+        if isinstance(self.buckets, bool) or not isinstance(self.buckets, int) or not 1 <= self.buckets < 2**31:
+            raise BadInput(f"buckets = {self.buckets!r}: must be a whole number in 1..2^31 - 1")
+
+    @property
+    def hashed(self) -> Sequence[str]:
+        """The columns whose cells are hashed."""
+        return () if self.codes is None or isinstance(self.codes, str) else self.codes
+
     @property
     def names(self) -> list[str]:
         """Every column that is read."""
-        single = [name for name in (self.codes, self.target) if name is not None]
-        return [self.user, *self.features, *self.categorical, *single]
+        single = [name for name in (self.codes, self.target) if isinstance(name, str)]
+        return [self.user, *self.features, *self.categorical, *self.hashed, *single]
 
     @property
     def feature_names(self) -> list[str]:
-        """The feature columns that samples get: numeric ones, then one for each level; or the codes."""
+        """The feature columns that samples get: numeric ones, then one for each level; or the columns of codes."""
         if self.codes is not None:
-            return [self.codes]
+            return [self.codes] if isinstance(self.codes, str) else list(self.codes)
         hot = [f"{column}={level}" for column, levels in self.categorical.items() for level in levels]
         return [*self.features, *hot]
 
@@ -99,8 +125,8 @@ class Columns:
     def text(self) -> set[str]:
         """Columns compared as text."""
         binary = {self.target} if self.target is not None and self.positive is not None else set()
-        listed = {self.codes} if self.codes is not None and not isinstance(self.levels, int) else set()
-        return {self.user, *self.categorical, *binary, *listed}
+        listed = {self.codes} if isinstance(self.codes, str) and not isinstance(self.levels, int) else set()
+        return {self.user, *self.categorical, *self.hashed, *binary, *listed}
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from userdp.data.block import Block
+from userdp.data.block import Block, Features
 from userdp.data.columns import (
     Columns,
     checked_levels,
@@ -22,6 +22,7 @@ from userdp.data.columns import (
 )
 from userdp.data.contributions import bounded_rows, public_order
 from userdp.data.federation import ColumnarFederation
+from userdp.data.hashed_codes import hashed_rows
 from userdp.data.populations import require_number
 from userdp.errors import BadInput
 
@@ -62,7 +63,7 @@ class Table:
     Attributes:
         federation: the users' samples.
         labels: (n,) the user column's text for users 0..n-1.
-        feature_names: (k,) names of the feature columns; ``column=level`` for one-hot ones.
+        feature_names: (k,) names of the feature columns; ``column=level`` for one-hot ones; those of codes themselves.
         report: what was clipped and left out.
     """
 
@@ -83,8 +84,9 @@ def read_table(
     target: str | None = None,
     target_range: Sequence[float] | None = None,
     positive: object | None = None,
-    codes: str | None = None,
+    codes: str | Sequence[str] | None = None,
     levels: int | Sequence[object] | None = None,
+    buckets: int | None = None,
     users: int | None = None,
     min_samples: int = 1,
     max_samples: int | None = None,
@@ -106,8 +108,10 @@ def read_table(
         target: column to predict; a number kept as it is, unless one of the next two is given.
         target_range: declared [low, high] of the target, clipped into and mapped to [-1, 1].
         positive: the cell that means 1; all others mean 0.
-        codes: instead of features: one column of categories for one-hot problems, kept as int32 codes.
-        levels: of ``codes``: a number L (the cells hold 0..L-1) or the list of declared levels.
+        codes: instead of features: one column of categories for one-hot problems, kept as int32 codes; or a list of
+            columns for sparse problems, whose cells are hashed: see `userdp.data.hashed_codes.hashed_rows`.
+        levels: of one column of ``codes``: a number L (the cells hold 0..L-1) or the list of declared levels.
+        buckets: of a list of ``codes``: features in all; cells are compared as text, a missing cell is ''.
         users: public number of users; the first ones of the public order are kept.
         min_samples: users with fewer rows are left out.
         max_samples: the most samples of a user; a seeded uniform choice of its rows otherwise.
@@ -128,6 +132,7 @@ def read_table(
         positive=positive,
         codes=codes,
         levels=levels,
+        buckets=buckets,
     )
     require_number("min_samples", min_samples, 1, strict=False)
     require_number("seed", seed, 0, strict=False)
@@ -174,9 +179,11 @@ def _block(
     """
     clipped: dict[str, int] = {}
     unknown: dict[str, int] = {}
-    if columns.codes is not None:
-        coded = _codes(table, columns.codes, columns.levels)[rows]
-        features: NDArray[np.generic] = coded.astype(np.int32)[:, None]
+    features: Features
+    if columns.buckets is not None:
+        features = hashed_rows({column: table[column].iloc[rows] for column in columns.hashed}, columns.buckets)
+    elif isinstance(columns.codes, str):
+        features = _codes(table, columns.codes, columns.levels)[rows].astype(np.int32)[:, None]
     else:
         features = _features(table, columns, rows, clipped, unknown)
     if columns.target is None:
