@@ -197,8 +197,8 @@ class Setting:
         """By how much a chosen vertex falls short of the best in ``<v, gradient>``, in all rounds but with 2 zeta.
 
         ``D (tau (1 + 1/beta) / (2 s) + (s/m) ln(2 d T / zeta)) + (2 Delta / epsilon) ln(count T / zeta)``, with D the
-        l1 diameter and Delta the `choice_sensitivity`. The smoothing law does not depend on data, so that the first bound
-        needs no divergence between smoothing laws: it is Catoni's by Jensen's inequality.
+        l1 diameter and Delta the `choice_sensitivity`. The smoothing law does not depend on data, so that the first
+        bound needs no divergence between smoothing laws: it is Catoni's by Jensen's inequality.
         """
         bias, spread = self._terms(rounds)
         return self.polytope.diameter * (bias / scale + spread * scale / (self.samples // rounds))
