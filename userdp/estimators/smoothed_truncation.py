@@ -41,17 +41,17 @@ def smoothed_truncation(centers: Array, widths: Array) -> Array:
         centers: a, finite.
         widths: b >= 0, of the same shape.
     """
-    a, b = np.broadcast_arrays(np.asarray(centers, dtype=np.float64), np.asarray(widths, dtype=np.float64))
-    size = np.abs(a)
+    centers, b = np.broadcast_arrays(np.asarray(centers, dtype=np.float64), np.asarray(widths, dtype=np.float64))
+    a = np.abs(centers)  # odd in the centre, to the last bit
     # Most entries of most data: the edge is so many deviations away that the cubic is all there is (to 1e-16).
-    result = np.array(a * (1 - np.minimum(b, 1) ** 2 / 2) - np.clip(a, -_EDGE, _EDGE) ** 3 / 6)
-    far = size + _DEVIATIONS * b > _EDGE
+    result = np.array(a * (1 - np.minimum(b, 1) ** 2 / 2) - np.minimum(a, _EDGE) ** 3 / 6)
+    far = a + _DEVIATIONS * b > _EDGE
     result[far] = soft_truncation(a[far])
     wide = b >= 1
-    narrow = far & (b > 0) & ~wide & (size < _SATURATED)
+    narrow = far & (b > 0) & ~wide & (a < _SATURATED)
     result[wide] = _by_quadrature(a[wide], b[wide])
     result[narrow] = _closed_form(a[narrow], b[narrow])
-    return np.asarray(np.clip(result, -LARGEST, LARGEST))
+    return np.copysign(np.clip(result, 0.0, LARGEST), centers)
 
 
 def largest_truncated(inverse_variance: float) -> float:
