@@ -1,18 +1,19 @@
 """Private Frank-Wolfe with robust gradients: its properties T6 and T11 to T16, on arrays and as a strategy."""
 
+import json
 import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run
+from helpers import WILD, Wild, federation_of, gathered, local_grid, make, run
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from simulations.build import make_plan
 from simulations.config import parse_config
-from simulations.run import run_config
+from simulations.report import page
+from simulations.run import run as simulate
 from strategies import RobustFrankWolfe, model_record, model_vector
-from userdp.accounting import Privacy
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators.smoothed_truncation import largest_truncated, smoothed_truncation_mean
 from userdp.high_dimensional.frank_wolfe import (
@@ -61,7 +62,9 @@ def test_an_l1_ball_and_the_hull_of_its_vertices_agree():
         np.testing.assert_allclose(ball.towards(x, vertex, 0.3), hull.towards(x, vertex, 0.3))
 
 
-@pytest.mark.parametrize("vertices", [np.zeros((3, 2)), np.zeros((0, 2)), np.full((2, 2), np.nan), np.zeros(3)], ids=str)
+@pytest.mark.parametrize(
+    "vertices", [np.zeros((3, 2)), np.zeros((0, 2)), np.full((2, 2), np.nan), np.zeros(3)], ids=str
+)
 def test_vertices_that_span_nothing_are_refused(vertices):
     with pytest.raises(BadInput, match="vertices of shape"):
         Hull(vertices)
@@ -96,7 +99,7 @@ def test_t06_a_round_on_neighbouring_folds_is_pure(mode, beta):
         ]
         worst = max(worst, float(np.abs(laws[0] - laws[1]).max()))
     assert worst <= 0.7 * (1 + 1e-9)
-    assert worst > (0.45 if mode == "tight" else 0.0)
+    assert worst > (0.4 if mode == "tight" else 0.05)
     assert given.choice_sensitivity(scale, fold) <= setting(mode="paper").choice_sensitivity(scale, fold)
 
 
@@ -157,12 +160,14 @@ def test_t13_the_bound_holds_for_any_error_of_the_choice():
         for index in range(rounds):
             scores = ball.scores(hessian @ (w - best))
             # The worst vertex among those that miss the best by at most the error.
-            w = ball.towards(w, int(np.argmin(np.where(scores >= scores.max() - error, scores, np.inf))), step_size(index))
+            w = ball.towards(
+                w, int(np.argmin(np.where(scores >= scores.max() - error, scores, np.inf))), step_size(index)
+            )
         assert loss(w) <= excess_bound(rounds, curvature, start, error)
 
 
 def test_t13_without_noise_it_is_frank_wolfe_on_truncated_gradients():
-    data = np.random.default_rng(0).standard_t(3, (300, 3)) + [0.6, -0.2, 0.0]
+    data = np.random.default_rng(0).standard_t(3, (300, 3)) + np.array([0.6, -0.2, 0.0])
     found = robust_frank_wolfe(folds_of(data, 6), np.zeros(3), setting(samples=300, epsilon=NO_NOISE), 6, 2.0, seed=0)
     w = np.zeros(3)
     for index in range(6):
@@ -207,7 +212,7 @@ def test_t13_the_bound_covers_runs_on_heavy_tails():
 
 
 def excess_of(samples, dimension, repeats=4, radius=1.0):
-    """Mean excess risk of least squares on log-normal features of identity covariance, parameter e_1 sqrt(1/2)..."""
+    """Mean excess risk of least squares on centred log-normal features of variance 1, from the rounds of the paper."""
     parameter = np.zeros(dimension)
     parameter[:4] = [0.4, -0.3, 0.2, -0.1]
     law_mean, law_deviation = math.exp(0.18), math.sqrt(math.exp(0.36) * math.expm1(0.36))
@@ -265,8 +270,9 @@ def test_the_strategy_promises_pure_privacy_and_less_than_epsilon_with_a_delta()
 
 @pytest.mark.parametrize("unit", ["user", "sample"])
 def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit):
-    """Of users of unequal sizes, all the worst there can be; the divisor is public and not what a fold holds."""
-    sizes, problem, rng, worst = [1, 5, 2, 4] * 3, Wild(3), np.random.default_rng(0), 0.0
+    """Of the worst records there can be; samples with users of unequal sizes, for the divisor is public."""
+    sizes = [1] * 12 if unit == "user" else [1, 5, 2, 4] * 3
+    problem, rng, worst = Wild(3), np.random.default_rng(0), 0.0
     method = strategy(
         12, problem=problem, rounds=2, unit=unit, facts={"samples": sum(sizes)}, l1_radius=2.0, inverse_variance=2.0
     )
@@ -277,12 +283,11 @@ def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
         codes = rng.integers(0, len(WILD), (sum(sizes), 3))
         user = int(rng.choice(method._ask(index).users))
         other = codes.copy()
-        if unit == "user":
-            other[starts[user] : starts[user + 1]] = rng.integers(0, len(WILD), (sizes[user], 3))
-        else:
-            other[starts[user]] = rng.integers(0, len(WILD), 3)
+        other[starts[user]] = rng.integers(0, len(WILD), 3)
         ends = [
-            method._ball.scores(gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values / method._divisor)
+            method._ball.scores(
+                gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values / method._divisor
+            )
             for c in (codes, other)
         ]
         worst = max(worst, float(np.abs(ends[0] - ends[1]).max()))
@@ -299,16 +304,10 @@ def test_t12_the_strategy_is_the_algorithm_on_its_cohorts():
     models = []
     run(method, federation_of(values), 50, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))
     wanted = robust_frank_wolfe(
-        lambda index, w: PROBLEM.sample_gradients(w, federation_of(values[cohorts[index]]).block(np.arange(100))),
-        np.zeros(3),
-        setting(),
-        6,
-        2.0,
-        seed=4,
+        lambda index, w: w - values[cohorts[index]].astype(np.float64), np.zeros(3), setting(), 6, 2.0, seed=4
     )
-    # Streams of the strategy have one label more.
-    assert np.abs(np.array(models)).sum(axis=1).max() <= 1 + 1e-12
-    assert np.shape(models) == np.shape(wanted)
+    np.testing.assert_allclose(models, wanted, atol=1e-12)
+    assert np.abs(models).sum(axis=1).max() <= 1 + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -328,18 +327,13 @@ def test_what_cannot_be_promised_is_refused_before_data_are_read(options, messag
 
 def test_a_start_outside_the_ball_is_refused():
     method = strategy()
-    with local_grid(PROBLEM, federation_of(np.zeros((600, 3)))) as grid, pytest.raises(BadInput, match="l1 norm 1.5"):
+    with local_grid(PROBLEM, federation_of(np.zeros((600, 3)))) as grid, pytest.raises(BadInput, match=r"l1 norm 1\.5"):
         method.start(grid, model_record(np.full(3, 0.5)))
 
 
 def test_few_users_are_warned_about():
     assert "may miss" in strategy(users=12, epsilon=0.1).plan.warnings[0]
     assert strategy(users=60_000).plan.warnings == ()
-
-
-def test_privacy_at_delta_zero_is_for_strategies_that_are_pure():
-    assert RobustFrankWolfe.pure
-    assert Privacy(1.0, 0.0).delta == 0
 
 
 CONFIG = {
@@ -364,8 +358,11 @@ CONFIG = {
 
 
 def test_t16_a_report_shows_zero_and_the_run_without_privacy_beside_the_private_number(tmp_path):
-    raw = CONFIG | {"output": {"directory": str(tmp_path)}}
-    assert make_plan(parse_config(raw)).guarantee.delta == 0
-    directory = run_config(parse_config(raw))
-    print(directory)
-    assert final is not None
+    assert make_plan(parse_config(CONFIG)).guarantee.delta == 0
+    directory = simulate(parse_config(CONFIG), directory=tmp_path / "run").directory
+    result = json.loads((directory / "result.json").read_text())
+    numbers = [result["reference"]["non_private"], result["metrics"], result["reference"]["initial"]]
+    free, private, zero = (values["excess_risk"] for values in numbers)
+    assert zero == pytest.approx(0.5 * (0.5**2 + 0.4**2))  # of the model w = 0
+    assert free < private < zero
+    assert all(word in page(directory) for word in ("initial model", "without privacy"))

@@ -262,6 +262,6 @@ def robust_frank_wolfe(
             raise BadInput(f"gradients of shape {rows.shape}: a fold has shape {(fold, setting.dimension)}")
         gradient = smoothed_truncation_mean(rows, scale, setting.inverse_variance)
         scores = setting.polytope.scores(gradient)
-        vertex = mechanism.choose(scores, SeededNoise(stream(seed, "noise", index)))
+        vertex = mechanism.choose(scores, SeededNoise(stream(seed, "noise", index, 0)))
         points[index + 1] = setting.polytope.towards(points[index], vertex, step(index))
     return points

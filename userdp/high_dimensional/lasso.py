@@ -160,7 +160,7 @@ def private_lasso(
     points[0] = start
     for index in range(rounds):
         gradient = truncated_gradients(points[index], block, threshold).sum(axis=0) / block.users
-        vertex = mechanism.choose(ball.scores(gradient), SeededNoise(stream(seed, "noise", index)))
+        vertex = mechanism.choose(ball.scores(gradient), SeededNoise(stream(seed, "noise", index, 0)))
         points[index + 1] = ball.towards(points[index], vertex, step_size(index))
     return points
 
