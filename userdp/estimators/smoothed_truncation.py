@@ -51,7 +51,7 @@ def smoothed_truncation(centers: Array, widths: Array) -> Array:
     narrow = far & (b > 0) & ~wide & (a < _SATURATED)
     result[wide] = _by_quadrature(a[wide], b[wide])
     result[narrow] = _closed_form(a[narrow], b[narrow])
-    return np.copysign(np.clip(result, 0.0, LARGEST), centers)
+    return np.asarray(np.copysign(np.clip(result, 0.0, LARGEST), centers))
 
 
 def largest_truncated(inverse_variance: float) -> float:
