@@ -62,6 +62,11 @@ NUMBERS = {
     "sample_batch": "samples a round, expected; the public divisor",
     "runs": "runs, each from the model of the one before",
     "scale": "gradient coordinates well below it count in full",
+    "l1_radius": "models lie in the l1 ball of this radius",
+    "fold": "users (samples, at sample level) of a round, the public divisor",
+    "choice_epsilon": "epsilon of choosing one vertex",
+    "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
+    "truncation": "features and targets are held to plus or minus this",
     "inverse_variance": "of the noise that the truncation is smoothed by",
 }
 """Number of a plan -> what it means."""

@@ -20,10 +20,12 @@ from strategies.options import StrategyOptions
 from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.plan import Plan, PublicFacts
 from strategies.poisson_sample_sgd import PoissonSampleSGD
+from strategies.private_lasso import PrivateLasso
 from strategies.protocol import model_record, model_vector
 from strategies.recentred import RecentredClipping
 from strategies.registry import STRATEGIES
 from strategies.results import PrivateResult, RoundRecord
+from strategies.robust_frank_wolfe import RobustFrankWolfe
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
@@ -47,10 +49,12 @@ __all__ = [
     "OutlierRemovalSGD",
     "Plan",
     "PoissonSampleSGD",
+    "PrivateLasso",
     "PrivateResult",
     "PublicFacts",
     "RecentredClipping",
     "RestartedAveragedClipping",
+    "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
     "SampleClippedSGD",

@@ -13,7 +13,9 @@ from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.poisson_sample_sgd import PoissonSampleSGD
+from strategies.private_lasso import PrivateLasso
 from strategies.recentred import RecentredClipping
+from strategies.robust_frank_wolfe import RobustFrankWolfe
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
@@ -39,6 +41,8 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         RestartedAveragedClipping,
         PoissonSampleSGD,
         SmoothedTruncationGD,
+        RobustFrankWolfe,
+        PrivateLasso,
         NonPrivate,
     )
 }

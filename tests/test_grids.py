@@ -20,6 +20,7 @@ from strategies import (
     NonPrivate,
     PoissonSampleSGD,
     RestartedAveragedClipping,
+    RobustFrankWolfe,
     RobustRounds,
     SampleClippedSGD,
     SmoothedTruncationGD,
@@ -43,6 +44,7 @@ METHODS = {
     "averaged_clipping_restarted": (RestartedAveragedClipping, {"rounds": 4, "runs": 2}),
     "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
     "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
+    "robust_frank_wolfe": (RobustFrankWolfe, {"rounds": 3, "scale": 2.0}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

@@ -57,13 +57,15 @@ OPTIONS = {
     "outlier_removal": {"rounds": 2},
     "sample_clipped_sgd": {"rounds": 3},
     "iterative_mean_sgd": {"rounds": 3},
+    "robust_frank_wolfe": {"rounds": 3},
     **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
 """What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""
 
 DROP_INS = [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping]
 SCHEMES = ["disjoint", "cyclic", "poisson", "fixed_size"]
-PRIVATE = [name for name in STRATEGIES if name != "non_private"]
+PRIVATE = [name for name in STRATEGIES if name not in ("non_private", "private_lasso")]
+"""Of any loss; least squares over an l1 ball meets these faults in its own tests."""
 SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].family == "sample-level"]
 """Where samples weigh the same, not users."""
 BY_SAMPLES = {"sample_clipped_sgd", "iterative_mean_sgd", "poisson_sample_sgd", "smoothed_truncation_gd"}
@@ -363,7 +365,8 @@ def test_flower_noise_is_rounded_to_single_precision(name):
     assert models.dtype == np.float64
     moved = models[np.any(models != 0, axis=1)]
     assert len(moved)
-    inside = np.abs(moved) < 50.0  # the edge of the domain is a round number
+    # The edge of the domain is a round number, and so is zero, where no vertex of a ball has moved a coordinate.
+    inside = (np.abs(moved) < 50.0) & (moved != 0)
     assert np.mean(moved[inside] == moved[inside].astype(np.float32)) < 0.01
 
 

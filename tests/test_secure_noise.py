@@ -51,6 +51,8 @@ REFUSED = {
     "averaged_clipping",
     "averaged_clipping_restarted",
     "smoothed_truncation_gd",
+    "robust_frank_wolfe",
+    "private_lasso",
     "poisson_sample_sgd",
     "iterative_mean_sgd",
     "non_private",

@@ -13,7 +13,7 @@ from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, mo
 from strategies.base import documentation
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput
-from userdp.problems import Quadratic
+from userdp.problems import Quadratic, Squared
 
 PROBLEM = Quadratic(2, 1.0, 2.0)
 FEDERATION = federation_of(np.full((400, 2), 0.5))
@@ -29,13 +29,19 @@ OPTIONS = {
     "averaged_clipping_restarted": {"rounds": 3, "runs": 1},
     "poisson_sample_sgd": {"rounds": 3},
     "smoothed_truncation_gd": {"rounds": 3},
+    "robust_frank_wolfe": {"rounds": 3},
+    "private_lasso": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
+PROBLEMS = {"private_lasso": Squared(2, 10.0, 2.0, low=-1.0, high=1.0)}
+FEDERATIONS = {"private_lasso": federation_of(np.full((400, 2), 0.5), targets=np.full(400, 0.5))}
+"""For strategies that need another problem than `PROBLEM`."""
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 
 def method_of(name, **options):
-    return make(STRATEGIES[name], PROBLEM, 400, 4.0, 1e-4, facts=FACTS, **(OPTIONS.get(name, {}) | options))
+    problem = PROBLEMS.get(name, PROBLEM)
+    return make(STRATEGIES[name], problem, 400, 4.0, 1e-4, facts=FACTS, **(OPTIONS.get(name, {}) | options))
 
 
 # --- Before a run --------------------------------------------------------------------------------------------------
@@ -82,16 +88,23 @@ def test_the_unit_of_privacy_is_one_that_the_strategy_protects(name):
     strategy = STRATEGIES[name]
     privacy = Privacy(4.0, 1e-4, "sample")
     if "sample" in strategy.units:
-        assert strategy(PROBLEM, PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {})).plan.rounds == 3
+        assert (
+            strategy(
+                PROBLEMS.get(name, PROBLEM), PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {})
+            ).plan.rounds
+            == 3
+        )
         return
     with pytest.raises(BadInput, match=f"privacy.unit = 'sample': {name} protects user level; set privacy.unit"):
-        strategy(PROBLEM, PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {}))
+        strategy(PROBLEMS.get(name, PROBLEM), PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {}))
 
 
 @each_strategy
 def test_a_delta_that_permits_publishing_a_user_is_refused(name):
     with pytest.raises(BadInput, match=r"privacy.delta = 0.0025 is at least 1/n"):
-        STRATEGIES[name](PROBLEM, PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **OPTIONS.get(name, {}))
+        STRATEGIES[name](
+            PROBLEMS.get(name, PROBLEM), PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **OPTIONS.get(name, {})
+        )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +132,7 @@ def test_noise_drowns_a_signal_that_is_no_larger():
 @each_strategy
 def test_a_run_hands_back_a_model_in_the_domain_its_guarantee_and_a_record_of_every_round(name):
     method, seen = method_of(name), []
-    result = run(method, FEDERATION, on_round=seen.append)
+    result = run(method, FEDERATIONS.get(name, FEDERATION), on_round=seen.append)
     assert seen == result.rounds == method.result.rounds
     assert [record.round for record in result.rounds] == list(range(1, len(seen) + 1))
     assert np.abs(final(result)).max() <= 2.0
@@ -169,10 +182,10 @@ def test_a_round_that_was_not_asked_for_gives_nothing():
 
 @each_strategy
 def test_a_strategy_runs_once_so_that_no_budget_is_spent_twice(name):
-    method = method_of(name)
-    run(method, FEDERATION)
+    method, federation = method_of(name), FEDERATIONS.get(name, FEDERATION)
+    run(method, federation)
     with pytest.raises(BadInput, match="make a new one"):
-        run(method, FEDERATION)
+        run(method, federation)
 
 
 def test_the_log_holds_the_plan_the_guarantee_and_the_warnings(caplog):

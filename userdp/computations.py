@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.estimators.smoothed_truncation import truncated_samples
+from userdp.high_dimensional.lasso import truncated_gradients
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.partition import Partition
 from userdp.problems.base import Problem, Vector
@@ -291,6 +292,24 @@ def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: floa
     return sums
 
 
+def _truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Dense:
+    """Each user's MEAN gradient, smoothly truncated coordinate by coordinate, in units of ``scale``."""
+    gradients = dense(problem.user_gradients(x, block))
+    truncated = truncated_samples(gradients, scale, inverse_variance)
+    truncated[~np.isfinite(gradients).all(axis=1)] = np.nan  # counted, and made zero, by whoever asked
+    return truncated
+
+
+def _truncated_regression_gradient(problem: Problem, x: Vector, block: Block, threshold: float) -> Dense:
+    """Each user's mean gradient of ``(<a, x> - y)^2``, features and targets held to ``+-threshold``."""
+    return truncated_gradients(x, block, threshold)
+
+
+def _truncated_regression_sum(problem: Problem, x: Vector, block: Block, threshold: float) -> Dense:
+    """The same, summed over a user's samples."""
+    return truncated_gradients(x, block, threshold) * block.sizes[:, None]
+
+
 def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Dense:
     """What each user's model moves in some projected full-batch gradient steps on its own data, from x."""
     with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
@@ -305,5 +324,8 @@ COMPUTATIONS: dict[str, Callable[..., Rows]] = {
     "sample_sum": _sample_sum,
     "clipped_sample_sum": _clipped_sample_sum,
     "truncated_sample_sum": _truncated_sample_sum,
+    "truncated_user_gradient": _truncated_user_gradient,
+    "truncated_regression_gradient": _truncated_regression_gradient,
+    "truncated_regression_sum": _truncated_regression_sum,
     "local_update": _local_update,
 }

@@ -1,14 +1,14 @@
 """A mean for heavy tails: each value is scaled, multiplied by smoothing noise, and softly truncated, in expectation.
 
 Catoni, Giulini (2017) and Holland (2019), in the closed form that private gradient descent of Wang, Xiao, Devadas, Xu
-(2020) uses. No noise is drawn: the expectation over it is computed.
+(2020) and private Frank-Wolfe of Hu, Ni, Xiao, Wang (2022) use. No noise is drawn: the expectation over it is computed.
 """
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import erf, ndtr
 
 from userdp.errors import BadInput
 
@@ -41,45 +41,94 @@ def smoothed_truncation(centers: Array, widths: Array) -> Array:
         centers: a, finite.
         widths: b >= 0, of the same shape.
     """
-    a, b = np.broadcast_arrays(np.asarray(centers, dtype=np.float64), np.asarray(widths, dtype=np.float64))
-    size = np.abs(a)
+    centers, b = np.broadcast_arrays(np.asarray(centers, dtype=np.float64), np.asarray(widths, dtype=np.float64))
+    a = np.abs(centers)  # odd in the centre, to the last bit
     # Most entries of most data: the edge is so many deviations away that the cubic is all there is (to 1e-16).
-    result = np.array(a * (1 - np.minimum(b, 1) ** 2 / 2) - np.clip(a, -_EDGE, _EDGE) ** 3 / 6)
-    far = size + _DEVIATIONS * b > _EDGE
+    result = np.array(a * (1 - np.minimum(b, 1) ** 2 / 2) - np.minimum(a, _EDGE) ** 3 / 6)
+    far = a + _DEVIATIONS * b > _EDGE
     result[far] = soft_truncation(a[far])
     wide = b >= 1
-    narrow = far & (b > 0) & ~wide & (size < _SATURATED)
+    narrow = far & (b > 0) & ~wide & (a < _SATURATED)
     result[wide] = _by_quadrature(a[wide], b[wide])
     result[narrow] = _closed_form(a[narrow], b[narrow])
-    return np.asarray(np.clip(result, -LARGEST, LARGEST))
+    return np.asarray(np.copysign(np.clip(result, 0.0, LARGEST), centers))
+
+
+def largest_truncated(inverse_variance: float) -> float:
+    """``B(beta) = (2 sqrt(2) / 3) (2 Phi(sqrt(beta)) - 1)``: the supremum of `noisily_truncated`.
+
+    Proof. For a > 0 fold the expectation at zero: ``E phi(a w) = int_0^inf phi(a w) (p(w) - p(-w)) dw``, where p is the
+    density of w ~ N(1, 1/beta) and ``p(w) >= p(-w)``. phi rises to ``2 sqrt(2) / 3``, so the expectation rises in a,
+    to that bound times ``P(w > 0) - P(w < 0)``.
+
+    Raises:
+        BadInput: the inverse variance is not positive.
+    """
+    if not inverse_variance > 0:
+        raise BadInput(f"inverse_variance = {inverse_variance}: must be a positive number, or infinity for no noise")
+    return LARGEST * float(erf(math.sqrt(inverse_variance / 2)))
+
+
+def noisily_truncated(values: Array, inverse_variance: float) -> Array:
+    """``g(a) = E phi(a w)`` with ``w ~ N(1, 1/beta)``, entry by entry: odd, rising, within ``+-B(beta)``.
+
+    The last clip to `largest_truncated` changes nothing but rounding. It stays, because sensitivities rest on it.
+
+    Args:
+        values: a, of any shape; infinities give the limit, NaN gives zero.
+        inverse_variance: beta > 0; infinity for phi itself.
+
+    Raises:
+        BadInput: the inverse variance is not positive.
+    """
+    largest = largest_truncated(inverse_variance)
+    # Beyond any bound of use, all values are equally far out.
+    centers = np.clip(np.where(np.isnan(values), 0.0, values), -_FAR, _FAR)
+    truncated = smoothed_truncation(centers, np.abs(centers) / math.sqrt(inverse_variance))
+    return np.asarray(np.clip(truncated, -largest, largest))
 
 
 def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
-    """``h(g / s, |g| / (s sqrt(kappa)))`` of every entry; a row that is not finite counts as zero.
+    """`noisily_truncated` of every entry over ``scale``; a row that is not finite counts as zero.
+
+    Args:
+        values: (..., d) rows.
+        scale: s > 0, in units of the values.
+        inverse_variance: beta > 0; infinity for no smoothing noise.
 
     Raises:
-        BadInput: scale or inverse variance is not a positive number.
+        BadInput: scale or inverse variance is not positive, or the scale is infinite.
     """
-    for name, number in (("scale", scale), ("inverse_variance", inverse_variance)):
-        if not 0 < number < math.inf:
-            raise BadInput(f"{name} = {number}: must be a positive number")
-    with np.errstate(over="ignore"):  # beyond any bound of use, all values are equally far out
-        centers = np.clip(np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, 0.0) / scale, -_FAR, _FAR)
-    return smoothed_truncation(centers, np.abs(centers) / math.sqrt(inverse_variance))
+    if not 0 < scale < math.inf:
+        raise BadInput(f"scale = {scale}: must be a positive number")
+    finite = np.isfinite(values).all(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):  # infinite quotients are truncated like all that is far out
+        return noisily_truncated(np.where(finite, values, 0.0) / scale, inverse_variance)
 
 
 def smoothed_truncation_mean(rows: Array, scale: float, inverse_variance: float) -> Array:
     """(d,) from (n, d): ``s / n`` times the sum of truncated entries.
 
-    *Formal guarantees.* Unit: a row; relation: replace-one, n public. Entries lie in ``+-2 sqrt(2)/3``, so one row
-    moves each coordinate by at most ``4 sqrt(2) s / (3n)`` and the vector by `truncation_sensitivity`.
+    *Formal guarantees.* Unit: a row; relation: replace-one, n public. Entries lie in ``+-B(beta)``, so one row
+    moves each coordinate by at most `coordinate_sensitivity` and the vector by `truncation_sensitivity`.
     """
     return np.asarray(scale * truncated_samples(rows, scale, inverse_variance).sum(axis=0) / len(rows))
 
 
+def coordinate_sensitivity(scale: float, samples: float, inverse_variance: float = math.inf) -> float:
+    """How far replacing one row moves a coordinate of the mean: ``2 s B(beta) / n``, attained.
+
+    ``4 sqrt(2) s / (3 n)``, for infinite beta, holds for every beta.
+
+    Raises:
+        BadInput: the inverse variance is not positive.
+    """
+    return 2 * largest_truncated(inverse_variance) * scale / samples
+
+
 def truncation_sensitivity(scale: float, samples: int, dimension: int, group: int = 1) -> float:
-    """l2 sensitivity of the mean when ``group`` rows are replaced: ``group sqrt(d) 4 sqrt(2) s / (3 n)``."""
-    return 2 * LARGEST * scale * group * math.sqrt(dimension) / samples
+    """l2 sensitivity of the mean when ``group`` rows are replaced: ``group sqrt(d) 4 sqrt(2) s / (3 n)``, any beta."""
+    return coordinate_sensitivity(scale, samples) * group * math.sqrt(dimension)
 
 
 def _closed_form(a: Array, b: Array) -> Array:

@@ -7,6 +7,7 @@ from userdp.mechanisms.concentration_tests import (
     Session,
     minimum_batch,
 )
+from userdp.mechanisms.exponential import ExponentialMechanism
 from userdp.mechanisms.gaussian import GaussianMechanism
 from userdp.mechanisms.laplace import LaplaceMechanism
 from userdp.mechanisms.quantile import private_quantile
@@ -14,6 +15,7 @@ from userdp.mechanisms.quantile import private_quantile
 __all__ = [
     "AboveThreshold",
     "ConcentrationTest",
+    "ExponentialMechanism",
     "GaussianMechanism",
     "LaplaceMechanism",
     "MinimumScore",

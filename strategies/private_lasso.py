@@ -1,0 +1,142 @@
+"""Frank-Wolfe for least squares over an l1 ball on truncated data, all users every round."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from strategies.base import StrategyOptions
+from strategies.plan import Plan
+from strategies.replies import Request
+from strategies.vertex_rounds import VertexRounds, VertexRoundsOptions
+from userdp.accounting import Guarantee, RoundLedger
+from userdp.computations import Computation
+from userdp.errors import BadInput
+from userdp.high_dimensional.lasso import (
+    Accounting,
+    Selections,
+    choice_sensitivity,
+    default_threshold,
+    gradient_bound,
+)
+from userdp.mechanisms import ExponentialMechanism
+from userdp.problems.families import SquaredFamily
+from userdp.problems.generalised_linear import GeneralisedLinear
+
+
+class PrivateLassoOptions(VertexRoundsOptions):
+    """Settings of `PrivateLasso`."""
+
+    max_rounds: int = Field(200, ge=1, description="Cap on the number of rounds where it is not given.")
+    threshold: float | None = Field(
+        None, gt=0, description="K: features and targets are held to +-K; by fourth_moment if not given."
+    )
+    fourth_moment: float = Field(
+        1.0, gt=0, description="M: bound on E of the squared product of two features (or one twice), and of y^4."
+    )
+    accounting: Accounting = Field(
+        "zcdp",
+        description="zcdp: bounded range of choices, added up; paper: advanced composition, some four times the noise, "
+        "refused where it does not hold. Both are valid.",
+    )
+
+
+class PrivateLasso(VertexRounds):
+    """Least squares over an l1 ball; an error in the dimension's logarithm, of data with a fourth moment.
+
+    Features and targets are held to ``+-K`` on the nodes. Each of T rounds takes the gradient on all of them, the
+    exponential mechanism chooses the vertex of the ball along which it descends, and the model moves towards it.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user's record is the mean of its
+    samples' gradients ``2 a (<a, x> - y)`` on truncated data. Iterates stay in the ball of radius r, so each coordinate
+    of a record is at most ``2 (r + 1) K^2``, and replacing a user moves a vertex's score by at most
+    ``4 r (r + 1) K^2 / n``. A choice of epsilon e is e^2/8-zCDP ("zcdp"), or (e, 0)-DP ("paper"); T choices compose.
+    Under ``unit = "sample"`` the record is a sample and the divisor is the public number N of samples; a user keeps its
+    number of samples between neighbours. Every iterate is released; the server is trusted, nodes truncate as told.
+    """
+
+    name: ClassVar[str] = "private_lasso"
+    summary_line: ClassVar[str] = "least squares over an l1 ball on truncated data, vertices chosen privately"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(d)"
+    paper: ClassVar[str] = (
+        "Hu, Ni, Xiao, Wang 2022 (Algorithm 2), with the sensitivity corrected and tighter accounting"
+    )
+    needs: ClassVar[str] = "least squares without ridge or intercept; sample level: public number of samples"
+    without_secure_noise: ClassVar[str | None] = "how the gradient on truncated data is rounded has not been bounded"
+    Options: ClassVar[type[StrategyOptions]] = PrivateLassoOptions
+    options: PrivateLassoOptions
+
+    def _make_plan(self) -> Plan:
+        self._check_problem()
+        options, n, d = self.options, self.public.users, self.problem.dimension
+        epsilon, delta = self.privacy.epsilon, self.privacy.delta
+        self._ball, records = self._make_ball(), self._records()
+        rounds = options.rounds or max(1, min(options.max_rounds, int((records * epsilon) ** 0.4)))
+        self._divisor = float(records)
+        self._selections = Selections(n, rounds, options.accounting)
+        each = self._selections.calibrate(epsilon, delta)
+        self._multiplier = 2 / each
+        self._threshold = options.threshold or default_threshold(
+            records, d, rounds, each, options.fourth_moment, options.failure
+        )
+        self._mechanism = ExponentialMechanism(choice_sensitivity(options.l1_radius, self._threshold, records), each)
+        noise = self._mechanism.shortfall(self._ball.count, 0.5) / self._ball.radius
+        signal = gradient_bound(options.l1_radius, self._threshold)
+        return Plan(
+            strategy=self.name,
+            rounds=rounds,
+            cohort=n,
+            users=n,
+            users_needed=1,
+            guarantee=self._promise(),
+            noise=noise,
+            signal=signal,
+            numbers={
+                "l1_radius": options.l1_radius,
+                "truncation": self._threshold,
+                "score_sensitivity": self._mechanism.sensitivity,
+                "choice_epsilon": each,
+            },
+            warnings=self._warnings(noise, signal),
+        )
+
+    def _check_problem(self) -> None:
+        problem = self.problem
+        if isinstance(problem, GeneralisedLinear) and isinstance(problem.family, SquaredFamily):
+            if not problem.ridge and not problem.intercept:
+                return
+            raise BadInput(
+                f"problem.ridge = {problem.ridge:g}, problem.intercept = {problem.intercept}: {self.name} bounds the "
+                "gradient of least squares alone; set ridge = 0 and intercept = false"
+            )
+        raise BadInput(f"problem.kind = {problem.name!r}: {self.name} needs 'squared', or use robust_frank_wolfe")
+
+    def _promise(self) -> Guarantee:
+        by = {"zcdp": "bounded-range choices in zCDP", "paper": "advanced composition of pure choices"}
+        assumptions = ["n is public", "nodes truncate as told, and the server is trusted"]
+        if self.privacy.unit == "sample":
+            assumptions.append("the number of samples is public")
+        return Guarantee(
+            unit=self.privacy.unit,
+            relation="replace_one",
+            epsilon=self._selections.epsilon(self._multiplier, self.privacy.delta),
+            delta=self.privacy.delta,
+            accountant=f"exponential mechanism, {by[self.options.accounting]}",
+            adversary=self.adversary,
+            assumptions=tuple(assumptions),
+            holds=True,
+        )
+
+    def _make_ledger(self) -> RoundLedger:
+        return RoundLedger(self._selections, self._multiplier, self.privacy)
+
+    def _ask(self, index: int) -> Request:
+        by_user = self.privacy.unit == "user"
+        # What a user's row can be at most, and a little more: a clip of the whole row would mix coordinates.
+        longest = gradient_bound(self.options.l1_radius, self._threshold) * self.problem.dimension**0.5 * (1 + 1e-9)
+        computation = Computation(
+            "truncated_regression_gradient" if by_user else "truncated_regression_sum",
+            reduce="sum",
+            clip_norm=longest if by_user else longest * self._records(),
+            parameters={"threshold": self._threshold},
+        )
+        return Request(self._selections.cohort(index), computation)
