@@ -62,6 +62,11 @@ NUMBERS = {
     "sample_batch": "samples a round, expected; the public divisor",
     "runs": "runs, each from the model of the one before",
     "scale": "gradient coordinates well below it count in full",
+    "sparsity": "most entries of the model that are not zero",
+    "level": "features and targets are cut at it",
+    "coordinate_bound": "largest coordinate of a gradient of truncated data, to which it is held",
+    "noise_scale": "scale of the noise of selecting entries and of releasing them",
+    "selection_noise": "about the largest noise among the entries that are selected from",
     "inverse_variance": "of the noise that the truncation is smoothed by",
 }
 """Number of a plan -> what it means."""

@@ -26,6 +26,8 @@ from strategies.results import PrivateResult, RoundRecord
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
+from strategies.sparse_optimisation import SparseOptimisation
+from strategies.sparse_regression import PrivateHardThresholding
 from strategies.winsorized_rotation import WinsorizedRotation
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "OutlierRemovalSGD",
     "Plan",
     "PoissonSampleSGD",
+    "PrivateHardThresholding",
     "PrivateResult",
     "PublicFacts",
     "RecentredClipping",
@@ -54,6 +57,7 @@ __all__ = [
     "RoundRecord",
     "SampleClippedSGD",
     "SmoothedTruncationGD",
+    "SparseOptimisation",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

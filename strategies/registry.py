@@ -17,6 +17,8 @@ from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
+from strategies.sparse_optimisation import SparseOptimisation
+from strategies.sparse_regression import PrivateHardThresholding
 from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
@@ -39,6 +41,8 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         RestartedAveragedClipping,
         PoissonSampleSGD,
         SmoothedTruncationGD,
+        PrivateHardThresholding,
+        SparseOptimisation,
         NonPrivate,
     )
 }

@@ -53,6 +53,8 @@ REFUSED = {
     "smoothed_truncation_gd",
     "poisson_sample_sgd",
     "iterative_mean_sgd",
+    "private_hard_thresholding",
+    "sparse_optimisation",
     "non_private",
 }
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)

@@ -29,6 +29,8 @@ OPTIONS = {
     "averaged_clipping_restarted": {"rounds": 3, "runs": 1},
     "poisson_sample_sgd": {"rounds": 3},
     "smoothed_truncation_gd": {"rounds": 3},
+    "private_hard_thresholding": {"rounds": 3},
+    "sparse_optimisation": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)

@@ -263,6 +263,31 @@ def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: floa
     return sums
 
 
+def _truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
+    """Each user's average gradient, smoothly truncated coordinate by coordinate, in units of ``scale``."""
+    return truncated_samples(problem.user_gradients(x, block), scale, inverse_variance)
+
+
+def _truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
+    """Each user's average gradient on data cut at ``level``, held to ``+-bound`` whatever the problem makes of them."""
+    return np.clip(problem.user_gradients(x, _cut(block, level)), -bound, bound)
+
+
+def _truncated_data_sum(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
+    """The sum of a user's sample gradients on data cut at ``level``, each held to ``+-bound``; NaNs count as zero."""
+    sums = np.zeros((block.users, problem.dimension))
+    for users, part in parts(_cut(block, level), row_bytes=8 * problem.dimension):
+        gradients = np.nan_to_num(problem.sample_gradients(x, part), nan=0.0)
+        sums[users] += weighted_sums(np.clip(gradients, -bound, bound), part.offsets, np.ones(part.samples))
+    return sums
+
+
+def _cut(block: Block, level: float) -> Block:
+    """Features and targets held to ``+-level``."""
+    targets = None if block.targets is None else np.clip(block.targets, -level, level)
+    return Block(np.clip(block.features, -level, level), block.offsets, targets)
+
+
 def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Rows:
     """What each user's model moves in some projected full-batch gradient steps on its own data, from x."""
     with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
@@ -277,5 +302,8 @@ COMPUTATIONS: dict[str, Callable[..., Rows]] = {
     "sample_sum": _sample_sum,
     "clipped_sample_sum": _clipped_sample_sum,
     "truncated_sample_sum": _truncated_sample_sum,
+    "truncated_user_gradient": _truncated_user_gradient,
+    "truncated_data_gradient": _truncated_data_gradient,
+    "truncated_data_sum": _truncated_data_sum,
     "local_update": _local_update,
 }

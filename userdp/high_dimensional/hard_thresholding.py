@@ -190,7 +190,7 @@ def private_hard_thresholding(
     peeling = budget.peeling(2 * bound * budget.learning_rate / (records // rounds))
 
     def gradient(model: Vector, fold: slice) -> Vector:
-        cut, goal = (np.clip(np.nan_to_num(part, nan=0.0), -level, level) for part in (features[fold], targets[fold]))
+        cut, goal = (_cut(part[fold], level) for part in (features, targets))
         return np.asarray(cut.T @ (cut @ model - goal) / len(goal))
 
     first = checked_start(start, dimension, budget.sparsity, length=1.0)
@@ -266,6 +266,11 @@ def checked_start(start: Vector | None, dimension: int, sparsity: int, length: f
     if (norm := float(np.linalg.norm(start))) > length:
         raise BadInput(f"start has l2 norm {norm:g}: must lie in the ball of radius {length:g}")
     return np.asarray(start, dtype=np.float64)
+
+
+def _cut(values: NDArray[np.floating], level: float) -> NDArray[np.float64]:
+    """Values held to ``+-level``, in float64, in which the level is not rounded; NaNs are zero."""
+    return np.clip(np.nan_to_num(values.astype(np.float64), nan=0.0), -level, level)
 
 
 def _shape(features: Rows) -> tuple[int, int]:

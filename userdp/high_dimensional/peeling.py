@@ -31,8 +31,8 @@ class Peeling:
     ``|v_j|`` move by at most lam.
 
     "tight" selects by Gumbel noise. An exponential mechanism at e is ``e^2 / 8``-zCDP (Cesar, Rogers 2021), so the
-    whole costs ``rho = s (lam / b)^2``, which `rho_for` makes (epsilon, delta). Pure epsilons add up to ``3 s lam / b``.
-    The smaller b of the two is taken; for few entries that is the second, which is pure and needs no delta.
+    whole costs ``rho = s (lam / b)^2``, which `rho_for` makes (epsilon, delta). Pure costs are ``3 s lam / b``;
+    the smaller b of the two is taken. For few entries that is the second, which is pure and needs no delta.
 
     "paper" selects by Laplace noise, with ``b = 2 lam sqrt(3 s ln(1/delta)) / epsilon``. By zCDP the whole costs
     ``rho = (5/2) s (lam / b)^2 = (5/24) epsilon^2 / ln(1/delta)``, which is (epsilon, delta)-DP only for
