@@ -27,8 +27,8 @@ class PrivateHardThresholding(SparseRounds):
 
     Users are split into T disjoint folds. In round t the users of fold t send the sum of their average gradients
     ``a (<a, w> - y)``, with features and targets cut at ``+-K``. The server takes a step, and peels: s entries are
-    chosen by noisy size and released with noise, then scaled into the unit l2 ball. A user's average weighs as one record, so
-    user level costs no more than sample level with n records.
+    chosen by noisy size and released with noise, then scaled into the unit l2 ball. A user's average is one record,
+    so user level costs no more than sample level with n records.
 
     *Formal guarantees.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is public.
     For an s-sparse w in the unit ball a truncated gradient's coordinates are at most

@@ -270,14 +270,16 @@ def _truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: f
 
 def _truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
     """Each user's average gradient on data cut at ``level``, held to ``+-bound`` whatever the problem makes of them."""
-    return np.clip(problem.user_gradients(x, _cut(block, level)), -bound, bound)
+    rows = problem.user_gradients(x, _cut(block, level))
+    # What is not finite must stay so, for such a user to be counted and to weigh nothing.
+    return np.clip(np.where(np.isfinite(rows), rows, np.nan), -bound, bound)
 
 
 def _truncated_data_sum(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
-    """The sum of a user's sample gradients on data cut at ``level``, each held to ``+-bound``; NaNs count as zero."""
+    """The sum of a user's sample gradients on data cut at ``level``, each held to ``+-bound``; zero if not finite."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(_cut(block, level), row_bytes=8 * problem.dimension):
-        gradients = np.nan_to_num(problem.sample_gradients(x, part), nan=0.0)
+        gradients, _ = finite_rows(problem.sample_gradients(x, part))
         sums[users] += weighted_sums(np.clip(gradients, -bound, bound), part.offsets, np.ones(part.samples))
     return sums
 
