@@ -94,10 +94,11 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
     left = delta - participations * cost.test_delta
     if left < 0:
         return math.inf
+    # Pure epsilons add up; randomised response attains it, so there is no root to find where nothing is left over.
+    no_gaussian = math.isinf(cost.noise_multiplier) or participations == 0
+    most = participations * cost.test_epsilon if no_gaussian else math.inf
     if left == 0:
-        # Pure epsilons add up, and randomised response attains it: no root to find where nothing is left over.
-        pure = math.isinf(cost.noise_multiplier) or participations == 0
-        return participations * cost.test_epsilon if pure else math.inf
+        return most
     if delta_of(cost, participations, 0.0) <= delta:
         return 0.0
     high = 1.0
@@ -106,7 +107,7 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
         if high > 1e12:  # no sensible mechanism: the noise is nothing next to its sensitivity
             return math.inf
     root = brentq(lambda e: delta_of(cost, participations, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
-    return _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta)
+    return min(most, _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta))
 
 
 @lru_cache(maxsize=1024)
