@@ -67,6 +67,11 @@ NUMBERS = {
     "choice_epsilon": "epsilon of choosing one vertex",
     "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
     "truncation": "features and targets are held to plus or minus this",
+    "sparsity": "most entries of the model that are not zero",
+    "level": "features and targets are cut at it",
+    "coordinate_bound": "largest coordinate of a gradient of truncated data, to which it is held",
+    "noise_scale": "scale of the noise of selecting entries and of releasing them",
+    "selection_noise": "about the largest noise among the entries that are selected from",
     "inverse_variance": "of the noise that the truncation is smoothed by",
 }
 """Number of a plan -> what it means."""

@@ -29,6 +29,8 @@ from strategies.robust_frank_wolfe import RobustFrankWolfe
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
+from strategies.sparse_optimisation import SparseOptimisation
+from strategies.sparse_regression import PrivateHardThresholding
 from strategies.winsorized_rotation import WinsorizedRotation
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "OutlierRemovalSGD",
     "Plan",
     "PoissonSampleSGD",
+    "PrivateHardThresholding",
     "PrivateLasso",
     "PrivateResult",
     "PublicFacts",
@@ -59,6 +62,7 @@ __all__ = [
     "RoundRecord",
     "SampleClippedSGD",
     "SmoothedTruncationGD",
+    "SparseOptimisation",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

@@ -19,6 +19,8 @@ from strategies.robust_frank_wolfe import RobustFrankWolfe
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
+from strategies.sparse_optimisation import SparseOptimisation
+from strategies.sparse_regression import PrivateHardThresholding
 from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
@@ -43,6 +45,8 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         SmoothedTruncationGD,
         RobustFrankWolfe,
         PrivateLasso,
+        PrivateHardThresholding,
+        SparseOptimisation,
         NonPrivate,
     )
 }

@@ -6,7 +6,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from strategies.replies import Gathered
 from userdp.errors import BadInput
 from userdp.high_dimensional.frank_wolfe import L1Ball, step_size

@@ -149,6 +149,18 @@ def test_joint_accounting_of_test_and_release_needs_less_noise_than_adding_epsil
     assert calibrate_noise(1.0, 1e-6, 1) < joint < added
 
 
+@pytest.mark.parametrize("participations", [1, 4])
+def test_epsilon_where_the_tests_use_up_delta_is_the_sum_of_theirs(participations):
+    """A mechanism that is (epsilon, delta)-DP and no more, met once: its own epsilon, at its own delta."""
+    cost = Cost(test_epsilon=0.7, test_delta=2.0**-20)
+    assert epsilon_of(cost, participations, participations * 2.0**-20) == pytest.approx(0.7 * participations, rel=1e-15)
+    # Less delta promises nothing; a little more costs hardly less.
+    assert epsilon_of(cost, participations, participations * 2.0**-20 * (1 - 1e-9)) == math.inf
+    more = epsilon_of(cost, participations, participations * 2.0**-20 * (1 + 1e-6))
+    assert 0.7 * participations * (1 - 1e-6) < more <= 0.7 * participations
+    assert epsilon_of(Cost(1.0, 0.7, 2.0**-20), participations, participations * 2.0**-20) == math.inf
+
+
 def test_the_extremes_cost_everything_or_nothing():
     assert epsilon_of(Cost(), 5, 1e-6) == 0
     assert epsilon_of(Cost(noise_multiplier=1.0), 0, 1e-6) == 0

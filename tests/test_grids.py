@@ -19,11 +19,13 @@ from strategies import (
     LocalizedRobustSGD,
     NonPrivate,
     PoissonSampleSGD,
+    PrivateHardThresholding,
     RestartedAveragedClipping,
     RobustFrankWolfe,
     RobustRounds,
     SampleClippedSGD,
     SmoothedTruncationGD,
+    SparseOptimisation,
 )
 from strategies.protocol import SharedArray, model_record, read_answer, train_content
 from userdp.computations import Computation
@@ -45,6 +47,8 @@ METHODS = {
     "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
     "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
     "robust_frank_wolfe": (RobustFrankWolfe, {"rounds": 3, "scale": 2.0}),
+    "private_hard_thresholding": (PrivateHardThresholding, {"rounds": 3, "sparsity": 2}),
+    "sparse_optimisation": (SparseOptimisation, {"rounds": 3, "sparsity": 2}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

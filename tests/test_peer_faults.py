@@ -58,6 +58,8 @@ OPTIONS = {
     "sample_clipped_sgd": {"rounds": 3},
     "iterative_mean_sgd": {"rounds": 3},
     "robust_frank_wolfe": {"rounds": 3},
+    "private_hard_thresholding": {"rounds": 3, "sparsity": 2, "level": 20.0},
+    "sparse_optimisation": {"rounds": 3, "sparsity": 2},
     **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
 """What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""
@@ -68,8 +70,14 @@ PRIVATE = [name for name in STRATEGIES if name not in ("non_private", "private_l
 """Of any loss; least squares over an l1 ball meets these faults in its own tests."""
 SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].family == "sample-level"]
 """Where samples weigh the same, not users."""
-BY_SAMPLES = {"sample_clipped_sgd", "iterative_mean_sgd", "poisson_sample_sgd", "smoothed_truncation_gd"}
-"""Where samples that are not finite are dropped one by one."""
+BY_SAMPLES = {
+    "sample_clipped_sgd",
+    "iterative_mean_sgd",
+    "poisson_sample_sgd",
+    "smoothed_truncation_gd",
+    "sparse_optimisation",
+}
+"""Where what is not finite is dropped sample by sample, or before users are counted."""
 every_strategy = pytest.mark.parametrize("name", PRIVATE)
 every_drop_in = pytest.mark.parametrize("kind", DROP_INS)
 
@@ -366,6 +374,7 @@ def test_flower_noise_is_rounded_to_single_precision(name):
     moved = models[np.any(models != 0, axis=1)]
     assert len(moved)
     # The edge of the domain is a round number, and so is zero, where no vertex of a ball has moved a coordinate.
+    # The edge of the domain is a round number, and so is what a sparse model leaves out.
     inside = (np.abs(moved) < 50.0) & (moved != 0)
     assert np.mean(moved[inside] == moved[inside].astype(np.float32)) < 0.01
 

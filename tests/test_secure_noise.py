@@ -55,6 +55,8 @@ REFUSED = {
     "private_lasso",
     "poisson_sample_sgd",
     "iterative_mean_sgd",
+    "private_hard_thresholding",
+    "sparse_optimisation",
     "non_private",
 }
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)

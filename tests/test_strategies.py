@@ -31,6 +31,8 @@ OPTIONS = {
     "smoothed_truncation_gd": {"rounds": 3},
     "robust_frank_wolfe": {"rounds": 3},
     "private_lasso": {"rounds": 3},
+    "private_hard_thresholding": {"rounds": 3},
+    "sparse_optimisation": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
 PROBLEMS = {"private_lasso": Squared(2, 10.0, 2.0, low=-1.0, high=1.0)}

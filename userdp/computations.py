@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from userdp import truncated_computations as truncated
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.estimators.smoothed_truncation import truncated_samples
-from userdp.high_dimensional.lasso import truncated_gradients
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.partition import Partition
 from userdp.problems.base import Problem, Vector
-from userdp.problems.segments import parts, weighted_sums
 from userdp.randomness import seed_sequence
 from userdp.sampling.coins import SampleCoins
 from userdp.sparse_rows import Rows, clip_sparse_rows, dense, finite_sparse_rows, scaled_rows
@@ -283,33 +281,6 @@ def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_n
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
-def _truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Dense:
-    """Each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
-    sums = np.zeros((block.users, problem.dimension))
-    for users, part in parts(block, row_bytes=8 * problem.dimension):
-        values = truncated_samples(dense(problem.sample_gradients(x, part)), scale, inverse_variance)
-        sums[users] += weighted_sums(values, part.offsets, np.ones(part.samples))
-    return sums
-
-
-def _truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Dense:
-    """Each user's MEAN gradient, smoothly truncated coordinate by coordinate, in units of ``scale``."""
-    gradients = dense(problem.user_gradients(x, block))
-    truncated = truncated_samples(gradients, scale, inverse_variance)
-    truncated[~np.isfinite(gradients).all(axis=1)] = np.nan  # counted, and made zero, by whoever asked
-    return truncated
-
-
-def _truncated_regression_gradient(problem: Problem, x: Vector, block: Block, threshold: float) -> Dense:
-    """Each user's mean gradient of ``(<a, x> - y)^2``, features and targets held to ``+-threshold``."""
-    return truncated_gradients(x, block, threshold)
-
-
-def _truncated_regression_sum(problem: Problem, x: Vector, block: Block, threshold: float) -> Dense:
-    """The same, summed over a user's samples."""
-    return truncated_gradients(x, block, threshold) * block.sizes[:, None]
-
-
 def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Dense:
     """What each user's model moves in some projected full-batch gradient steps on its own data, from x."""
     with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
@@ -323,9 +294,11 @@ COMPUTATIONS: dict[str, Callable[..., Rows]] = {
     "user_gradient": _user_gradient,
     "sample_sum": _sample_sum,
     "clipped_sample_sum": _clipped_sample_sum,
-    "truncated_sample_sum": _truncated_sample_sum,
-    "truncated_user_gradient": _truncated_user_gradient,
-    "truncated_regression_gradient": _truncated_regression_gradient,
-    "truncated_regression_sum": _truncated_regression_sum,
+    "truncated_sample_sum": truncated.truncated_sample_sum,
+    "truncated_user_gradient": truncated.truncated_user_gradient,
+    "truncated_regression_gradient": truncated.truncated_regression_gradient,
+    "truncated_regression_sum": truncated.truncated_regression_sum,
+    "truncated_data_gradient": truncated.truncated_data_gradient,
+    "truncated_data_sum": truncated.truncated_data_sum,
     "local_update": _local_update,
 }

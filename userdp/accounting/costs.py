@@ -82,28 +82,32 @@ def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
 def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
     """Smallest epsilon (rounded up) for which ``participations`` participations are (epsilon, delta)-DP.
 
-    Infinite when the test's delta alone exceeds ``delta``; at delta = 0 (pure privacy) also when there is a Gaussian.
+    Infinite when the tests' deltas alone exceed ``delta``, and where they leave nothing of it (as at delta = 0, pure
+    privacy) also when there is a Gaussian.
 
     Raises:
         BadInput: a negative number of participations, or a delta outside [0, 1).
     """
     _check_participations(participations)
-    if delta == 0:
-        # Pure mechanisms add up, and randomised response attains it: no root to find where nothing may be left over.
-        pure = math.isinf(cost.noise_multiplier) and cost.test_delta == 0
-        return participations * cost.test_epsilon if pure or participations == 0 else math.inf
-    _check_delta(delta)
+    if delta != 0:
+        _check_delta(delta)
+    left = delta - participations * cost.test_delta
+    if left < 0:
+        return math.inf
+    # Pure epsilons add up; randomised response attains it, so there is no root to find where nothing is left over.
+    no_gaussian = math.isinf(cost.noise_multiplier) or participations == 0
+    most = participations * cost.test_epsilon if no_gaussian else math.inf
+    if left == 0:
+        return most
     if delta_of(cost, participations, 0.0) <= delta:
         return 0.0
-    if participations * cost.test_delta >= delta:
-        return math.inf
     high = 1.0
     while delta_of(cost, participations, high) > delta:
         high *= 2
         if high > 1e12:  # no sensible mechanism: the noise is nothing next to its sensitivity
             return math.inf
     root = brentq(lambda e: delta_of(cost, participations, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
-    return _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta)
+    return min(most, _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta))
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from userdp.data.populations import (
     student_t_in_place,
     vector_of,
 )
+from userdp.errors import BadInput
 
 _LARGEST_PREDICTOR = 5.0
 """Poisson rates are at most exp(5), about 148."""
@@ -32,17 +33,25 @@ class WithParameter(Population):
         dimension: d, number of features.
         parameter: the true parameter, a scalar or a list; None draws a direction and gives it l2 norm parameter_norm.
         parameter_norm: see ``parameter``.
+        parameter_sparsity: how many random entries of a direction that is drawn are not zero; None for all.
     """
 
     truth_is = "parameter"
     dimension: int
     parameter: float | Sequence[float] | None = None
     parameter_norm: float = 1.0
+    parameter_sparsity: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_number("dimension", self.dimension, 1, strict=False)
         require_number("parameter_norm", self.parameter_norm, 0.0)
+        if self.parameter_sparsity is not None and not 1 <= self.parameter_sparsity <= self.dimension:
+            raise BadInput(
+                f"parameter_sparsity = {self.parameter_sparsity}: must lie between 1 and dimension = {self.dimension}"
+            )
+        if self.parameter_sparsity is not None and self.parameter is not None:
+            raise BadInput("parameter_sparsity is of a direction that is drawn: leave it out where parameter is given")
 
     @property
     def columns(self) -> int:
@@ -59,6 +68,8 @@ class WithParameter(Population):
         if self.parameter is not None:
             return vector_of("parameter", self.parameter, self.dimension)
         direction = rng.normal(size=self.dimension)
+        if self.parameter_sparsity is not None:
+            direction[rng.permutation(self.dimension)[self.parameter_sparsity :]] = 0.0
         return np.asarray(self.parameter_norm * direction / np.linalg.norm(direction), dtype=np.float64)
 
     def predictors(self, features: Noise, truth: Vector, user_noise: Noise, sizes: NDArray[np.int64]) -> Vector:

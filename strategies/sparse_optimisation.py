@@ -1,0 +1,81 @@
+"""Sparse minimiser of any loss with heavy-tailed gradients: smooth truncation, one step a fold, the largest entries."""
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from strategies.sparse_rounds import SparseRounds, SparseRoundsOptions
+from userdp.computations import Computation
+from userdp.estimators.smoothed_truncation import LARGEST
+from userdp.high_dimensional.hard_thresholding import truncation_scale
+from userdp.problems.base import Vector
+
+
+class SparseOptimisationOptions(SparseRoundsOptions):
+    """Settings of `SparseOptimisation`."""
+
+    scale: float | None = Field(
+        None, gt=0, description="k: gradient coordinates well below it count in full; by second_moment if not given."
+    )
+    second_moment: float = Field(
+        1.0, gt=0, description="tau: bound on E of a squared coordinate of a record's gradient, over sparse models."
+    )
+    inverse_variance: float = Field(1.0, gt=0, description="beta of the smoothing noise.")
+    failure: float = Field(0.1, gt=0, lt=1, description="zeta, the chance that the bound behind the scale fails.")
+
+
+class SparseOptimisation(SparseRounds):
+    """Steps along smoothly truncated gradients of fresh users, of which peeling keeps s entries.
+
+    Users are split into T disjoint folds. In round t the users of fold t send the sum of their average gradients, each
+    coordinate smoothly truncated at the scale k. The server takes a step and peels: s entries are chosen by noisy size
+    and released with noise. A user's average counts as one record: averaging makes tails lighter before they are cut.
+
+    *Formal guarantees.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is public.
+    Each coordinate of a record is truncated to ``2 sqrt(2) k / 3``, whatever its data, so replacing it moves
+    each coordinate of the step by at most ``4 sqrt(2) k eta / (3 m)``, m being the public number of records of a fold;
+    `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all rounds together cost no
+    more. Every iterate is released; the server is trusted, nodes truncate as told.
+    """
+
+    name: ClassVar[str] = "sparse_optimisation"
+    summary_line: ClassVar[str] = (
+        "sparse models: smoothly truncated gradients, fresh users a step, largest entries kept"
+    )
+    paper: ClassVar[str] = "Hu, Ni, Xiao, Wang 2022 (Algorithm 5), with less noise; users as records: ours"
+    cost: ClassVar[str] = (
+        "n / T users a round, once each: one gradient, every coordinate truncated, one sum of d numbers a node; "
+        "server O(s d)"
+    )
+    needs: ClassVar[str] = "any loss with a sparse minimiser"
+    without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
+    Options: ClassVar[type[SparseOptimisationOptions]] = SparseOptimisationOptions
+    options: SparseOptimisationOptions
+
+    def _truncate(self) -> tuple[float, dict[str, float | int | str]]:
+        options = self.options
+        self._scale = options.scale or truncation_scale(
+            self._divisor,
+            self.problem.dimension,
+            self._rounds,
+            self._peel(1.0),
+            options.second_moment,
+            options.inverse_variance,
+            options.failure,
+        )
+        return LARGEST * self._scale, {"scale": self._scale, "inverse_variance": options.inverse_variance}
+
+    def _size(self) -> float:
+        return float(self.problem.domain.radius * math.sqrt(self._sparsity))
+
+    def _computation(self) -> Computation:
+        parameters = {"scale": self._scale, "inverse_variance": self.options.inverse_variance}
+        if self.privacy.unit == "sample":
+            return Computation("truncated_sample_sum", reduce="sum", parameters=parameters)
+        # Coordinates are within the bound already: the clip lets the server refuse sums that cannot be.
+        clip_norm = LARGEST * math.sqrt(self.problem.dimension) * (1 + 1e-9)
+        return Computation("truncated_user_gradient", reduce="sum", clip_norm=clip_norm, parameters=parameters)
+
+    def _gradient(self, total: Vector) -> Vector:
+        return total * (self._scale / self._divisor)

@@ -1,0 +1,75 @@
+"""Sparse least squares with heavy tails: data cut at a level, one step a fold of users, the largest entries kept."""
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from strategies.sparse_rounds import SparseRounds, SparseRoundsOptions
+from userdp.computations import Computation
+from userdp.high_dimensional.hard_thresholding import truncated_gradient_bound, truncation_level, unit_ball
+from userdp.problems.base import Vector
+
+
+class HardThresholdingOptions(SparseRoundsOptions):
+    """Settings of `PrivateHardThresholding`."""
+
+    level: float | None = Field(
+        None, gt=0, description="K, at which features and targets are cut; by fourth_moment if not given."
+    )
+    fourth_moment: float = Field(
+        1.0, gt=0, description="M: bound on E (a_j a_k)^2 of features and E y^4 of targets; 3 for standard normal ones."
+    )
+
+
+class PrivateHardThresholding(SparseRounds):
+    """Iterative hard thresholding on truncated data, for a sparse linear model in the unit l2 ball.
+
+    Users are split into T disjoint folds. In round t the users of fold t send the sum of their average gradients
+    ``a (<a, w> - y)``, with features and targets cut at ``+-K``. The server takes a step, and peels: s entries are
+    chosen by noisy size and released with noise, then scaled into the unit l2 ball. A user's average is one record,
+    so user level costs no more than sample level with n records.
+
+    *Formal guarantees.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is public.
+    For an s-sparse w in the unit ball a truncated gradient's coordinates are at most
+    ``B = K^2 (sqrt(s) + 1)``, and so are their mean's. Nodes hold coordinates to B, whatever the loss, so nothing rests
+    on that. Replacing a record moves each coordinate of the step by at most ``2 B eta / m``, m being the public number
+    of records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all
+    rounds together cost no more. Every iterate is released; the server is trusted, nodes truncate as told.
+    """
+
+    name: ClassVar[str] = "private_hard_thresholding"
+    summary_line: ClassVar[str] = "sparse least squares: truncated data, fresh users a step, the largest entries kept"
+    paper: ClassVar[str] = "Hu, Ni, Xiao, Wang 2022 (Algorithm 3), with less noise; users as records: ours"
+    cost: ClassVar[str] = "n / T users a round, once each: one gradient, one sum of d numbers a node; server O(s d)"
+    needs: ClassVar[str] = "least squares with a sparse model in the unit ball (other losses: coordinates are clipped)"
+    without_secure_noise: ClassVar[str | None] = "how a sum of truncated gradients is rounded has not been bounded"
+    Options: ClassVar[type[HardThresholdingOptions]] = HardThresholdingOptions
+    options: HardThresholdingOptions
+
+    def _truncate(self) -> tuple[float, dict[str, float | int | str]]:
+        options = self.options
+        self._level = options.level or truncation_level(
+            self._records(), self.privacy.epsilon, self._sparsity, self._rounds, options.fourth_moment
+        )
+        # Without targets, as in mean estimation: |w_j - z_j| <= 1 + K.
+        regression = truncated_gradient_bound(self._level, self._sparsity)
+        self._bound = regression if self.problem.has_targets else 1 + self._level
+        return self._bound, {"level": self._level, "coordinate_bound": self._bound}
+
+    def _size(self) -> float:
+        return 1.0
+
+    def _computation(self) -> Computation:
+        parameters = {"level": self._level, "bound": self._bound}
+        if self.privacy.unit == "sample":
+            return Computation("truncated_data_sum", reduce="sum", parameters=parameters)
+        # Coordinates are within the bound already: the clip lets the server refuse sums that cannot be.
+        clip_norm = self._bound * math.sqrt(self.problem.dimension) * (1 + 1e-9)
+        return Computation("truncated_data_gradient", reduce="sum", clip_norm=clip_norm, parameters=parameters)
+
+    def _gradient(self, total: Vector) -> Vector:
+        return total / self._divisor
+
+    def _settle(self, x: Vector) -> Vector:
+        return super()._settle(unit_ball(x))
