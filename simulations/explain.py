@@ -63,6 +63,12 @@ NUMBERS = {
     "runs": "runs, each from the model of the one before",
     "scale": "gradient coordinates well below it count in full",
     "inverse_variance": "of the noise that the truncation is smoothed by",
+    "regularisation": "weight of the squared distance from the start, half of which is added to the loss",
+    "l1_sensitivity": "most that one user can move what is released (l1 norm)",
+    "solver_distance": "how far the last step can be from the exact minimiser (l2 norm)",
+    "sparsity": "certified bound on the non-zero entries of a sample's gradient; the dimension if there is none",
+    "gradient_norm": "certified bound on a gradient (l2 norm)",
+    "records": "n, users or samples, whichever are protected; the public divisor",
 }
 """Number of a plan -> what it means."""
 

@@ -17,6 +17,7 @@ from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
+from strategies.output_perturbation import SparseOutputPerturbation
 from strategies.plan import Plan, PublicFacts
 from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.protocol import model_record, model_vector
@@ -54,6 +55,7 @@ __all__ = [
     "RoundRecord",
     "SampleClippedSGD",
     "SmoothedTruncationGD",
+    "SparseOutputPerturbation",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

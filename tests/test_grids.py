@@ -23,6 +23,7 @@ from strategies import (
     RobustRounds,
     SampleClippedSGD,
     SmoothedTruncationGD,
+    SparseOutputPerturbation,
 )
 from strategies.protocol import SharedArray, model_record, read_answer, train_content
 from userdp.computations import Computation
@@ -43,6 +44,7 @@ METHODS = {
     "averaged_clipping_restarted": (RestartedAveragedClipping, {"rounds": 4, "runs": 2}),
     "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
     "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
+    "output_perturbation": (SparseOutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

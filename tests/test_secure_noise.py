@@ -51,6 +51,7 @@ REFUSED = {
     "averaged_clipping",
     "averaged_clipping_restarted",
     "smoothed_truncation_gd",
+    "output_perturbation",
     "poisson_sample_sgd",
     "iterative_mean_sgd",
     "non_private",

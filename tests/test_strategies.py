@@ -29,6 +29,7 @@ OPTIONS = {
     "averaged_clipping_restarted": {"rounds": 3, "runs": 1},
     "poisson_sample_sgd": {"rounds": 3},
     "smoothed_truncation_gd": {"rounds": 3},
+    "output_perturbation": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
@@ -63,7 +64,7 @@ def test_a_plan_is_plain_values_that_json_takes(name):
 
 @each_strategy
 def test_an_unknown_option_is_refused_with_those_there_are(name):
-    with pytest.raises(BadInput, match=r"strategy.lerning_rate = 1: .*; options are .*learning_rate"):
+    with pytest.raises(BadInput, match=r"strategy.lerning_rate = 1: .*; options are .*max_missing"):
         method_of(name, lerning_rate=1)
 
 

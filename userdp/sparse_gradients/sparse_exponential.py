@@ -9,8 +9,8 @@ dimensions, or at a coarse tau.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 
 Vector = NDArray[np.float64]
+
+MOST_STEPS = 1024
+"""Finest net that is looked at: tau of a 32nd of the radius."""
 
 LARGEST_NET = 10**6
 """Candidates that are still enumerated."""
@@ -33,30 +36,35 @@ Risk = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """From models (M, d) to their empirical risks (M,)."""
 
 
-def lattice_count(dimension: int, most: int) -> list[int]:
-    """For m = 0..most, how many integer vectors of that dimension have a squared l2 norm of at most m.
+def lattice_counts(dimension: int, most: int = MOST_STEPS) -> NDArray[np.float64]:
+    """(most + 1,): for m = 0..most, how many integer vectors of that dimension have squared l2 norms of at most m.
 
-    Counts by squared norm are the coefficients of ``(1 + 2 q + 2 q^4 + 2 q^9 + ...)^dimension``, exact here.
+    Counts by squared norm are the coefficients of ``(1 + 2 q + 2 q^4 + 2 q^9 + ...)^dimension``. Exact below 2^53;
+    what is larger may be given too small, but no smaller than that.
     """
-    power, base, left = [1] + [0] * most, [0] * (most + 1), dimension
-    base[0] = 1
-    for root in range(1, math.isqrt(most) + 1):
-        base[root * root] = 2
+    base = np.zeros(most + 1)
+    base[np.arange(1, math.isqrt(most) + 1) ** 2] = 2.0
+    base[0] = 1.0
+    power = np.zeros(most + 1)
+    power[0] = 1.0
+    left = dimension
     while left:
         if left & 1:
             power = _product(power, base)
-        base = _product(base, base)
-        left >>= 1
-    return np.cumsum(np.array(power, dtype=object)).tolist()
+        base, left = _product(base, base), left >> 1
+    return np.asarray(np.cumsum(power))
 
 
-def _product(one: list[int], other: list[int]) -> list[int]:
-    """The product of two power series, cut off at their common length."""
-    result = np.zeros(len(one), dtype=object)
-    for shift, factor in enumerate(one):
-        if factor:
-            result[shift:] += factor * np.array(other[: len(one) - shift], dtype=object)
-    return result.tolist()
+def _product(one: Vector, other: Vector) -> Vector:
+    """The product of two power series, cut off at their common length; capped, so that nothing overflows."""
+    return np.minimum(np.convolve(one, other)[: len(one)], 2.0**60)
+
+
+@lru_cache(maxsize=64)
+def enumerable(dimension: int) -> NDArray[np.float64]:
+    """(K,): the numbers of candidates for steps = 0..K - 1, of those nets that are enumerated."""
+    counts = lattice_counts(dimension)
+    return counts[counts <= min(LARGEST_NET, LARGEST_ENTRIES // dimension)]
 
 
 def lattice_points(dimension: int, squared_norm: int) -> NDArray[np.int8]:
@@ -65,13 +73,10 @@ def lattice_points(dimension: int, squared_norm: int) -> NDArray[np.int8]:
     Raises:
         BadInput: there are more than are enumerated.
     """
-    if dimension < 1 or not 0 <= squared_norm <= 127**2:
-        raise BadInput(f"dimension = {dimension}, squared norm = {squared_norm}: must be at least 1, from 0 to 16129")
-    count = lattice_count(dimension, squared_norm)[-1]
-    if count > LARGEST_NET or count * dimension > LARGEST_ENTRIES:
+    if dimension < 1 or not 0 <= squared_norm < len(enumerable(dimension)):
         raise BadInput(
-            f"the net would have {count:.3g} candidates in {dimension} dimensions, more than are enumerated "
-            f"({LARGEST_NET:g}): use fewer dimensions or a coarser net"
+            f"dimension = {dimension}, squared norm = {squared_norm}: there must be a dimension, and at most "
+            f"{LARGEST_NET:g} lattice points are enumerated; use fewer dimensions or a coarser net"
         )
     points, left = np.zeros((1, 0), dtype=np.int8), np.array([squared_norm])
     side = math.isqrt(squared_norm)
@@ -132,7 +137,7 @@ class SparseExponential:
                 f"records = {self.records}, sparsity = {self.sparsity}, dimension = {self.dimension}: there must be a "
                 "record, and a sparsity between 1 and the dimension"
             )
-        if not (self.steps >= 1 and feasible(self.dimension, self.steps)):
+        if not 1 <= self.steps < len(enumerable(self.dimension)):
             raise BadInput(
                 f"steps = {self.steps}: must be at least 1, and small enough for at most {LARGEST_NET:g} candidates "
                 f"in {self.dimension} dimensions"
@@ -155,10 +160,8 @@ class SparseExponential:
         Raises:
             BadInput: a number out of range, or not even the coarsest net can be enumerated.
         """
-        choices, steps = [cls(records, dimension, sparsity, gradient_norm, radius, epsilon, 1, spread)], 2
-        while feasible(dimension, steps):
-            choices.append(cls(records, dimension, sparsity, gradient_norm, radius, epsilon, steps, spread))
-            steps += 1 if steps < _FINE else steps // _FINE
+        coarsest = cls(records, dimension, sparsity, gradient_norm, radius, epsilon, 1, spread)
+        choices = [replace(coarsest, steps=steps) for steps in range(1, len(enumerable(dimension)))]
         return min(choices, key=lambda choice: choice.excess_bound(failure))
 
     @property
@@ -175,7 +178,7 @@ class SparseExponential:
     @cached_property
     def candidates(self) -> int:
         """How many there are."""
-        return lattice_count(self.dimension, self.steps)[-1]
+        return int(enumerable(self.dimension)[self.steps])
 
     def excess_bound(self, failure: float) -> float:
         """``L sqrt(s) tau + (2 B / (epsilon n)) (ln candidates + ln(1/failure))``.
@@ -191,12 +194,13 @@ class SparseExponential:
 
     def net(self) -> NDArray[np.float64]:
         """(M, d): the candidates."""
-        return lattice_points(self.dimension, self.steps) * self.tau
+        return np.asarray(lattice_points(self.dimension, self.steps) * self.tau, dtype=np.float64)
 
     def scores(self, risk: Risk) -> Vector:
         """(M,): minus the candidates' risks in units of the sensitivity, in the order of `net`."""
         points = lattice_points(self.dimension, self.steps)
-        blocks = [risk(points[start : start + _BLOCK] * self.tau) for start in range(0, len(points), _BLOCK)]
+        starts = range(0, len(points), _BLOCK)
+        blocks = [risk(np.asarray(points[start : start + _BLOCK] * self.tau, dtype=np.float64)) for start in starts]
         risks = np.concatenate(blocks)
         if risks.shape != (len(points),) or not np.isfinite(risks).all():
             raise BadInput("a risk is no finite number for each candidate")
@@ -209,16 +213,4 @@ class SparseExponential:
             BadInput: the risk of a candidate is not a finite number.
         """
         chosen = int(noise.choose(self.scores(risk)[None, :], self.epsilon)[0])
-        return np.asarray(lattice_points(self.dimension, self.steps)[chosen] * self.tau)
-
-
-_FINE = 64
-"""Nets are compared at every number of steps up to here, then at ever wider ones."""
-
-
-def feasible(dimension: int, steps: int) -> bool:
-    """Whether the net of that many steps is enumerated."""
-    if dimension < 1 or steps > 127**2:
-        return False
-    count = lattice_count(dimension, steps)[-1]
-    return count <= LARGEST_NET and count * dimension <= LARGEST_ENTRIES
+        return np.asarray(lattice_points(self.dimension, self.steps)[chosen] * self.tau, dtype=np.float64)

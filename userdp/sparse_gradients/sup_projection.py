@@ -30,8 +30,8 @@ def sup_project_box(point: Vector, low: ArrayLike, high: ArrayLike) -> Vector:
 def sup_project_ball(point: Vector, center: Vector | float, radius: float, order: float) -> Vector:
     """A point of ``{x : ||x - center||_p <= radius}`` nearest to ``point`` (d,) in the sup norm, any p >= 1.
 
-    *Proof.* Let ``v = point - center``. A point x within t of ``point`` has ``|x_j - center_j| >= (|v_j| - t)_+`` for each
-    j. So no point of the ball lies within t unless the l_p norm of these numbers, ``soft(v, t)``, is at most
+    *Proof.* Let ``v = point - center``. A point x within t of ``point`` has ``|x_j - center_j| >= (|v_j| - t)_+`` for
+    each j. So no point of the ball lies within t unless the l_p norm of these numbers, ``soft(v, t)``, is at most
     ``radius``; and then ``center + soft(v, t)`` does. The answer takes the smallest such t, rounded up.
 
     Args:
