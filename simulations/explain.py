@@ -73,6 +73,12 @@ NUMBERS = {
     "noise_scale": "scale of the noise of selecting entries and of releasing them",
     "selection_noise": "about the largest noise among the entries that are selected from",
     "inverse_variance": "of the noise that the truncation is smoothed by",
+    "regularisation": "weight of the squared distance from the start, half of which is added to the loss",
+    "l1_sensitivity": "most that one user can move what is released (l1 norm)",
+    "solver_distance": "how far the last step can be from the exact minimiser (l2 norm)",
+    "sparsity": "certified bound on the non-zero entries of a sample's gradient; the dimension if there is none",
+    "gradient_norm": "certified bound on a gradient (l2 norm)",
+    "records": "n, users or samples, whichever are protected; the public divisor",
 }
 """Number of a plan -> what it means."""
 

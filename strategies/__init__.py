@@ -18,6 +18,7 @@ from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.options import StrategyOptions
 from strategies.outlier_removal import OutlierRemovalSGD
+from strategies.output_perturbation import SparseOutputPerturbation
 from strategies.plan import Plan, PublicFacts
 from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.private_lasso import PrivateLasso
@@ -63,6 +64,7 @@ __all__ = [
     "SampleClippedSGD",
     "SmoothedTruncationGD",
     "SparseOptimisation",
+    "SparseOutputPerturbation",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

@@ -12,6 +12,7 @@ from strategies.local_dp import LocalDPSGD
 from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
+from strategies.output_perturbation import SparseOutputPerturbation
 from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.private_lasso import PrivateLasso
 from strategies.recentred import RecentredClipping
@@ -47,6 +48,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         PrivateLasso,
         PrivateHardThresholding,
         SparseOptimisation,
+        SparseOutputPerturbation,
         NonPrivate,
     )
 }

@@ -26,6 +26,7 @@ from strategies import (
     SampleClippedSGD,
     SmoothedTruncationGD,
     SparseOptimisation,
+    SparseOutputPerturbation,
 )
 from strategies.protocol import SharedArray, model_record, read_answer, train_content
 from userdp.computations import Computation
@@ -49,6 +50,7 @@ METHODS = {
     "robust_frank_wolfe": (RobustFrankWolfe, {"rounds": 3, "scale": 2.0}),
     "private_hard_thresholding": (PrivateHardThresholding, {"rounds": 3, "sparsity": 2}),
     "sparse_optimisation": (SparseOptimisation, {"rounds": 3, "sparsity": 2}),
+    "output_perturbation": (SparseOutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

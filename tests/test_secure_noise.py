@@ -53,6 +53,7 @@ REFUSED = {
     "smoothed_truncation_gd",
     "robust_frank_wolfe",
     "private_lasso",
+    "output_perturbation",
     "poisson_sample_sgd",
     "iterative_mean_sgd",
     "private_hard_thresholding",

@@ -33,6 +33,7 @@ OPTIONS = {
     "private_lasso": {"rounds": 3},
     "private_hard_thresholding": {"rounds": 3},
     "sparse_optimisation": {"rounds": 3},
+    "output_perturbation": {"rounds": 3},
     "non_private": {"rounds": 3},
 }
 PROBLEMS = {"private_lasso": Squared(2, 10.0, 2.0, low=-1.0, high=1.0)}
@@ -71,7 +72,7 @@ def test_a_plan_is_plain_values_that_json_takes(name):
 
 @each_strategy
 def test_an_unknown_option_is_refused_with_those_there_are(name):
-    with pytest.raises(BadInput, match=r"strategy.lerning_rate = 1: .*; options are .*learning_rate"):
+    with pytest.raises(BadInput, match=r"strategy.lerning_rate = 1: .*; options are .*max_missing"):
         method_of(name, lerning_rate=1)
 
 

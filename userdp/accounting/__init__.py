@@ -9,7 +9,15 @@ from userdp.accounting.composition import (
 )
 from userdp.accounting.costs import ACCOUNTANT, Cost, calibrate_noise, calibrate_steps, delta_of, epsilon_of
 from userdp.accounting.guarantee import Guarantee, NoiseKind, Privacy, Relation, Unit
-from userdp.accounting.ledger import AnyLedger, Ledger, LedgerState, RoundLedger, RoundLedgerState, Scheme
+from userdp.accounting.ledger import (
+    AnyLedger,
+    Ledger,
+    LedgerState,
+    ReleaseLedger,
+    RoundLedger,
+    RoundLedgerState,
+    Scheme,
+)
 
 __all__ = [
     "ACCOUNTANT",
@@ -21,6 +29,7 @@ __all__ = [
     "NoiseKind",
     "Privacy",
     "Relation",
+    "ReleaseLedger",
     "RoundLedger",
     "RoundLedgerState",
     "Scheme",

@@ -114,6 +114,34 @@ class Ledger:
         self._participated = counts.copy()
 
 
+class ReleaseLedger(Ledger):
+    """Counts the rounds in which users take part in ONE mechanism, whose release comes at the end.
+
+    *Formal guarantees.* Unit and relation: those of ``cost``, which is that of the release. Rounds that release nothing
+    cost nothing against whoever sees releases alone; the release is charged from the first round on, before it is made.
+    A round more than planned is refused.
+
+    Args:
+        users: n, public.
+        cost: of the release.
+        rounds: rounds of the mechanism.
+        privacy: the budget.
+
+    Raises:
+        BadInput: no users, no round, or a release that exceeds the budget.
+    """
+
+    def __init__(self, users: int, cost: Cost, rounds: int, privacy: Privacy) -> None:
+        super().__init__(users, cost, 1, privacy)
+        if rounds < 1:
+            raise BadInput(f"rounds = {rounds}: there must be at least one")
+        self.participations = rounds
+
+    def epsilon(self) -> float:
+        """Epsilon spent so far, at the budget's delta."""
+        return epsilon_of(self.cost, min(1, self.most_participations), self.privacy.delta)
+
+
 class RoundLedgerState(TypedDict):
     """What a checkpoint keeps: rounds charged so far, and the plan they were counted against."""
 

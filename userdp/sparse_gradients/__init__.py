@@ -1,0 +1,1 @@
+"""Private optimisation with sparse gradients (Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024), on arrays."""
