@@ -1,0 +1,1 @@
+"""Optimisation with sparse gradients (Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024)."""
