@@ -63,6 +63,11 @@ NUMBERS = {
     "runs": "runs, each from the model of the one before",
     "scale": "gradient coordinates well below it count in full",
     "inverse_variance": "of the noise that the truncation is smoothed by",
+    "sparsity": "non-zero entries of a sample's gradient, at most",
+    "typical_rounds": "three runs in four have more rounds than this",
+    "mean_cohort": "users a round, on average",
+    "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
+    "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
 }
 """Number of a plan -> what it means."""
 

@@ -26,6 +26,7 @@ from strategies.results import PrivateResult, RoundRecord
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
+from strategies.stopped_sgd import StoppedSGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "RoundRecord",
     "SampleClippedSGD",
     "SmoothedTruncationGD",
+    "StoppedSGD",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

@@ -17,6 +17,7 @@ from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
+from strategies.stopped_sgd import StoppedSGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
@@ -39,6 +40,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         RestartedAveragedClipping,
         PoissonSampleSGD,
         SmoothedTruncationGD,
+        StoppedSGD,
         NonPrivate,
     )
 }

@@ -53,6 +53,7 @@ REFUSED = {
     "smoothed_truncation_gd",
     "poisson_sample_sgd",
     "iterative_mean_sgd",
+    "stopped_sgd",
     "non_private",
 }
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)

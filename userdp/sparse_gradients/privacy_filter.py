@@ -1,5 +1,7 @@
-"""A privacy filter: a budget for steps whose number and costs are chosen on the way (Whitehouse, Ramdas, Rogers, Wu
-2023, Theorem 1)."""
+"""A privacy filter: a budget for steps whose number and costs are chosen on the way.
+
+Whitehouse, Ramdas, Rogers, Wu 2023 (Theorem 1).
+"""
 
 import math
 

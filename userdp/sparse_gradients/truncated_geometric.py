@@ -1,5 +1,6 @@
-"""The truncated geometric law, which draws how many records one step looks at (Ghazi, Guzman, Kamath, Kumar,
-Manurangsi 2024, Definition 5.1).
+"""The truncated geometric law, which draws how many records one step looks at.
+
+Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Definition 5.1).
 
 >>> from userdp.sparse_gradients.truncated_geometric import TruncatedGeometric
 >>> TruncatedGeometric(2).chances.round(4).tolist()
