@@ -213,8 +213,8 @@ class StoppedSGD(UserLevelStrategy):
         if noise >= norm:
             warnings.append(
                 f"the error bound of this run, {noise / norm:.3g} L D, is no better than the L D that an untrained "
-                f"model can be off by (L = {norm:.3g}, D the distance from the start to the minimiser): it takes far more "
-                "users, or another strategy, such as dp_fed_sgd"
+                f"model can be off by (L = {norm:.3g}, D the distance from the start to the minimiser): it takes many "
+                "more users, or another strategy, such as dp_fed_sgd"
             )
         if rounds < self._length:
             warnings.append(
@@ -249,15 +249,18 @@ class StoppedSGD(UserLevelStrategy):
         return Request(self._rounds.cohort(index), computation)
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+        following = self.problem.domain.project(x - self._rate * self._estimate(index, gathered))
+        return following, self._output(index, x, following)
+
+    def _estimate(self, index: int, gathered: Gathered) -> Vector:
+        """The private gradient estimate of round ``index``."""
         draw, users = self._rounds.draw(index), self._rounds.cohort(index)
         # Clipped again: the sensitivity must not rest on what other nodes say that they have clipped.
         rows = clip_rows(gathered.values, self._oracle.largest_norm)
         batch, single = rows[np.searchsorted(users, draw.batch)], rows[np.searchsorted(users, draw.single)]
         chance = float(self._rounds.budget.levels.chances[draw.level])
-        estimate = bias_reduced_gradient(batch, single, chance, self._oracle, self._noise(index))
         self.facts = {"level": float(draw.level), "cohort": float(len(users))}
-        following = self.problem.domain.project(x - self._rate * estimate)
-        return following, self._output(index, x, following)
+        return bias_reduced_gradient(batch, single, chance, self._oracle, self._noise(index))
 
     def _output(self, index: int, x: Vector, following: Vector) -> Vector:
         """The model after round ``index``: the average of the iterates, or one of them once it is reached."""

@@ -23,6 +23,7 @@ from strategies import (
     RobustRounds,
     SampleClippedSGD,
     SmoothedTruncationGD,
+    StoppedSGD,
 )
 from strategies.protocol import SharedArray, model_record, read_answer, train_content
 from userdp.computations import Computation
@@ -48,6 +49,7 @@ METHODS = {
         LocalizedRobustSGD,
         {"radius": 4.0, "batch": 60, "phases": 2, "learning_rate": 0.1, "phase_base": 2.0},
     ),
+    "stopped_sgd": (StoppedSGD, {"oracle_share": 1.0}),
     "non_private": (NonPrivate, {"rounds": 5}),
 }
 pytestmark = [
