@@ -67,7 +67,7 @@ NUMBERS = {
     "choice_epsilon": "epsilon of choosing one vertex",
     "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
     "truncation": "features and targets are held to plus or minus this",
-    "sparsity": "most entries of the model that are not zero",
+    "model_sparsity": "most entries of the model that are not zero",
     "level": "features and targets are cut at it",
     "coordinate_bound": "largest coordinate of a gradient of truncated data, to which it is held",
     "noise_scale": "scale of the noise of selecting entries and of releasing them",
@@ -76,9 +76,13 @@ NUMBERS = {
     "regularisation": "weight of the squared distance from the start, half of which is added to the loss",
     "l1_sensitivity": "most that one user can move what is released (l1 norm)",
     "solver_distance": "how far the last step can be from the exact minimiser (l2 norm)",
-    "sparsity": "certified bound on the non-zero entries of a sample's gradient; the dimension if there is none",
     "gradient_norm": "certified bound on a gradient (l2 norm)",
     "records": "n, users or samples, whichever are protected; the public divisor",
+    "sparsity": "non-zero entries of a sample's gradient, at most",
+    "typical_rounds": "three runs in four have more rounds than this",
+    "mean_cohort": "users a round, on average",
+    "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
+    "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
 }
 """Number of a plan -> what it means."""
 

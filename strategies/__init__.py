@@ -32,6 +32,7 @@ from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
 from strategies.sparse_optimisation import SparseOptimisation
 from strategies.sparse_regression import PrivateHardThresholding
+from strategies.stopped_sgd import StoppedSGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "SmoothedTruncationGD",
     "SparseOptimisation",
     "SparseOutputPerturbation",
+    "StoppedSGD",
     "StrategyOptions",
     "UserLevelStrategy",
     "WinsorizedRotation",

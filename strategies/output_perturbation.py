@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.base import StrategyOptions, UserLevelStrategy
+from strategies.base import UserLevelStrategy
+from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Guarantee, ReleaseLedger, epsilon_of

@@ -22,6 +22,7 @@ from strategies.sample_clipped import SampleClippedSGD
 from strategies.smoothed_truncation import SmoothedTruncationGD
 from strategies.sparse_optimisation import SparseOptimisation
 from strategies.sparse_regression import PrivateHardThresholding
+from strategies.stopped_sgd import StoppedSGD
 from strategies.winsorized_rotation import WinsorizedRotation
 
 STRATEGIES: dict[str, type[UserLevelStrategy]] = {
@@ -49,6 +50,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         PrivateHardThresholding,
         SparseOptimisation,
         SparseOutputPerturbation,
+        StoppedSGD,
         NonPrivate,
     )
 }

@@ -89,7 +89,7 @@ class SparseRounds(UserLevelStrategy):
             noise=self._noise_norm(),
             signal=self._size(),
             numbers={
-                "sparsity": self._sparsity,
+                "model_sparsity": self._sparsity,
                 **numbers,
                 "learning_rate": self._rate,
                 "sup_sensitivity_of_a_step": self._peeling.sensitivity,

@@ -58,6 +58,7 @@ REFUSED = {
     "iterative_mean_sgd",
     "private_hard_thresholding",
     "sparse_optimisation",
+    "stopped_sgd",
     "non_private",
 }
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)

@@ -1,5 +1,6 @@
 """The Laplace mechanism."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,11 @@ class LaplaceMechanism:
     def scale(self) -> float:
         """Of the noise, in units of the value."""
         return self.sensitivity / self.epsilon
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of each coordinate's noise, in units of the value."""
+        return math.sqrt(2) * self.scale
 
     @property
     def cost(self) -> Cost:

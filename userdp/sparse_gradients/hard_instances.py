@@ -1,0 +1,104 @@
+"""Data on which no private mean of sparse vectors can be good, from the proofs of the lower bounds.
+
+Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemmas 4.3, A.1 and A.3). One vector that all records repeat is an EASY
+instance for a projection (its error falls like 1/n); blocks of different vectors show the true rate.
+"""
+
+import math
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from userdp.errors import BadInput
+
+_MOST_CANDIDATES = 200_000
+"""Supports that `greedy_packing` looks at, at most."""
+
+
+def block_data(
+    records: int, dimension: int, sparsity: int, blocks: int, norm: float, rng: np.random.Generator
+) -> csr_array:
+    """Records in blocks: all of a block equal one vector, and no two blocks share a coordinate.
+
+    Args:
+        records: n.
+        dimension: d, at least ``blocks * sparsity``.
+        sparsity: s, entries of size ``norm / sqrt(s)`` and of either sign.
+        blocks: K, each of ``n // K`` records; what is left over is zero.
+        norm: L, l2 norm of the records, > 0.
+        rng: draws supports and signs.
+
+    Returns:
+        (n, d) sparse matrix.
+
+    Raises:
+        BadInput: a number below one, or blocks that do not fit.
+    """
+    if min(records, dimension, sparsity, blocks) < 1 or not 0 < norm < math.inf:
+        raise BadInput(
+            f"records = {records}, dimension = {dimension}, sparsity = {sparsity}, blocks = {blocks}, norm = {norm}: "
+            "each must be positive"
+        )
+    if blocks > records or blocks * sparsity > dimension:
+        raise BadInput(
+            f"blocks = {blocks}: {records} records and {dimension} coordinates hold at most "
+            f"{min(records, dimension // sparsity)} blocks of {sparsity} coordinates"
+        )
+    supports = rng.permutation(dimension)[: blocks * sparsity].reshape(blocks, sparsity)
+    signs = rng.choice([-1.0, 1.0], (blocks, sparsity))
+    of_row = np.repeat(np.arange(blocks), records // blocks)
+    filled = len(of_row) * sparsity
+    offsets = np.minimum(np.arange(records + 1) * sparsity, filled)
+    values = norm / math.sqrt(sparsity) * signs[of_row].ravel()
+    return csr_array((values, supports[of_row].ravel(), offsets), shape=(records, dimension))
+
+
+def hardest_blocks(records: int, dimension: int, sparsity: int, epsilon: float, delta: float) -> int:
+    """K, up to a constant, for which `block_data` is hardest: so many that noise just hides a block.
+
+    ``epsilon n / (s ln d)`` for pure privacy (delta = 0), ``epsilon n / sqrt(s ln(d) ln(1 / delta))`` otherwise; at
+    least 1, and no more than fit.
+
+    Raises:
+        BadInput: fewer than 2 coordinates, an epsilon that is not positive, or a delta outside [0, 1).
+    """
+    if dimension < 2 or not 0 < epsilon < math.inf or not 0 <= delta < 1:
+        raise BadInput(f"dimension = {dimension}, epsilon = {epsilon}, delta = {delta}: out of range")
+    spread = sparsity * math.log(dimension)
+    if delta > 0:
+        spread = math.sqrt(spread * math.log(1 / delta))
+    most = min(records, dimension // sparsity)
+    return max(1, min(most, round(epsilon * records / spread)))
+
+
+def greedy_packing(dimension: int, sparsity: int) -> NDArray[np.float64]:
+    """Unit vectors with s entries ``1 / sqrt(s)`` whose pairwise l2 distances are at least ``1 / sqrt(2)``.
+
+    Takes each support in turn and drops all that differ from it in at most ``s / 2`` entries (Lemma A.1), so there are
+    at least ``(d / s - 1 / 2)^(s / 2)`` vectors for ``s <= d / 2``.
+
+    Args:
+        dimension: d.
+        sparsity: s, from 1 to d.
+
+    Returns:
+        (P, d).
+
+    Raises:
+        BadInput: s outside 1..d, or more than 200,000 supports.
+    """
+    if not 1 <= sparsity <= dimension or math.comb(dimension, sparsity) > _MOST_CANDIDATES:
+        raise BadInput(
+            f"dimension = {dimension}, sparsity = {sparsity}: there must be from 1 to {_MOST_CANDIDATES} supports"
+        )
+    supports = np.array(list(combinations(range(dimension), sparsity)))
+    candidates = np.zeros((len(supports), dimension))
+    np.put_along_axis(candidates, supports, 1.0, axis=1)
+    kept = []
+    while len(candidates):
+        kept.append(candidates[0])
+        differing = 2 * (sparsity - candidates @ candidates[0])
+        candidates = candidates[differing > sparsity / 2]
+    return np.array(kept) / math.sqrt(sparsity)
