@@ -19,6 +19,7 @@ from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.plan import Plan, PublicFacts
 from strategies.poisson_sample_sgd import PoissonSampleSGD
+from strategies.projected_sgd import ProjectedSGD
 from strategies.protocol import model_record, model_vector
 from strategies.recentred import RecentredClipping
 from strategies.registry import STRATEGIES
@@ -47,6 +48,7 @@ __all__ = [
     "Plan",
     "PoissonSampleSGD",
     "PrivateResult",
+    "ProjectedSGD",
     "PublicFacts",
     "RecentredClipping",
     "RestartedAveragedClipping",

@@ -13,6 +13,7 @@ from strategies.localized import LocalizedRobustSGD
 from strategies.localized_clipping import LocalizedClipping
 from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.poisson_sample_sgd import PoissonSampleSGD
+from strategies.projected_sgd import ProjectedSGD
 from strategies.recentred import RecentredClipping
 from strategies.robust_rounds import RobustRounds
 from strategies.sample_clipped import SampleClippedSGD
@@ -30,6 +31,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         OutlierRemovalSGD,
         WinsorizedRotation,
         DPFedSGD,
+        ProjectedSGD,
         DPFedAvg,
         AdaptiveClipping,
         DPFTRL,
