@@ -22,6 +22,7 @@ from strategies.output_perturbation import SparseOutputPerturbation
 from strategies.plan import Plan, PublicFacts
 from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.private_lasso import PrivateLasso
+from strategies.projected_sgd import ProjectedSGD
 from strategies.protocol import model_record, model_vector
 from strategies.recentred import RecentredClipping
 from strategies.registry import STRATEGIES
@@ -56,6 +57,7 @@ __all__ = [
     "PrivateHardThresholding",
     "PrivateLasso",
     "PrivateResult",
+    "ProjectedSGD",
     "PublicFacts",
     "RecentredClipping",
     "RestartedAveragedClipping",

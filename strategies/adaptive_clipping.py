@@ -99,7 +99,7 @@ class AdaptiveClipping(ClippedRounds):
             "clip_high": self._high,
             "quantile": self.options.quantile,
             "count_noise": self._count_noise,
-            "sum_multiplier": self._mechanism.noise_multiplier,
+            "sum_multiplier": self._sum_multiplier(),
         }
 
     # A round -------------------------------------------------------------------------------------------------------

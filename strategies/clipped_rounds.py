@@ -11,7 +11,7 @@ from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
 from strategies.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.computations import Computation
-from userdp.mechanisms import GaussianMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.problems.base import Vector
 from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches, Sampler, check_batch
 
@@ -83,16 +83,14 @@ class ClippedRounds(UserLevelStrategy):
     def _make_plan(self) -> Plan:
         options, n, p = self.options, self.public.users, self.problem.dimension
         cohort = options.cohort or n
-        self._sampler = make_sampler(
-            options.sampling, n, cohort, options.rounds, self.seed, secret=self.privacy.noise == "secure"
-        )
+        self._sampler = self._make_sampler(cohort)
         self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         self._clip = options.clip_norm
         self._mechanism = self._mechanism_for(self._clip)
         rate = options.learning_rate or (0.1 if options.server_optimiser == "adam" else self._default_rate())
         self._optimiser = ServerOptimiser(options, rate, p)
         guarantee = self._sampler.guarantee(self._multiplier, self.privacy.delta, self.adversary, (self.trust,))
-        noise = self._mechanism.standard_deviation * math.sqrt(p)
+        noise = self._expected_noise()
         warnings = []
         if noise >= self._clip:
             warnings.append(
@@ -105,7 +103,6 @@ class ClippedRounds(UserLevelStrategy):
             "sampling": options.sampling,
             "learning_rate": rate,
             "noise_multiplier": self._multiplier,
-            "l2_sensitivity": self._mechanism.l2_sensitivity,
             "noise_deviation": self._mechanism.standard_deviation,
         }
         return Plan(
@@ -117,15 +114,31 @@ class ClippedRounds(UserLevelStrategy):
             guarantee=guarantee,
             noise=noise,
             signal=self._clip,
-            numbers=numbers | sampler_numbers(self._sampler, guarantee) | self._more_numbers(),
+            numbers=numbers | self._sensitivity() | sampler_numbers(self._sampler, guarantee) | self._more_numbers(),
             warnings=tuple(warnings),
         )
+
+    def _make_sampler(self, cohort: int) -> Sampler:
+        """Who takes part, and what it costs."""
+        options = self.options
+        secret = self.privacy.noise == "secure"
+        return make_sampler(options.sampling, self.public.users, cohort, options.rounds, self.seed, secret=secret)
+
+    def _expected_noise(self) -> float:
+        """l2 norm that the noise of one round's gradient is expected to have."""
+        return self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+
+    def _sensitivity(self) -> dict[str, float | int | str]:
+        """The sensitivity of one round's mean, by the name of its norm."""
+        if isinstance(self._mechanism, LaplaceMechanism):
+            return {"l1_sensitivity": self._mechanism.sensitivity}
+        return {"l2_sensitivity": self._mechanism.l2_sensitivity}
 
     def _more_numbers(self) -> dict[str, float | int | str]:
         """Numbers of the plan beyond those that all have."""
         return {}
 
-    def _mechanism_for(self, clip: float) -> GaussianMechanism:
+    def _mechanism_for(self, clip: float) -> GaussianMechanism | LaplaceMechanism:
         """Of the mean of one cohort's vectors of norm at most ``clip``."""
         sensitivity = self._sampler.sensitivity_factor * clip / self._sampler.expected_batch
         return GaussianMechanism(sensitivity, self._sum_multiplier())

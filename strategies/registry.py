@@ -15,6 +15,7 @@ from strategies.outlier_removal import OutlierRemovalSGD
 from strategies.output_perturbation import SparseOutputPerturbation
 from strategies.poisson_sample_sgd import PoissonSampleSGD
 from strategies.private_lasso import PrivateLasso
+from strategies.projected_sgd import ProjectedSGD
 from strategies.recentred import RecentredClipping
 from strategies.robust_frank_wolfe import RobustFrankWolfe
 from strategies.robust_rounds import RobustRounds
@@ -36,6 +37,7 @@ STRATEGIES: dict[str, type[UserLevelStrategy]] = {
         OutlierRemovalSGD,
         WinsorizedRotation,
         DPFedSGD,
+        ProjectedSGD,
         DPFedAvg,
         AdaptiveClipping,
         DPFTRL,

@@ -20,6 +20,7 @@ from strategies import (
     NonPrivate,
     PoissonSampleSGD,
     PrivateHardThresholding,
+    ProjectedSGD,
     RestartedAveragedClipping,
     RobustFrankWolfe,
     RobustRounds,
@@ -42,6 +43,7 @@ PAIR = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
 FACTS = {"min_samples": 1, "max_samples": 40, "samples": 2500}
 METHODS = {
     "dp_fed_sgd": (DPFedSGD, {"rounds": 4, "cohort": 90}),
+    "projected_sgd": (ProjectedSGD, {"rounds": 4, "cohort": 90, "sparsity": 2}),
     "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 3, "clip_norm": 1.0}),
     "iterative_mean_sgd": (IterativeMeanSGD, {"rounds": 2, "clip_norm": 1.0}),
     "averaged_clipping": (AveragedClipping, {"rounds": 4, "batch": 600}),

@@ -63,6 +63,7 @@ REFUSED = {
 }
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)
 OPTIONS = {
+    "projected_sgd": {"rounds": 2, "sparsity": 2},
     "winsorized_rotation": {"rounds": 2, "clip_norm": 3.0, "deviation": 1.0},
     "sample_clipped_sgd": {"rounds": 2, "learning_rate": 1e-4},  # else noise fills the domain
 }

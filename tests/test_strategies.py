@@ -23,6 +23,7 @@ OPTIONS = {
     "robust_rounds": {"radius": 1.0, "rounds": 2},
     "outlier_removal": {"rounds": 2},
     "dp_fed_sgd": {"rounds": 3},
+    "projected_sgd": {"rounds": 3, "sparsity": 2},
     "sample_clipped_sgd": {"rounds": 3},
     "iterative_mean_sgd": {"rounds": 3},
     "averaged_clipping": {"rounds": 3},

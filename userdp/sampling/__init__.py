@@ -3,7 +3,7 @@
 from userdp.sampling.base import Sampler
 from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
-from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, check_batch
+from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, LaplaceBatches, check_batch
 from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
 from userdp.sampling.samples import PoissonSamples
 from userdp.sampling.weighted import WeightedBatches, WeightedSlots
@@ -14,6 +14,7 @@ __all__ = [
     "CyclicBatches",
     "DisjointBatches",
     "FixedSizeBatches",
+    "LaplaceBatches",
     "PoissonBatches",
     "PoissonSamples",
     "Sampler",

@@ -1,5 +1,6 @@
 """Batches that share nobody within an epoch: parallel composition, no amplification."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +11,9 @@ from userdp.accounting import AnyLedger, Cost, Ledger, Privacy, Relation, calibr
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler
+
+_MARGIN = 1e-12
+"""Relative; so that accounting what was calibrated never exceeds the budget by rounding."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class DisjointBatches(Sampler):
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """That of the most participations any user can have had after ``rounds`` rounds."""
         participations = -(-self._counted(rounds) // self.rounds_per_epoch)
-        return epsilon_of(Cost(noise_multiplier=noise_multiplier), participations, delta)
+        return epsilon_of(self._cost(noise_multiplier), participations, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
         """For ``epochs`` participations."""
@@ -86,7 +90,11 @@ class DisjointBatches(Sampler):
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
         """One that counts participations, user by user."""
-        return Ledger(self.users, Cost(noise_multiplier=noise_multiplier), self.epochs, privacy)
+        return Ledger(self.users, self._cost(noise_multiplier), self.epochs, privacy)
+
+    def _cost(self, noise_multiplier: float) -> Cost:
+        """Of one participation."""
+        return Cost(noise_multiplier=noise_multiplier)
 
 
 class CyclicBatches(DisjointBatches):
@@ -103,6 +111,29 @@ class CyclicBatches(DisjointBatches):
 
     def _partition(self, epoch: int) -> int:
         return 0
+
+
+class LaplaceBatches(DisjointBatches):
+    """Disjoint batches whose sums get Laplace noise, for pure privacy (delta = 0).
+
+    *Formal guarantees.* Noise multipliers are here the scale of the noise over the l1 sensitivity, so one participation
+    is (1 / multiplier)-DP; over the run a user's participations add up. Otherwise those of `DisjointBatches`.
+    """
+
+    accountant: ClassVar[str] = "Laplace mechanism, epsilon added up over participations"
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """For ``epochs`` participations at delta = 0.
+
+        Raises:
+            BadInput: an epsilon that is not positive, or another delta.
+        """
+        if not 0 < epsilon < math.inf or delta != 0:
+            raise BadInput(f"epsilon = {epsilon}, delta = {delta}: pure privacy has a positive epsilon and delta = 0")
+        return self.epochs / epsilon * (1 + _MARGIN)
+
+    def _cost(self, noise_multiplier: float) -> Cost:
+        return Cost(test_epsilon=1 / noise_multiplier)
 
 
 def check_batch(batch: int, users: int) -> None:

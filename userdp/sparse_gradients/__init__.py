@@ -13,6 +13,7 @@ from userdp.sparse_gradients.bias_reduction import (
 )
 from userdp.sparse_gradients.boosting import SelectionBudget, private_select
 from userdp.sparse_gradients.hard_instances import block_data, greedy_packing, hardest_blocks
+from userdp.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation
 from userdp.sparse_gradients.privacy_filter import PrivacyFilter
 from userdp.sparse_gradients.projection_mechanism import (
     ProjectionMechanism,
@@ -30,6 +31,7 @@ from userdp.sparse_gradients.recovery import (
     least_measurements,
     stretch_bound,
 )
+from userdp.sparse_gradients.sparse_exponential import SparseExponential
 from userdp.sparse_gradients.stopped_sgd import (
     StepBudget,
     StoppedRun,
@@ -37,16 +39,20 @@ from userdp.sparse_gradients.stopped_sgd import (
     stationary_rate,
     typical_length,
 )
+from userdp.sparse_gradients.sup_projection import sup_project_ball, sup_project_box
 from userdp.sparse_gradients.truncated_geometric import TruncatedGeometric
 
 __all__ = [
+    "ConvexRisk",
     "Draw",
     "ExactMean",
     "MeanOracle",
+    "OutputPerturbation",
     "PrivacyFilter",
     "ProjectedMean",
     "ProjectionMechanism",
     "SelectionBudget",
+    "SparseExponential",
     "SparseRecovery",
     "SparseVectors",
     "StepBudget",
@@ -70,5 +76,7 @@ __all__ = [
     "second_moment_bound",
     "stationary_rate",
     "stretch_bound",
+    "sup_project_ball",
+    "sup_project_box",
     "typical_length",
 ]

@@ -132,7 +132,7 @@ class ProjectionMechanism:
         ):
             if value not in known:
                 raise BadInput(f"{name} = {value!r}: must be {' or '.join(map(repr, known))}")
-        _ = self.mechanism
+        _ = self.mechanism  # a calibration that cannot be is refused here
 
     @property
     def mechanism(self) -> LaplaceMechanism | GaussianMechanism:
@@ -226,7 +226,8 @@ def classical_multiplier(epsilon: float, delta: float) -> float:
     """
     if not 0 < epsilon <= 1:
         raise BadInput(
-            f"epsilon = {epsilon}: the classical calibration is proven for 0 < epsilon <= 1; use calibration = 'analytic'"
+            f"epsilon = {epsilon}: the classical calibration is proven for 0 < epsilon <= 1; use calibration = "
+            "'analytic'"
         )
     if not 0 < delta < 1:
         raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")

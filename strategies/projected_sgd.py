@@ -1,0 +1,112 @@
+"""Gradient descent on a noisy mean of users' gradients that is projected on where means of sparse gradients lie."""
+
+import math
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from strategies.fed_sgd import DPFedSGD, DPFedSGDOptions
+from strategies.options import StrategyOptions
+from userdp.computations import Computation
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.problems.base import Vector
+from userdp.sampling import LaplaceBatches, Sampler
+from userdp.sparse_gradients import SparseVectors, expected_error
+
+
+class ProjectedSGDOptions(DPFedSGDOptions):
+    """Settings of `ProjectedSGD`."""
+
+    clip_norm: float = Field(
+        1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
+    )
+    sparsity: int | None = Field(
+        None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
+    )
+    projection: Literal["l1l2", "l1", "none"] = Field(
+        "l1l2",
+        description="What the noisy mean is projected on: the l1 ball of radius L sqrt(s), within the l2 ball of "
+        "radius L (l1l2) or not (l1); none: noise as it is, to compare with.",
+    )
+
+
+class ProjectedSGD(DPFedSGD):
+    """Clipped mean of user gradients plus noise, projected on the means that sparse gradients can have, every round.
+
+    With s-sparse gradients of samples, of l2 norm at most L, a user's average gradient lies in the l1 ball of radius
+    ``L sqrt(s)`` and in the l2 ball of radius L, however many samples it averages. Each user is clipped to both, so the
+    true mean of a cohort lies there too. Projecting the noisy mean never takes it further from any point there, and
+    leaves an error of at most ``sqrt(2 L sqrt(s) ||noise||_inf)``, in which the dimension counts by its logarithm. A
+    loss whose gradients are not that sparse is biased by the l1 clip, and protected all the same.
+
+    *Formal guarantees.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson). With
+    delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and their accounting are
+    those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so replacing a user moves the
+    mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round purely private, a user's
+    rounds add up, and disjoint cohorts compose in parallel. The projection sees only what is noisy already. Every
+    iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an answer
+    larger than clipped users can add up to, in either norm, is refused.
+    """
+
+    name: ClassVar[str] = "projected_sgd"
+    summary_line: ClassVar[str] = "noisy mean of user gradients, projected on what sparse gradients can average to"
+    family: ClassVar[str] = "sparse gradients"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d + d log d)"
+    paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 1), every round"
+    needs: ClassVar[str] = "sparse gradients of samples (one_hot losses are certified)"
+    pure: ClassVar[bool] = True
+    Options: ClassVar[type[StrategyOptions]] = ProjectedSGDOptions
+    options: ProjectedSGDOptions
+
+    def _make_sampler(self, cohort: int) -> Sampler:
+        sampler = super()._make_sampler(cohort)
+        if self.privacy.delta > 0:
+            return sampler
+        if self.options.sampling != "disjoint":
+            raise BadInput(
+                f"strategy.sampling = {self.options.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
+                "'disjoint' cohorts only"
+            )
+        return LaplaceBatches(sampler.users, cohort, -(-self.options.rounds // (sampler.users // cohort)), self.seed)
+
+    def _mechanism_for(self, clip: float) -> GaussianMechanism | LaplaceMechanism:
+        self._members = SparseVectors(self._sparsity(), clip)
+        if self.privacy.delta > 0:
+            return super()._mechanism_for(clip)
+        sensitivity = self._sampler.sensitivity_factor * self._members.l1_norm / self._sampler.expected_batch
+        return LaplaceMechanism(sensitivity, 1 / self._multiplier)
+
+    def _sparsity(self) -> int:
+        """The s that rows are clipped for.
+
+        Raises:
+            BadInput: it is neither set nor certified, or exceeds the dimension.
+        """
+        s, dimension = self.options.sparsity or self.problem.certificate.sparsity, self.problem.dimension
+        if s is None:
+            raise BadInput(
+                f"strategy.sparsity is not set, and {self.problem.name} certifies none: set it to the most non-zeros "
+                "that a sample's gradient can have, or use dp_fed_sgd"
+            )
+        if s > dimension:
+            raise BadInput(f"strategy.sparsity = {s}: must be at most the dimension {dimension}")
+        return s
+
+    def _computation(self) -> Computation:
+        l1_norm = self._members.l1_norm
+        return Computation("user_gradient", reduce="sum", clip_norm=self._clip, l1_norm=l1_norm)
+
+    def _gradient(self, released: Vector) -> Vector:
+        if self.options.projection == "none":
+            return released
+        return self._members.project(released, self.options.projection)
+
+    def _expected_noise(self) -> float:
+        if self.options.projection == "none":
+            return super()._expected_noise()
+        return expected_error(self._mechanism, self._members, self.problem.dimension, self.options.projection)
+
+    def _more_numbers(self) -> dict[str, float | int | str]:
+        raw = self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        return {"sparsity": self._members.sparsity, "l1_clip_norm": self._members.l1_norm, "noise_before": raw}
