@@ -570,14 +570,16 @@ def test_a_round_at_a_million_columns_takes_memory_for_models_and_entries_alone(
 # Configurations -------------------------------------------------------------------------------------------------------
 
 
-def config_of(problem, **data):
-    population = {"population": "sparse_regression", "dimension": 500, "nonzeros": 5, "skew": 1.0, **data}
+SPARSE = {"population": "sparse_regression", "dimension": 500, "nonzeros": 5, "skew": 1.0}
+
+
+def config_of(problem, population=SPARSE, **data):
     return parse_config(
         {
             "name": "sparse",
             "problem": problem,
-            "data": {"kind": "synthetic", "users": 60, "test_users": 10, "samples_per_user": 4, **population},
-            "strategy": {"name": "dp_fed_sgd", "rounds": 2},
+            "data": {"kind": "synthetic", "users": 60, "test_users": 10, "samples_per_user": 4, **population, **data},
+            "strategy": {"kind": "dp_fed_sgd", "rounds": 2},
             "privacy": {"epsilon": 5.0, "delta": 1e-4},
             "engine": {"kind": "local"},
         }
@@ -599,7 +601,7 @@ def test_configurations_that_mix_sparse_and_dense_are_refused():
     with pytest.raises(BadInput, match="needs dense samples, and the data's are sparse: use sparse_logistic"):
         build_problem(config_of({"kind": "logistic"}))
     with pytest.raises(BadInput, match="needs sparse samples, and the data's are dense"):
-        build_problem(config_of({"kind": "sparse_logistic"}, population="logistic_regression", dimension=3))
+        build_problem(config_of({"kind": "sparse_logistic"}, {"population": "logistic_regression", "dimension": 3}))
 
 
 def test_synthetic_sparse_samples_have_their_norm_law_and_rates():
