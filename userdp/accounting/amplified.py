@@ -116,6 +116,8 @@ def calibrate_amplified(price: Callable[[float], float], epsilon: float, delta: 
 def _plain(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
     if not 0 < rate <= 1:
         raise BadInput(f"rate = {rate}: the share of users a round must lie in (0, 1]")
+    if delta == 0:
+        raise BadInput("delta = 0: Gaussian noise promises no pure privacy, use a delta such as 1e-6")
     return epsilon_of(Cost(noise_multiplier=noise_multiplier), rounds, delta)
 
 
