@@ -81,17 +81,15 @@ class ProjectedSGD(DPFedSGD):
         """The s that rows are clipped for.
 
         Raises:
-            BadInput: it is neither set nor certified, or exceeds the dimension.
+            BadInput: it is neither set nor certified.
         """
-        s, dimension = self.options.sparsity or self.problem.certificate.sparsity, self.problem.dimension
+        s = self.options.sparsity or self.problem.certificate.sparsity
         if s is None:
             raise BadInput(
                 f"strategy.sparsity is not set, and {self.problem.name} certifies none: set it to the most non-zeros "
                 "that a sample's gradient can have, or use dp_fed_sgd"
             )
-        if s > dimension:
-            raise BadInput(f"strategy.sparsity = {s}: must be at most the dimension {dimension}")
-        return s
+        return min(s, self.problem.dimension)
 
     def _computation(self) -> Computation:
         l1_norm = self._members.l1_norm

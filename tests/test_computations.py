@@ -120,7 +120,8 @@ def test_an_unknown_computation_is_refused_by_name():
     with pytest.raises(
         BadInput,
         match="computation 'hessian' is unknown; there are clipped_sample_sum, local_update, sample_sum, "
-        "truncated_data_gradient, truncated_data_sum, truncated_sample_sum, truncated_user_gradient, user_gradient",
+        "truncated_data_gradient, truncated_data_sum, truncated_regression_gradient, truncated_regression_sum, "
+        "truncated_sample_sum, truncated_user_gradient, user_gradient",
     ):
         Computation("hessian")(Quadratic(1, 1.0, 1.0), np.zeros(1), block)
 

@@ -60,6 +60,7 @@ OPTIONS = {
     "robust_frank_wolfe": {"rounds": 3},
     "private_hard_thresholding": {"rounds": 3, "sparsity": 2, "level": 20.0},
     "sparse_optimisation": {"rounds": 3, "sparsity": 2},
+    "projected_sgd": {"rounds": 3, "sparsity": 2},
     **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
 """What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""
@@ -70,14 +71,8 @@ PRIVATE = [name for name in STRATEGIES if name not in ("non_private", "private_l
 """Of any loss; least squares over an l1 ball meets these faults in its own tests."""
 SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].family == "sample-level"]
 """Where samples weigh the same, not users."""
-BY_SAMPLES = {
-    "sample_clipped_sgd",
-    "iterative_mean_sgd",
-    "poisson_sample_sgd",
-    "smoothed_truncation_gd",
-    "sparse_optimisation",
-}
-"""Where what is not finite is dropped sample by sample, or before users are counted."""
+BY_SAMPLES = {"sample_clipped_sgd", "iterative_mean_sgd", "poisson_sample_sgd", "smoothed_truncation_gd"}
+"""Where samples that are not finite are dropped one by one."""
 FAILS_CLOSED = {"output_perturbation"}
 """Where a user that is not finite ends the run."""
 every_strategy = pytest.mark.parametrize("name", PRIVATE)
