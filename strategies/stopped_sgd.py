@@ -260,7 +260,8 @@ class StoppedSGD(UserLevelStrategy):
         rows = clip_rows(gathered.values, self._oracle.largest_norm)
         batch, single = rows[np.searchsorted(users, draw.batch)], rows[np.searchsorted(users, draw.single)]
         chance = float(self._rounds.budget.levels.chances[draw.level])
-        self.facts = {"level": float(draw.level), "cohort": float(len(users))}
+        # Not how many took part: that would tell whether the single user is in the batch, which the accounting hides.
+        self.facts = {"level": float(draw.level)}
         return bias_reduced_gradient(batch, single, chance, self._oracle, self._noise(index))
 
     def _output(self, index: int, x: Vector, following: Vector) -> Vector:

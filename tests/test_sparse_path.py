@@ -25,7 +25,17 @@ from userdp.node import Answer, Node
 from userdp.partition import Partition
 from userdp.problems import Logistic, SparseLogistic, SparseSquared, Squared
 from userdp.sampling.coins import SampleCoins
-from userdp.sparse_rows import add_rows, compacted, dense, placed_rows, scaled_rows, stacked, summed_rows
+from userdp.sparse_rows import (
+    add_rows,
+    compacted,
+    dense,
+    part_of,
+    placed_rows,
+    scaled_rows,
+    sparse_rows,
+    stacked,
+    summed_rows,
+)
 
 D = 12
 seeds = st.integers(0, 10**6)
@@ -338,6 +348,15 @@ def test_a_users_row_has_the_norms_of_a_sample_and_does_not_depend_on_its_neighb
     np.testing.assert_array_equal(np.concatenate(alone), rows)
 
 
+def test_a_sum_of_many_samples_in_one_column_does_not_depend_on_whether_other_rows_are_in_order():
+    samples = csr_array(np.random.default_rng(0).normal(size=(60, 1)))
+    rows = sparse_rows(
+        np.append(samples.data, [1.0, 1.0]), np.append(samples.indices, [2, 1]), np.arange(63, dtype=np.int32), 3
+    )
+    both, alone = summed_rows(rows, np.array([0, 60, 62])), summed_rows(part_of(rows, 0, 60), np.array([0, 60]))
+    np.testing.assert_array_equal(dense(both)[:1], dense(alone))
+
+
 # Nodes and messages ---------------------------------------------------------------------------------------------------
 
 SIZES = [3, 1, 5, 2, 2, 4]
@@ -444,6 +463,11 @@ MALFORMED = {
     "data_of_objects": ({"data": ["a", "b", "c"]}, "does not follow the protocol"),
     "indptr_beyond": ({"indptr": [0, 2, 9]}, "indptr must rise"),
     "indptr_falls": ({"indptr": [0, 4, 3]}, "indptr must not fall"),
+    "indptr_falls_by_more_than_integers_hold": ({"indptr": [0, 2**62 + 1, -(2**62) - 1, 3]}, "indptr must not fall"),
+    "indptr_falls_by_more_than_a_byte_holds": (
+        {"indptr": np.array([0, 100, -56, 3], np.int8)},
+        "indptr must not fall",
+    ),
     "indptr_empty": ({"indptr": np.empty(0, np.int32)}, "indptr must rise"),
     "no_columns": ({"columns": 0}, "in 0 columns"),
     "too_many_columns": ({"columns": 2**40}, "columns"),

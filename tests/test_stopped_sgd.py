@@ -442,6 +442,14 @@ def test_a_round_is_the_estimate_of_its_draw():
     np.testing.assert_allclose(following, np.clip(x - 0.01 * estimate, -2, 2))
 
 
+def test_records_of_rounds_do_not_tell_whether_the_single_user_is_in_the_batch():
+    method = method_for(clip_norm=10.0, learning_rate=0.01, seed=1)
+    draws = [method._rounds.draw(index) for index in range(method.plan.rounds)]
+    assert {bool(np.isin(draw.single, draw.batch)[0]) for draw in draws} == {True, False}
+    for record, draw in zip(run(method, federation_of(np.zeros((USERS, 2)))).rounds, draws, strict=True):
+        assert record.facts == {"level": draw.level}
+
+
 def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
     method = method_for()
     scheme = method._rounds

@@ -36,7 +36,7 @@ def require_canonical(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray
     stored = len(indices)
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != stored or len(data) != stored:
         raise BadInput(f"{what} are no valid csr_array: indptr must rise from 0 to the number of entries")
-    if np.any(np.diff(indptr) < 0):
+    if np.any(indptr[1:] < indptr[:-1]):  # differences of integers could wrap round
         raise BadInput(f"{what} are no valid csr_array: indptr must not fall")
     if stored and (indices.min() < 0 or indices.max() >= columns):
         raise BadInput(f"{what} are no valid csr_array: a column lies outside 0..{columns - 1}")
@@ -133,6 +133,8 @@ def summed_rows(rows: Sparse, offsets: NDArray[np.int64]) -> Sparse:
     """
     joined = csr_array((rows.data, rows.indices, rows.indptr[offsets]), shape=(len(offsets) - 1, rows.shape[1]))
     sums = joined.copy()  # of features' own indices: what follows works in place
+    # Else whether ALL rows are in order decides on sorting, which may swap equal columns: rows would hang together.
+    sums.has_sorted_indices = False
     sums.sum_duplicates()
     return sums
 
