@@ -137,9 +137,9 @@ class ReleaseLedger(Ledger):
             raise BadInput(f"rounds = {rounds}: there must be at least one")
         self.participations = rounds
 
-    def epsilon(self) -> float:
-        """Epsilon spent so far, at the budget's delta."""
-        return epsilon_of(self.cost, min(1, self.most_participations), self.privacy.delta)
+    def spent(self) -> Callable[[], float]:
+        """What `epsilon` is NOW: that of the release, from the first round on."""
+        return partial(epsilon_of, self.cost, min(1, self.most_participations), self.privacy.delta)
 
 
 class RoundLedgerState(TypedDict):
