@@ -124,7 +124,7 @@ def test_numbers_that_are_not_declared_or_do_not_fit_are_refused(kind):
         make(kind, Quadratic(5, 1.0, 1.0), 100, rounds=101)
     with pytest.raises(BadInput, match=r"strategy.sparsity = 0"):
         make(kind, Quadratic(5, 1.0, 1.0), 100, sparsity=0)
-    assert make(kind, Quadratic(5, 1.0, 1.0), 100, sparsity=50).plan.numbers["sparsity"] == 5
+    assert make(kind, Quadratic(5, 1.0, 1.0), 100, sparsity=50).plan.numbers["model_sparsity"] == 5
 
 
 # --- Honest plans ----------------------------------------------------------------------------------------------------
