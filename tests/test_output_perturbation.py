@@ -403,6 +403,7 @@ def test_the_strategy_is_the_algorithm_and_releases_its_end_alone(delta, unit):
     assert result.guarantee.unit == unit
     assert result.guarantee.delta == delta
     assert result.guarantee.epsilon == pytest.approx(4.0)
+    assert [record.spent_epsilon for record in result.rounds] == [result.guarantee.epsilon] * plan.rounds
     assert isinstance(plan.mechanism, GaussianMechanism if delta else LaplaceMechanism)
 
 
@@ -480,10 +481,12 @@ def test_the_plan_says_who_is_trusted_and_when_the_bound_is_empty():
 def test_a_ledger_of_one_release_counts_rounds_and_charges_once():
     ledger = ReleaseLedger(3, Cost(test_epsilon=0.5), 2, Privacy(0.5, 0.0))
     assert ledger.epsilon() == 0
+    before = ledger.spent()
     ledger.charge(np.arange(3))
-    assert ledger.epsilon() == 0.5
+    assert ledger.epsilon() == ledger.spent()() == 0.5
     ledger.charge(np.arange(3))
-    assert ledger.epsilon() == 0.5
+    assert ledger.epsilon() == ledger.spent()() == 0.5
+    assert before() == 0
     with pytest.raises(RunFailed, match="3 times where 2 are planned"):
         ledger.charge(np.arange(3))
     with pytest.raises(BadInput, match=r"more than privacy\.epsilon"):

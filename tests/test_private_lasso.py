@@ -10,7 +10,7 @@ from helpers import ShuffledGrid, federation_of, final, gathered, make, run
 from scipy import stats
 
 from simulations.config import parse_config
-from simulations.grids import shards
+from simulations.grids import RayGrid, shards
 from simulations.run import run as simulate
 from strategies import PrivateLasso, model_vector
 from userdp.accounting.composition import advanced_composition, rho_for
@@ -247,6 +247,19 @@ def test_the_order_of_answers_and_the_number_of_nodes_do_not_matter():
     alone = final(run(strategy(), federation))
     with ShuffledGrid([Node(PROBLEM, federation, users) for users in shards(100, 7)]) as grid:
         np.testing.assert_allclose(final(strategy().start(grid)), alone, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("unit", ["user", "sample"])
+def test_ray_agrees_with_the_local_grid_bit_for_bit(unit):
+    features, targets, _ = normal_data(100)
+    federation = federation_of(features, [1, 3] * 25, targets)
+    options = {"unit": unit, "facts": {"samples": 100}}
+    expected = final(run(strategy(50, **options), federation, 7))
+    with RayGrid(PROBLEM, federation, shards(50, 7), workers=2) as grid:
+        np.testing.assert_array_equal(final(strategy(50, **options).start(grid)), expected)
+    assert np.any(expected != 0)
 
 
 def test_users_weigh_the_same_however_many_samples_they_hold():

@@ -138,7 +138,7 @@ class ReleaseLedger(Ledger):
         self.participations = rounds
 
     def spent(self) -> Callable[[], float]:
-        """See `Ledger.spent`: the release, from the first round on."""
+        """What `epsilon` is NOW: that of the release, from the first round on."""
         return partial(epsilon_of, self.cost, min(1, self.most_participations), self.privacy.delta)
 
 
