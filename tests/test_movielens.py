@@ -63,6 +63,7 @@ def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_
     assert results["spent_epsilon"].to_numpy() == pytest.approx(4.0, rel=1e-3)
     sample_level = results[results["strategy"].isin(SAMPLE_LEVEL)]
     assert len(sample_level) == 2
+    assert results.drop(sample_level.index)["sample_level_epsilon"].isna().all()
     # A user holds 20 samples: a sample is promised far more than a user.
     assert sample_level["sample_level_epsilon"].between(0, 4.0 / 10, inclusive="neither").all()
     assert (results["non_private"] < results["initial"]).all()
