@@ -17,7 +17,8 @@ from userdp.errors import BadInput, RunFailed
 from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 from userdp.sparse_gradients.bias_reduction import Draw, ExactMean, bias_reduced_gradient
-from userdp.sparse_gradients.boosting import SelectionBudget, private_select
+from userdp.sparse_gradients.boosting import SelectionBudget, boosted_sgd, private_select
+from userdp.sparse_gradients.projection_mechanism import SparseVectors
 from userdp.sparse_gradients.stopped_sgd import (
     StepBudget,
     amplified,
@@ -379,6 +380,80 @@ def test_c16_selection_among_runs_of_randomised_response_is_three_times_as_costl
     high = [gamma * h / (1 - (1 - gamma) * h) for h in (truth, 1 - truth)]
     losses = np.abs(np.log([high[0] / high[1], (1 - high[0]) / (1 - high[1])]))
     assert epsilon < losses.max() <= 3 * epsilon
+
+
+class Listening(SeededNoise):
+    """Noise that keeps what it was added to, its size, and the noisy scores."""
+
+    def __init__(self, seed):
+        super().__init__(generator(seed))
+        self.gaussians, self.exact, self.scales, self.scores = [], [], set(), []
+
+    def gaussian(self, value, deviation):
+        self.gaussians.append((np.linalg.norm(value), deviation))
+        return super().gaussian(value, deviation)
+
+    def laplace(self, value, scale):
+        self.exact.append(float(value))
+        self.scales.add(scale)
+        self.scores.append(float(super().laplace(value, scale)))
+        return self.scores[-1]
+
+
+BOOSTED = SelectionBudget(6.0, 1e-5, 0.3)
+CENTERS = np.linspace(-1, 1, 64)[:, None] * [1.0, 0.0]
+
+
+def boosted(listening, losses, seed=0, **changes):
+    tried = []
+    arguments = {
+        "gradients": lambda x, who: 1e6 * (x - CENTERS[who]),  # far longer than the clip
+        "losses": lambda x: tried.append(x) or losses(x),
+        "start": np.full(2, 0.5),
+        "records": len(CENTERS),
+        "members": SparseVectors(1, 0.7),
+        "loss_range": (1.0, 3.0),
+        "distance": 1.0,
+        "budget": BOOSTED,
+    } | changes
+    return boosted_sgd(**arguments, rng=generator(seed), noise=listening), tried
+
+
+def test_c16_boosted_runs_give_the_lowest_noisy_risk_and_pay_their_shares():
+    steps, members = StepBudget(64, BOOSTED.run_epsilon, BOOSTED.run_delta), SparseVectors(1, 0.7)
+    counts = []
+    for seed in range(8):
+        listening = Listening(seed)
+        found, tried = boosted(listening, lambda x: 1 + ((x - CENTERS) ** 2).sum(axis=1), seed)
+        np.testing.assert_array_equal(found.model, tried[int(np.argmin(listening.scores))])
+        assert found.epsilon <= BOOSTED.run_epsilon
+        assert listening.scales == {2 / 64 / BOOSTED.score_epsilon}
+        assert listening.gaussians
+        for norm, deviation in listening.gaussians:
+            assert norm <= members.norm * (1 + 1e-12)
+            size = 2 * members.norm * steps.noise_multiplier / deviation
+            assert size == pytest.approx(2 ** round(math.log2(size)))
+        counts.append(len(tried))
+    assert max(counts) > min(counts)
+
+
+@pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf, 1e300, -1e300])
+def test_c16_no_record_moves_a_boosted_score_by_more_than_its_share(wild):
+    heard = []
+    for first in (1.0, 3.0, wild):
+        listening = Listening(0)
+        boosted(listening, lambda x, first=first: np.append(np.full(63, 2.0), first))
+        heard.append(listening.exact[0])
+    assert heard[1] - heard[0] == pytest.approx(2 / 64)
+    assert heard[2] in heard[:2]
+
+
+def test_boosted_runs_refuse_ranges_and_losses_that_prove_nothing():
+    for loss_range in ((1.0, 1.0), (0.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(BadInput, match="loss_range"):
+            boosted(Listening(0), lambda x: np.ones(64), loss_range=loss_range)
+    with pytest.raises(BadInput, match="one for each of 64 records"):
+        boosted(Listening(0), lambda x: np.ones(63))
 
 
 # --- The strategy ----------------------------------------------------------------------------------------------------

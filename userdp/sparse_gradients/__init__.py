@@ -11,7 +11,7 @@ from userdp.sparse_gradients.bias_reduction import (
     bias_reduced_gradient,
     second_moment_bound,
 )
-from userdp.sparse_gradients.boosting import SelectionBudget, private_select
+from userdp.sparse_gradients.boosting import SelectionBudget, boosted_sgd, private_select
 from userdp.sparse_gradients.hard_instances import block_data, greedy_packing, hardest_blocks
 from userdp.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation
 from userdp.sparse_gradients.privacy_filter import PrivacyFilter
@@ -61,6 +61,7 @@ __all__ = [
     "basis_pursuit",
     "bias_reduced_gradient",
     "block_data",
+    "boosted_sgd",
     "classical_multiplier",
     "convex_rate",
     "enforce_membership",

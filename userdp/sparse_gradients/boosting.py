@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from userdp.computations import clip_rows, finite_rows
 from userdp.errors import BadInput
 from userdp.mechanisms import LaplaceMechanism
+from userdp.noise import NoiseSource
+from userdp.sparse_gradients.bias_reduction import Gradients, ProjectedMean, Rows, Vector, second_moment_bound
+from userdp.sparse_gradients.projection_mechanism import SparseVectors
+from userdp.sparse_gradients.stopped_sgd import StepBudget, StoppedRun, convex_rate, stopped_sgd, typical_length
 
 Candidate = TypeVar("Candidate")
 
@@ -126,3 +132,66 @@ def private_select(
             best, lowest = candidate, value
     assert best is not None  # there is at least one run
     return best
+
+
+def boosted_sgd(
+    gradients: Gradients,
+    losses: Callable[[Vector], NDArray[np.float64]],
+    start: Vector,
+    records: int,
+    members: SparseVectors,
+    loss_range: tuple[float, float],
+    distance: float,
+    budget: SelectionBudget,
+    rng: np.random.Generator,
+    noise: NoiseSource,
+    *,
+    project: Callable[[Vector], Vector] = lambda x: x,
+) -> StoppedRun:
+    """The run of `stopped_sgd`, of a random number of them, whose noisy empirical risk is the lowest (convex losses).
+
+    *Formal guarantees.* Unit: a record; relation: replace-one, n public. What is returned is (epsilon, delta)-DP, by
+    `SelectionBudget` over runs by `StepBudget`, as long as ``rng`` and the number of runs (and what shows it, such as
+    the time taken) stay secret. It rests on no promise: gradients are clipped to l2 norm L, losses into their range;
+    a gradient that is not finite counts as zero, a loss that is NaN as the highest.
+
+    Args:
+        gradients: of records at a model; what becomes of a record depends on that record alone.
+        losses: (n,) of all records at a model, likewise.
+        start: (d,).
+        records: n, at least 2.
+        members: s and L.
+        loss_range: lowest and highest loss of a record; the score of a model has sensitivity ``(high - low) / n``.
+        distance: D, bound on the l2 distance from start to minimiser, for the step size.
+        budget: of everything.
+        rng: tosses coins, draws levels and batches; secret.
+        noise: of gradients and scores.
+        project: the nearest point of the domain.
+
+    Raises:
+        BadInput: a number out of range, or another number of losses than n.
+    """
+    low, high = loss_range
+    if not -math.inf < low < high < math.inf:
+        raise BadInput(f"loss_range = {loss_range}: must be two finite numbers, the lower one first")
+    steps = StepBudget(records, budget.run_epsilon, budget.run_delta)
+    oracle = ProjectedMean(len(start), members, steps.noise_multiplier)
+    rate = convex_rate(distance, second_moment_bound(steps.levels, oracle), typical_length(steps))
+    mechanism = budget.score_mechanism((high - low) / records)
+
+    def clipped(x: Vector, who: NDArray[np.int64]) -> Rows:
+        return clip_rows(finite_rows(gradients(x, who))[0], members.norm)
+
+    def score(run: StoppedRun) -> float:
+        values = losses(run.model)
+        if values.shape != (records,):
+            raise BadInput(f"losses have shape {values.shape}, one for each of {records} records is needed")
+        return float(mechanism.release(np.clip(np.nan_to_num(values, nan=high), low, high).mean(), noise))
+
+    return private_select(
+        lambda _: stopped_sgd(clipped, start, steps, oracle, rate, rng, noise, project=project),
+        score,
+        budget.stop_chance,
+        budget.most_runs,
+        rng,
+    )
