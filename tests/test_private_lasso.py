@@ -13,7 +13,7 @@ from simulations.config import parse_config
 from simulations.grids import RayGrid, shards
 from simulations.run import run as simulate
 from strategies import PrivateLasso, model_vector
-from userdp.accounting.composition import advanced_composition, rho_for
+from userdp.accounting.composition import advanced_composition, rho_for, zcdp_to_epsilon
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.high_dimensional.frank_wolfe import step_size
@@ -239,6 +239,9 @@ def test_the_ledger_grows_round_by_round_to_the_promise():
         spent = [record.spent_epsilon for record in result.rounds]
         assert all(np.diff(spent) > 0)
         assert spent[-1] == method.plan.guarantee.epsilon <= 1.0
+        each = method._mechanism.epsilon
+        alone = zcdp_to_epsilon(5 * each**2 / 8, 1e-4), advanced_composition(each, 0.0, 5, 1e-4)[0]
+        assert spent[-1] == pytest.approx(alone[accounting == "paper"], rel=1e-9)
 
 
 def test_the_order_of_answers_and_the_number_of_nodes_do_not_matter():
