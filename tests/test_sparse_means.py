@@ -182,7 +182,10 @@ def test_the_largest_entries_are_kept():
     np.testing.assert_allclose(made, [[0.6, -0.8, 0.0], [0.1, 0.0, 0.0]])
 
 
-@pytest.mark.parametrize(("sparsity", "norm"), [(0, 1.0), (1.5, 1.0), (2, 0.0), (2, math.nan), (2, math.inf)])
+@pytest.mark.parametrize(
+    ("sparsity", "norm"),
+    [(0, 1.0), (1.5, 1.0), (2.0, 1.0), (math.inf, 1.0), (math.nan, 1.0), (2, 0.0), (2, math.nan), (2, math.inf)],
+)
 def test_members_that_cannot_be_are_refused(sparsity, norm):
     with pytest.raises(BadInput, match=r"(sparsity|norm) = "):
         enforce_membership(np.ones((1, 3)), sparsity, norm)

@@ -110,7 +110,7 @@ class Computation:
 
     def __post_init__(self) -> None:
         if self.partition is not None:
-            others = (self.center, self.statistic, self.noise)
+            others = (self.center, self.statistic, self.noise, self.l1_norm)
             if self.reduce != "sum" or self.name not in SAMPLE_SUMS or any(other is not None for other in others):
                 raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:

@@ -38,7 +38,7 @@ class SparseVectors:
     norm: float
 
     def __post_init__(self) -> None:
-        if not (self.sparsity >= 1 and self.sparsity == int(self.sparsity)):
+        if not (self.sparsity >= 1 and isinstance(self.sparsity, (int, np.integer))):
             raise BadInput(f"sparsity = {self.sparsity}: must be a whole number, at least 1")
         if not 0 < self.norm < math.inf:
             raise BadInput(f"norm = {self.norm}: must be a positive number")
