@@ -435,6 +435,13 @@ def test_certified_sparsity_and_dominance_enter_the_plan():
     assert exact < method.plan.numbers["l1_sensitivity"] <= 1.01 * exact
 
 
+@pytest.mark.parametrize(("radius", "domain"), [(1.0, "box"), (math.inf, "space")])
+def test_what_is_proven_over_the_whole_space_alone_is_not_used_in_a_box(radius, domain):
+    problem = OneHotLogistic(5, radius)
+    risk = make(SparseOutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0)._algorithm.risk
+    assert risk.domain == domain
+
+
 def test_fewer_rounds_cost_noise_and_no_privacy():
     few, enough = method_of(regularisation=0.1, rounds=2), method_of(regularisation=0.1)
     assert few.plan.guarantee.epsilon == pytest.approx(enough.plan.guarantee.epsilon)
