@@ -251,6 +251,13 @@ def test_c13_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on(se
     assert 1 < grown <= 1.05
 
 
+def test_c13_the_noise_covers_the_distance_from_both_neighbours_minimisers():
+    risk = ConvexRisk(10, 9, 1, 1.0, 1.0)
+    gaussian, laplace = (risk.mechanism(0.5, 1.0, delta, distance=0.25) for delta in (1e-3, 0.0))
+    assert gaussian.l2_sensitivity == pytest.approx(risk.l2_sensitivity(0.5) + 2 * 0.25)
+    assert laplace.sensitivity == pytest.approx(risk.l1_sensitivity(0.5) + 2 * 3 * 0.25)
+
+
 def test_numbers_out_of_range_are_refused():
     good = {"records": 10, "dimension": 4, "sparsity": 2, "gradient_norm": 1.0}
     for change, message in [
