@@ -297,6 +297,13 @@ def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
     )
 
 
+def test_t04_a_user_of_many_samples_is_not_shortened_at_sample_level():
+    """A clip of its whole sum would let one sample move what the others add."""
+    method = strategy(2, problem=Quadratic(3, 1e6, 2.0), rounds=1, unit="sample", facts={"samples": 20}, scale=1.0)
+    values = gathered(method, federation_of(np.full((20, 3), 1e6), sizes=[19, 1]), 0, np.zeros(3)).values
+    np.testing.assert_allclose(values, np.full(3, -20 * largest_truncated(1.0)), rtol=1e-9)
+
+
 def test_t12_the_strategy_is_the_algorithm_on_its_cohorts():
     values = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
     method = strategy(seed=4)

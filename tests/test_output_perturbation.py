@@ -251,6 +251,13 @@ def test_c13_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on(se
     assert 1 < grown <= 1.05
 
 
+def test_c13_the_noise_covers_the_distance_from_both_neighbours_minimisers():
+    risk = ConvexRisk(10, 9, 1, 1.0, 1.0)
+    gaussian, laplace = (risk.mechanism(0.5, 1.0, delta, distance=0.25) for delta in (1e-3, 0.0))
+    assert gaussian.l2_sensitivity == pytest.approx(risk.l2_sensitivity(0.5) + 2 * 0.25)
+    assert laplace.sensitivity == pytest.approx(risk.l1_sensitivity(0.5) + 2 * 3 * 0.25)
+
+
 def test_numbers_out_of_range_are_refused():
     good = {"records": 10, "dimension": 4, "sparsity": 2, "gradient_norm": 1.0}
     for change, message in [
@@ -433,6 +440,13 @@ def test_certified_sparsity_and_dominance_enter_the_plan():
     exact = method._algorithm.risk.l1_sensitivity(0.5)
     assert exact == pytest.approx(2 * PROBLEM.certificate.gradient_norm / (0.5 * USERS))
     assert exact < method.plan.numbers["l1_sensitivity"] <= 1.01 * exact
+
+
+@pytest.mark.parametrize(("radius", "domain"), [(1.0, "box"), (math.inf, "space")])
+def test_what_is_proven_over_the_whole_space_alone_is_not_used_in_a_box(radius, domain):
+    problem = OneHotLogistic(5, radius)
+    risk = make(SparseOutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0)._algorithm.risk
+    assert risk.domain == domain
 
 
 def test_fewer_rounds_cost_noise_and_no_privacy():

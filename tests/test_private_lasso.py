@@ -94,6 +94,15 @@ def test_t07_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
     assert 0.5 * method._mechanism.sensitivity < worst <= method._mechanism.sensitivity * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("unit", "records"), [("user", 2), ("sample", 20)])
+def test_t07_no_record_is_shortened_by_more_than_the_truncation(unit, records):
+    """A clip of a whole row would let one sample move what the others add."""
+    method = strategy(2, delta=1e-2, unit=unit, facts={"samples": 20}, l1_radius=1.0)
+    federation = federation_of(np.full((20, 3), 1e9), [19, 1], np.full(20, -1e9))
+    values = gathered(method, federation, 0, np.array([1.0, 0.0, 0.0])).values
+    np.testing.assert_allclose(values, np.full(3, records * 2 * 2 * 2.0**2), rtol=1e-9)
+
+
 def test_truncation_keeps_what_is_small_and_takes_anything():
     values = truncated(np.array([0.5, -3.0, math.inf, -math.inf, math.nan]), 2.0)
     np.testing.assert_array_equal(values, [0.5, -2.0, 2.0, -2.0, 0.0])

@@ -9,12 +9,13 @@ from helpers import WILD, Wild, federation_of, final, gathered, make, run
 from strategies import PrivateHardThresholding, SparseOptimisation
 from userdp.accounting import Cost
 from userdp.computations import Computation
-from userdp.data import SyntheticFederation
+from userdp.data import ColumnarFederation, SyntheticFederation
+from userdp.data.block import Block
 from userdp.data.heavy_tails import HeavyTailedLinear
 from userdp.errors import BadInput
 from userdp.high_dimensional.hard_thresholding import SparseBudget, private_hard_thresholding
 from userdp.high_dimensional.peeling import Peeling
-from userdp.problems import Quadratic, Squared
+from userdp.problems import OneHotLogistic, Quadratic, Squared
 
 KINDS = {PrivateHardThresholding: {"level": 4.0}, SparseOptimisation: {"scale": 0.8}}
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -168,6 +169,25 @@ def test_data_are_cut_before_gradients_are_taken():
     averages, _ = Computation("truncated_data_gradient", parameters=parameters)(problem, x, block)
     np.testing.assert_allclose(sums, [rows[0] + rows[1], rows[2]], rtol=1e-6)
     np.testing.assert_allclose(averages, [(rows[0] + rows[1]) / 2, rows[2]], rtol=1e-6)
+
+
+@each_unit
+@each_kind
+def test_integer_codes_are_not_cut_and_their_gradients_are_held(kind, unit):
+    codes = np.array([[4], [4], [0], [2]] * 10, dtype=np.int32)
+    block = Block(codes, np.arange(41), np.tile([1.0, 1.0, 0.0, 1.0], 10).astype(np.float32))
+    options = {"rounds": 1, "sparsity": 1} | ({"level": 2.0} if kind is PrivateHardThresholding else {})
+    method = make(kind, OneHotLogistic(5, 2.0), 40, 100.0, 1e-3, unit=unit, facts={"samples": 40}, **options)
+    assert np.flatnonzero(final(run(method, ColumnarFederation(block)))) == [4]
+
+
+@each_kind
+def test_every_round_draws_noise_of_its_own(kind, monkeypatch):
+    method = make(kind, Quadratic(5, 9.0, 1.0), 40, 1.0, 1e-4, rounds=3)
+    draw, rounds = method._noise, []
+    monkeypatch.setattr(method, "_noise", lambda index: rounds.append(index) or draw(index))
+    run(method, federation_of(np.zeros((40, 5))))
+    assert rounds == [0, 1, 2]
 
 
 # --- What is learnt --------------------------------------------------------------------------------------------------

@@ -60,8 +60,10 @@ def truncated_data_sum(problem: Problem, x: Vector, block: Block, level: float, 
 
 
 def _cut(block: Block, level: float) -> Block:
-    """Features and targets held to ``+-level``."""
+    """Features and targets held to ``+-level``; integer codes, which are names and have no size, stay."""
     targets = None if block.targets is None else np.clip(block.targets, -level, level)
+    if np.issubdtype(block.features.dtype, np.integer):
+        return Block(block.features, block.offsets, targets)
     features = block.features.copy()
     values = features.data if isinstance(features, csr_array) else features
     np.clip(values, -level, level, out=values)
