@@ -57,7 +57,9 @@ def main() -> None:
 def in_a_process(users: int) -> dict[str, Any]:
     """`measure` in a fresh process, whose peak memory is its own."""
     command = [sys.executable, __file__, "--users", str(users)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    # One thread: threads that wait for work spin, and processor time would count them.
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | threads)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
