@@ -135,11 +135,8 @@ class SparseOutputPerturbation(UserLevelStrategy):
         )
 
     def _records(self) -> int:
-        if self.privacy.unit == "user":
-            return self.public.users
-        if self.public.samples is None:
-            raise BadInput(f"data.samples must be declared: {self.name} needs this public number in its guarantee")
-        return self.public.samples
+        """Records that a mean is over: users, or samples."""
+        return self.public.records(self.privacy.unit, self.name)
 
     def _radius(self) -> float:
         radius = self.options.radius or self.problem.domain.radius * math.sqrt(self.problem.dimension)

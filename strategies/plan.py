@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from userdp.accounting.guarantee import Guarantee
+from userdp.accounting.guarantee import Guarantee, Unit
 from userdp.errors import BadInput
 from userdp.sampling import DisjointBatches, Sampler
 
@@ -31,6 +31,25 @@ class PublicFacts:
             raise BadInput(f"data.min_samples = {self.min_samples}: no user may be empty, use at least 1")
         if self.max_samples is not None and self.max_samples < self.min_samples:
             raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
+
+    def declared(self, fact: str, strategy: str) -> int:
+        """A number that a strategy cannot do without.
+
+        Raises:
+            BadInput: it is not declared.
+        """
+        value = getattr(self, fact)
+        if value is None:
+            raise BadInput(f"data.{fact} must be declared: {strategy} needs this public number in its guarantee")
+        return int(value)
+
+    def records(self, unit: Unit, strategy: str) -> int:
+        """How many users, or samples, there are: whichever are protected.
+
+        Raises:
+            BadInput: samples are, and their number is not declared.
+        """
+        return self.users if unit == "user" else self.declared("samples", strategy)
 
 
 @dataclass(frozen=True)

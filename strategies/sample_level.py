@@ -35,10 +35,7 @@ class SampleLevel(UserLevelStrategy):
     options: SampleLevelOptions
 
     def _public(self, fact: str) -> int:
-        value = getattr(self.public, fact)
-        if value is None:
-            raise BadInput(f"data.{fact} must be declared: {self.name} needs this public number in its guarantee")
-        return int(value)
+        return self.public.declared(fact, self.name)
 
     def _smoothness(self) -> float:
         """L, for numbers that cannot be set without it.

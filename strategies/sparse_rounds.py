@@ -100,13 +100,8 @@ class SparseRounds(UserLevelStrategy):
         )
 
     def _records(self) -> int:
-        if self.privacy.unit == "user":
-            return self.public.users
-        if self.public.samples is None:
-            raise BadInput(
-                f"data.samples must be declared: {self.name} divides by this public number when it protects samples"
-            )
-        return self.public.samples
+        """Records that a mean is over: users, or samples."""
+        return self.public.records(self.privacy.unit, self.name)
 
     def _peel(self, sensitivity: float) -> Peeling:
         return Peeling(self._sparsity, sensitivity, self.privacy.epsilon, self.privacy.delta, self.options.accounting)

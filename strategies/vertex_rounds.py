@@ -51,12 +51,8 @@ class VertexRounds(UserLevelStrategy):
         return L1Ball(radius, self.problem.dimension)
 
     def _records(self) -> int:
-        """Records that the mean is over: users, or samples."""
-        if self.privacy.unit == "user":
-            return self.public.users
-        if self.public.samples is None:
-            raise BadInput(f"data.samples must be declared: {self.name} at sample level divides by this public number")
-        return self.public.samples
+        """Records that a mean is over: users, or samples."""
+        return self.public.records(self.privacy.unit, self.name)
 
     def _checked_initial(self, arrays: ArrayRecord) -> Vector:
         """Also within the l1 ball, where all iterates then stay: they are its convex combinations with vertices."""
