@@ -61,7 +61,10 @@ class Evaluation:
         if self._test is None:
             return
         for _, block in self._test.blocks(np.arange(self._test.users)):
-            yield block if isinstance(self._test, ColumnarFederation) else self._problem.bound(block)[0]
+            bounded = block if isinstance(self._test, ColumnarFederation) else self._problem.bound(block)[0]
+            _, usable = bounded.usable_samples()
+            if usable is not None:
+                yield usable
 
 
 def main_metric(metrics: dict[str, float]) -> str | None:

@@ -1,4 +1,4 @@
-"""Declared bounds: samples clipped into them exactly, counted, and what cannot be clipped refused."""
+"""Declared bounds: samples clipped into them exactly, counted, and what cannot be clipped set aside, one by one."""
 
 import re
 
@@ -112,11 +112,13 @@ def test_one_hot_targets_are_clipped_and_codes_kept():
     np.testing.assert_array_equal(bounded.targets, [0.0, 0.0, 3.0, 2.0])
 
 
-@pytest.mark.parametrize("code", [-1, 3, 99])
-def test_codes_outside_the_levels_are_refused_with_their_number_and_not_their_values(code):
+@pytest.mark.parametrize("code", [-1, 3, 99, 2**31 - 1])
+def test_a_code_outside_the_levels_sets_its_own_sample_aside(code):
     codes = Block(np.array([[0], [code], [2], [code]], np.int32), ONE_USER, np.zeros(4, np.float32))
-    with pytest.raises(BadInput, match=r"^2 samples have a code outside 0\.\.2; declare all levels"):
-        OneHotLogistic(3, 1.0).bound(codes)
+    bounded, clipped = OneHotLogistic(3, 1.0).bound(codes)
+    np.testing.assert_array_equal(bounded.usable, [True, False, True, False])
+    np.testing.assert_array_equal(bounded.features[:, 0], [0, 0, 2, 0])
+    assert clipped == 0
 
 
 @every_case
@@ -152,26 +154,46 @@ def test_missing_targets_are_refused_where_there_must_be_some(case: Case):
 
 @every_case
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused_with_column_and_count(case: Case, bad):
-    block = case.block([6])
-    if block.features.dtype == np.float32:
-        features = dense(block.features).copy()
+def test_a_value_that_is_not_finite_sets_its_own_sample_aside_and_changes_no_other(case: Case, bad):
+    block = case.block([4, 2])
+    features, targets = dense(block.features).copy(), None if block.targets is None else block.targets.copy()
+    wrong = np.zeros(6, dtype=bool)
+    if features.dtype == np.float32:
         features[[1, 4], -1] = bad
-        column = case.problem.columns - 1
-        with pytest.raises(BadInput, match=f"feature column {column} is NaN or infinite in 2 samples; fill or remove"):
-            case.problem.bound(Block(like(block, features), block.offsets, block.targets))
-    if block.targets is not None:
-        targets = block.targets.copy()
-        targets[[0, 2, 3]] = bad
-        with pytest.raises(BadInput, match="the target is NaN or infinite in 3 samples"):
-            case.problem.bound(Block(block.features, block.offsets, targets))
+        wrong[[1, 4]] = True
+    if targets is not None:
+        targets[[0, 4]] = bad
+        wrong[[0, 4]] |= case.problem.has_targets
+    bounded, clipped = case.problem.bound(Block(like(block, features), block.offsets, targets))
+    assert clipped == 0
+    np.testing.assert_array_equal(bounded.usable, ~wrong)
+    np.testing.assert_array_equal(dense(bounded.features)[~wrong], dense(block.features)[~wrong])
+    np.testing.assert_array_equal(dense(bounded.features)[wrong], 0)
+    if case.problem.has_targets:
+        np.testing.assert_array_equal(bounded.targets[~wrong], block.targets[~wrong])
+        assert np.isfinite(bounded.targets).all()
 
 
-def test_the_message_says_how_many_more_columns_are_bad():
-    features = np.zeros((4, 3), np.float32)
-    features[0] = np.nan
-    with pytest.raises(BadInput, match=r"column 0 is NaN or infinite in 1 samples \(as are values of 2 more columns\)"):
-        Linear(3, 1.0).bound(block_of(features))
+@every_case
+def test_what_is_set_aside_stays_so_when_a_block_is_cut_or_bounded_again(case: Case):
+    block = case.block([3, 3])
+    usable = np.array([True, False, True, True, True, False])
+    aside = bounds.set_aside(block, ~usable)
+    again = case.problem.bound(aside)[0]
+    np.testing.assert_array_equal(again.usable, usable)
+    np.testing.assert_array_equal(again.part(1, 2).usable, usable[3:])
+    np.testing.assert_array_equal(again.gathered(np.array([5, 0]), np.array([0, 2])).usable, [False, True])
+    assert bounds.set_aside(block, np.zeros(6, dtype=bool)) is block
+
+
+@pytest.mark.parametrize("neighbours", [0, 1, 2, 3, 5, 8, 17])
+def test_how_a_sample_is_scaled_does_not_depend_on_how_many_others_there_are(neighbours):
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(64 + neighbours, 7)).astype(np.float32)
+    problem, targets = Logistic(7, 1.0, 1.0), np.zeros(64 + neighbours, np.float32)
+    alone = problem.bound(Block(features[:64], np.array([0, 64]), targets[:64]))[0]
+    with_others = problem.bound(Block(features, np.array([0, 64 + neighbours]), targets))[0]
+    np.testing.assert_array_equal(with_others.features[:64], alone.features)
 
 
 @pytest.mark.parametrize("size", [10, 5000])

@@ -7,7 +7,7 @@ node (clipping); robust statistics need the rows.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,25 @@ from userdp.partition import Partition
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import seed_sequence
 from userdp.sampling.coins import SampleCoins
-from userdp.sparse_rows import Rows, clip_sparse_rows, dense, finite_sparse_rows, scaled_rows
+from userdp.sparse_rows import (
+    Rows,
+    Sparse,
+    clip_sparse_rows,
+    dense,
+    finite_sparse_rows,
+    placed_rows,
+    scaled_rows,
+)
 
 Dense = NDArray[np.float64]
 
-SAMPLE_SUMS = frozenset({"clipped_sample_sum"})
-"""Computations whose row is a sum over a user's samples, which may also be taken over groups of samples."""
+SAMPLE_SUMS = frozenset(
+    {"sample_sum", "clipped_sample_sum", "truncated_sample_sum", "truncated_regression_sum", "truncated_data_sum"}
+)
+"""Computations whose row is a sum over a user's samples: one that cannot be used adds nothing, and the others stay."""
+
+GROUPED = frozenset({"clipped_sample_sum"})
+"""Those whose sums may also be taken over groups of samples."""
 
 KEEPS_ZEROS = frozenset({"user_gradient", "sample_sum", "clipped_sample_sum"})
 """Computations whose rows are sparse where the problem's gradients are."""
@@ -111,7 +124,7 @@ class Computation:
     def __post_init__(self) -> None:
         if self.partition is not None:
             others = (self.center, self.statistic, self.noise, self.l1_norm)
-            if self.reduce != "sum" or self.name not in SAMPLE_SUMS or any(other is not None for other in others):
+            if self.reduce != "sum" or self.name not in GROUPED or any(other is not None for other in others):
                 raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
@@ -119,7 +132,11 @@ class Computation:
             raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
 
     def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[Rows, int]:
-        """The block's (U, p) rows, centred, finite and clipped, and how many rows were not finite and became zero.
+        """The block's (U, p) rows, centred, finite and clipped, and how many users' rows became zero.
+
+        A user counts as the centre, and is counted, if its row is not finite, or is an average over samples of which
+        one cannot be used. In a sum over samples those weigh nothing, as the promise for one sample needs: its other
+        samples must not vanish with it. No value that cannot be used reaches the problem.
 
         Raises:
             BadInput: a name is not registered, or the centre is no finite (p,) vector.
@@ -128,14 +145,42 @@ class Computation:
             raise BadInput(f"computation {self.name!r} is unknown; there are {', '.join(sorted(COMPUTATIONS))}")
         if self.partition is not None:
             return self._grouped(self.partition, problem, x, block), 0
-        return self.finish(COMPUTATIONS[self.name](problem, x, block, **self.parameters))
+        users, kept = self._kept(block)
+        if kept is block:
+            return self.finish(self._raw(problem, x, block))
+        rows, non_finite = self.nothing(block.users, problem), 0
+        if kept is not None:
+            finished, non_finite = self.finish(self._raw(problem, x, kept))
+            if isinstance(finished, csr_array):
+                rows = placed_rows(finished, users, block.users)
+            else:
+                rows[users] = finished
+        return rows, non_finite + (0 if self.name in SAMPLE_SUMS else block.users - len(users))
+
+    def nothing(self, users: int, problem: Problem) -> Rows:
+        """(users, columns): the rows of users who count as the centre."""
+        if problem.sparse and self.keeps_zeros:
+            return cast(Sparse, csr_array((users, problem.dimension)))
+        zero = np.zeros((users, self.length(problem.dimension)))
+        if self.statistic is None or self.clip_norm is None:
+            return zero
+        return np.column_stack([zero, statistic(self.statistic).compute(zero, self.clip_norm)])
+
+    def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
+        """Positions of the users who count, and what counts of their samples; the block itself if that is all."""
+        return block.usable_samples() if self.name in SAMPLE_SUMS else block.usable_users()
+
+    def _raw(self, problem: Problem, x: Vector, block: Block) -> Rows:
+        return COMPUTATIONS[self.name](problem, x, block, **self.parameters)
 
     def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Dense:
         """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
         present, regrouped = partition.regroup(block)
         sums = np.zeros((partition.count, problem.dimension))
         if regrouped is not None:
-            sums[present] = dense(COMPUTATIONS[self.name](problem, x, regrouped, **self.parameters))
+            groups, kept = self._kept(regrouped)
+            if kept is not None:
+                sums[present[groups]] = dense(self._raw(problem, x, kept))
         return sums.reshape(1, -1)
 
     def part(self, users: slice | NDArray[np.int64]) -> "Computation":

@@ -1,19 +1,21 @@
 """A node: some users' data, and the answers it gives. Knows no network; the Flower side wraps it."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from userdp.computations import Computation
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
-from userdp.errors import BadInput
+from userdp.errors import BadInput, UserdpError
 from userdp.identities import identities
 from userdp.problems.base import Problem, Vector
 from userdp.sparse_rows import Rows, add_rows, compacted, dense, placed_rows, stacked
+
+log = logging.getLogger("userdp")
 
 MEMORY_BYTES = 1 << 29
 """A node whose samples fit in this many bytes keeps them; a larger one reads or makes them again at each pass."""
@@ -30,7 +32,7 @@ class Answer:
         users: (U,) the users that the values speak for, rising.
         values: (U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them
             that takes fewer bytes that way.
-        non_finite: users whose row was not finite and became zero.
+        non_finite: users whose row was not finite, or whose data could not be used, and became zero.
     """
 
     users: NDArray[np.int64]
@@ -93,6 +95,9 @@ class Node:
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
         """The computation's rows (or their sum) for ``users``, block by block.
 
+        No user's data make it fail: whoever's cannot be used counts as the centre (zero, if there is none), and so does
+        a user for whose data alone the loss itself fails, such as a torch module's.
+
         Raises:
             BadInput: a user that this node does not hold, or a model of the wrong length.
         """
@@ -113,7 +118,7 @@ class Node:
         wide = None if sparse else max(1, ROW_BYTES // (8 * self.problem.dimension))
         max_users = 1 if computation.separate else wide
         for where, block in source.blocks(ids, max_users=max_users):
-            rows, bad = self._computed(computation.part(where), x, self._bounded(block), where)
+            rows, bad = self._answered(computation, x, self._bounded(block), where)
             non_finite += bad
             if computation.noise is not None:
                 rows = computation.noise.add(dense(rows), users[where])
@@ -127,14 +132,27 @@ class Node:
             return Answer(users, stacked(kept), non_finite)
         return Answer(users, compacted(values) if sparse else values, non_finite)
 
+    def _answered(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
+        """A block's rows; user by user if the loss fails, so that it fails for those alone who make it."""
+        try:
+            return self._computed(computation.part(where), x, block, where)
+        except UserdpError:
+            raise  # about the question, which is the same whatever anybody's data
+        except Exception as error:
+            if block.users == 1:
+                log.debug("the loss fails on a user's data (%s)", type(error).__name__)
+                return computation.nothing(1, self.problem), 1
+        users = ((block.part(user, user + 1), where.start + user) for user in range(block.users))
+        own = [self._answered(computation, x, user, slice(place, place + 1)) for user, place in users]
+        return stacked([rows for rows, _ in own]), sum(bad for _, bad in own)
+
     def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
         """A block's rows; where samples are drawn by coins, only those drawn are looked at."""
         if computation.coins is None:
             return computation(self.problem, x, block)
         users, drawn = block.thinned(computation.coins.draw(where, block.sizes))
-        shape = (block.users, self.problem.dimension)
         if drawn is None:
-            return csr_array(shape) if self.problem.sparse and computation.keeps_zeros else np.zeros(shape), 0
+            return computation.nothing(block.users, self.problem), 0
         drawn_rows, bad = computation(self.problem, x, drawn)
         return placed_rows(drawn_rows, users, block.users), bad
 

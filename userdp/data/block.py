@@ -4,7 +4,7 @@ Samples lie in one array, user after user; ``offsets`` says where each user begi
 Features of which few are not zero lie in one sparse array instead.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -26,11 +26,14 @@ class Block:
             `scipy.sparse.csr_array` of float32 values whose columns rise within each row, for sparse problems.
         offsets: (U + 1,) int64, user u owns rows ``offsets[u]:offsets[u + 1]``; every user owns at least one.
         targets: (N,) float32, or None for problems without a target.
+        usable: (N,) which samples count, None where all do. A problem marks samples that it cannot use when it bounds
+            a block, one by one: what one sample holds decides about that sample alone. Nobody reads the others' values.
     """
 
     features: Features
     offsets: NDArray[np.int64]
     targets: NDArray[np.float32] | None = None
+    usable: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, np.ndarray):
@@ -46,6 +49,8 @@ class Block:
             raise BadInput("offsets must rise strictly from 0 to the number of samples: no user may be empty")
         if self.targets is not None and self.targets.shape != (self.samples,):
             raise BadInput(f"targets must be ({self.samples},), got {self.targets.shape}")
+        if self.usable is not None and self.usable.shape != (self.samples,):
+            raise BadInput(f"usable must be ({self.samples},), got {self.usable.shape}")
 
     @property
     def users(self) -> int:
@@ -98,9 +103,25 @@ class Block:
     def gathered(self, samples: NDArray[np.int64] | NDArray[np.bool_], offsets: NDArray[np.int64]) -> "Block":
         """These samples (positions, or a mask) as a block of the users that ``offsets`` make of them."""
         targets = None if self.targets is None else self.targets[samples]
+        usable = None if self.usable is None else self.usable[samples]
         if isinstance(self.features, csr_array):
-            return Block(gathered_rows(self.features, samples), offsets, targets)
-        return Block(self.features[samples], offsets, targets)
+            return Block(gathered_rows(self.features, samples), offsets, targets, usable)
+        return Block(self.features[samples], offsets, targets, usable)
+
+    def usable_samples(self) -> tuple[NDArray[np.int64], "Block | None"]:
+        """Positions of the users who hold a usable sample, and their usable samples; None where nobody does."""
+        if self.usable is None:
+            return np.arange(self.users), self
+        users, kept = self.thinned(self.usable)
+        return users, None if kept is None else replace(kept, usable=None)
+
+    def usable_users(self) -> tuple[NDArray[np.int64], "Block | None"]:
+        """Positions of the users all of whose samples are usable, and their samples; None where there is nobody."""
+        if self.usable is None:
+            return np.arange(self.users), self
+        whole = np.logical_and.reduceat(self.usable, self.offsets[:-1])
+        users, kept = self.thinned(np.repeat(whole, self.sizes))
+        return users, None if kept is None else replace(kept, usable=None)
 
     def thinned(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], "Block | None"]:
         """The samples ``kept`` (N,), and the positions of the users who keep any; None where nobody does."""
@@ -120,9 +141,10 @@ class Block:
     def piece(self, start: int, stop: int, offsets: NDArray[np.int64]) -> "Block":
         """Samples ``start:stop`` as views, of the users that ``offsets`` make of them."""
         targets = None if self.targets is None else self.targets[start:stop]
+        usable = None if self.usable is None else self.usable[start:stop]
         if isinstance(self.features, csr_array):
-            return Block(part_of(self.features, start, stop), offsets, targets)
-        return Block(self.features[start:stop], offsets, targets)
+            return Block(part_of(self.features, start, stop), offsets, targets, usable)
+        return Block(self.features[start:stop], offsets, targets, usable)
 
 
 def _require_sparse(features: object) -> None:

@@ -133,8 +133,11 @@ class Problem(ABC):
     def bound(self, block: Block) -> tuple[Block, int]:
         """Samples clipped into the declared bounds, and how many samples had to be.
 
+        A function of each sample by itself, defined for all of them: no value of anybody's data raises. Samples
+        without a place in the bounds are set aside (`Block.usable`).
+
         Raises:
-            BadInput: wrong columns, or a value that is not a number.
+            BadInput: columns or types other than declared.
         """
 
     @abstractmethod

@@ -1,7 +1,13 @@
-"""Declared bounds: arguments checked, samples clipped into the bounds and counted.
+"""Declared bounds: arguments checked, samples clipped into the bounds, and those that cannot be used set aside.
 
 Certificates speak of data within the bounds EXACTLY, so bounds are rounded inwards to float32: no stored sample lies
-outside by so much as a rounding error. Messages name columns and counts, never values of the data.
+outside by so much as a rounding error.
+
+What becomes of a sample is a function of that sample and of declared facts alone, and there is such a function for
+EVERY sample: nothing that anybody holds raises here. If it did, all users of a node would fall silent because of what
+one of them holds, which no sensitivity accounts for. What raises is about a block as a whole and declared: its columns,
+its types. A sample that is not finite, or has no place within the bounds, is set aside: marked as unusable in its
+block, with zeros in place of its values. `userdp.computations` sees to it that it weighs nothing.
 """
 
 import math
@@ -9,11 +15,12 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.problems.segments import float64_parts, parts
-from userdp.sparse_rows import Sparse
+from userdp.sparse_rows import over_rows, row_of_entry, sparse_rows
 
 Floats = NDArray[np.float32]
 INWARDS = 1.0 - 2.0**-22
@@ -98,77 +105,75 @@ def targets_of(block: Block) -> Floats:
     return block.targets
 
 
-def finite_range(block: Block) -> tuple[np.floating, np.floating]:
-    """The smallest and the largest feature.
+def set_aside(block: Block, unusable: NDArray[np.bool_]) -> Block:
+    """``block`` with the samples ``unusable`` (N,) marked, and zeros as their values; itself where there are none."""
+    if not unusable.any():
+        return block
+    targets = None if block.targets is None else np.where(unusable, np.float32(0), block.targets)
+    if isinstance(block.features, csr_array):
+        own = block.features
+        data = np.where(unusable[row_of_entry(own)], own.dtype.type(0), own.data)
+        features: Features = sparse_rows(data, own.indices, own.indptr, own.shape[1])
+    else:
+        features = np.where(unusable[:, None], block.features.dtype.type(0), block.features)
+    usable = ~unusable if block.usable is None else block.usable & ~unusable
+    return Block(features, block.offsets, targets, usable)
+
+
+def set_aside_not_finite(block: Block, *, targets: bool = True) -> Block:
+    """``block`` with the samples set aside that hold a NaN or an infinity in a feature or, if used, the target.
 
     Raises:
-        BadInput: a feature is not finite; names the first bad column, with the number of its bad samples.
+        BadInput: the problem uses ``targets`` and there are none.
     """
-    features = cast(Floats, block.dense_features)
-    with np.errstate(invalid="ignore"):  # a NaN makes both NaN, and is reported below
-        lowest, highest = features.min(), features.max()
+    unusable = _not_finite_features(block)
+    return set_aside(block, unusable | ~np.isfinite(targets_of(block)) if targets else unusable)
+
+
+def _not_finite_features(block: Block) -> NDArray[np.bool_]:
+    """(N,) which samples have a feature that is NaN or infinite."""
+    features = block.features
+    if isinstance(features, csr_array):
+        return over_rows(np.maximum, (~np.isfinite(features.data)).astype(np.float64), features) > 0
+    if np.issubdtype(features.dtype, np.integer):
+        return np.zeros(block.samples, dtype=bool)
+    with np.errstate(invalid="ignore"):  # a NaN makes both NaN
+        lowest, highest = cast(Floats, features).min(), cast(Floats, features).max()
     if np.isfinite(lowest) and np.isfinite(highest):
-        return lowest, highest
-    bad = np.zeros(features.shape[1], dtype=np.int64)
-    for _, part in parts(block):
-        bad += np.count_nonzero(~np.isfinite(cast(Floats, part.dense_features)), axis=0)
-    raise _not_finite(np.repeat(np.arange(len(bad)), bad))
+        return np.zeros(block.samples, dtype=bool)
+    return np.concatenate([~np.isfinite(cast(Floats, part.features)).all(axis=1) for _, part in parts(block)])
 
 
-def check_sparse_finite(features: Sparse) -> None:
-    """Refuse sparse features that are not all finite.
-
-    Raises:
-        BadInput: as `finite_range`.
-    """
-    finite = np.isfinite(features.data)
-    if not finite.all():
-        raise _not_finite(features.indices[~finite])
-
-
-def _not_finite(columns: NDArray[np.integer]) -> BadInput:
-    """What to say of features that are not finite, one entry of ``columns`` for each."""
-    names, counts = np.unique(columns, return_counts=True)
-    others = f" (as are values of {len(names) - 1} more columns)" if len(names) > 1 else ""
-    return BadInput(
-        f"feature column {names[0]} is NaN or infinite in {counts[0]} samples{others}; "
-        "fill or remove them before training"
-    )
+def counted(block: Block, changed: NDArray[np.bool_]) -> int:
+    """How many of the usable samples were ``changed`` (N,)."""
+    return int(np.count_nonzero(changed if block.usable is None else changed & block.usable))
 
 
 def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Features clipped into ``[low, high]``, coordinate by coordinate.
+    """Finite features clipped into ``[low, high]``, coordinate by coordinate.
 
     Returns:
         (N, k) features, the same array when nothing changed, and (N,) which samples changed.
-
-    Raises:
-        BadInput: a value that is not finite.
     """
-    smallest, largest = finite_range(block)
     features = cast(Floats, block.dense_features)
     lowest, highest = _inside(low, high, features.dtype)
-    if smallest >= lowest and largest <= highest:
+    if features.min() >= lowest and features.max() <= highest:
         return features, np.zeros(block.samples, dtype=bool)
     changed = np.any((features < lowest) | (features > highest), axis=1)
     return np.clip(features, lowest, highest), changed
 
 
 def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Features scaled down into the l1 ball of radius ``norm``, sample by sample.
+    """Finite features scaled down into the l1 ball of radius ``norm``, sample by sample.
 
     Returns:
         (N, k) features, the same array when nothing changed, and (N,) which samples changed.
-
-    Raises:
-        BadInput: a value that is not finite.
     """
-    finite_range(block)
     features = cast(Floats, block.dense_features)
     if math.isinf(norm):
         return features, np.zeros(block.samples, dtype=bool)
-    ones = np.ones(features.shape[1])
-    norms = np.concatenate([np.abs(values, out=values) @ ones for _, _, values in float64_parts(block)])
+    # Not a matrix product, which rounds a row's sum by how many rows there are: others' samples would move it.
+    norms = np.concatenate([np.abs(values, out=values).sum(axis=1) for _, _, values in float64_parts(block)])
     changed = np.asarray(norms > norm)
     if not changed.any():
         return features, changed
@@ -178,17 +183,15 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
 
 
 def clip_targets(block: Block, low: float, high: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Targets clipped into ``[low, high]``.
+    """Finite targets clipped into ``[low, high]``.
 
     Returns:
         (N,) targets, the same array when nothing changed, and (N,) which samples changed.
 
     Raises:
-        BadInput: no targets, or a value that is not finite.
+        BadInput: no targets.
     """
     targets = targets_of(block)
-    if bad := int(np.count_nonzero(~np.isfinite(targets))):
-        raise BadInput(f"the target is NaN or infinite in {bad} samples; fill or remove them before training")
     lowest, highest = _inside(low, high, targets.dtype)
     changed = np.asarray((targets < lowest) | (targets > highest))
     return (np.clip(targets, lowest, highest) if changed.any() else targets), changed
@@ -198,7 +201,7 @@ def rebuilt(block: Block, features: Features, targets: Floats | None) -> Block:
     """``block`` with these arrays; ``block`` itself when they are its own."""
     if features is block.features and targets is block.targets:
         return block
-    return Block(features, block.offsets, targets)
+    return Block(features, block.offsets, targets, block.usable)
 
 
 def _inside(low: float, high: float, kind: np.dtype[np.floating]) -> tuple[np.floating, np.floating]:

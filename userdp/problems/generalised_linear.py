@@ -13,10 +13,12 @@ from userdp.problems.bounds import (
     check_columns,
     clip_targets,
     count,
+    counted,
     not_negative,
     positive,
     rebuilt,
     scale_features,
+    set_aside_not_finite,
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
@@ -134,9 +136,10 @@ class GeneralisedLinear(Problem):
     def bound(self, block: Block) -> tuple[Block, int]:
         """Features scaled down into the l1 ball, targets clipped into the family's range."""
         check_columns(block, self.columns)
+        block = set_aside_not_finite(block)
         features, scaled = scale_features(block, self.feature_norm - self.intercept)
         targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, features, targets), int((scaled | clipped).sum())
+        return rebuilt(block, features, targets), counted(block, scaled | clipped)
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
         """(users, piece, its features in float64 until the next piece, its scores)."""

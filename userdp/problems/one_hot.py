@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
-from userdp.problems.bounds import check_columns, clip_targets, count, not_negative, positive, rebuilt, targets_of
+from userdp.problems.bounds import (
+    check_columns,
+    clip_targets,
+    count,
+    counted,
+    not_negative,
+    positive,
+    rebuilt,
+    set_aside,
+    set_aside_not_finite,
+    targets_of,
+)
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET
 from userdp.problems.segments import Array, clip_factors, user_averages
@@ -59,20 +70,17 @@ class OneHot(Problem):
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Targets clipped into the family's range; a code outside 0..levels - 1 cannot be clipped.
+        """Targets clipped into the family's range; a code outside 0..levels - 1 has no place there and is set aside.
 
         Raises:
-            BadInput: codes out of range or not integers, no targets, or a target that is not finite.
+            BadInput: codes that are not integers, another number of columns, or no targets.
         """
         check_columns(block, self.columns, np.integer)
         codes = cast(NDArray[np.int32], block.dense_features)
-        if outside := int(np.count_nonzero((codes < 0) | (codes >= self.dimension))):
-            raise BadInput(
-                f"{outside} samples have a code outside 0..{self.dimension - 1}; "
-                f"declare all levels (problem.levels = {self.dimension}) or remove these samples"
-            )
+        outside = np.any((codes < 0) | (codes >= self.dimension), axis=1)
+        block = set_aside_not_finite(set_aside(block, np.asarray(outside)))
         targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, block.features, targets), int(clipped.sum())
+        return rebuilt(block, block.features, targets), counted(block, clipped)
 
     def _sums(self, block: Block, weights: Array) -> Array:
         """(U, p): for each user and level the sum of its samples' weights."""

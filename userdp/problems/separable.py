@@ -13,7 +13,15 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
-from userdp.problems.bounds import check_columns, clip_features, count, positive, rebuilt
+from userdp.problems.bounds import (
+    check_columns,
+    clip_features,
+    count,
+    counted,
+    positive,
+    rebuilt,
+    set_aside_not_finite,
+)
 from userdp.problems.segments import Array, float64_parts, user_means, weighted_sums
 
 
@@ -67,8 +75,9 @@ class Separable(Problem):
     def bound(self, block: Block) -> tuple[Block, int]:
         """Every coordinate of every sample clipped into ``[low, high]``."""
         check_columns(block, self.columns)
+        block = set_aside_not_finite(block, targets=False)
         features, changed = clip_features(block, self.low, self.high)
-        return rebuilt(block, features, block.targets), int(changed.sum())
+        return rebuilt(block, features, block.targets), counted(block, changed)
 
     @abstractmethod
     def slopes(self, x: Array, z: Array) -> Array:

@@ -9,13 +9,14 @@ from userdp.data.block import Block
 from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.bounds import (
     INWARDS,
-    check_sparse_finite,
     check_width,
     clip_targets,
     count,
+    counted,
     not_negative,
     positive,
     rebuilt,
+    set_aside_not_finite,
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
@@ -110,12 +111,11 @@ class SparseLinear(Problem):
         """The largest entries of each sample, scaled down into the l2 ball; targets clipped into the family's range.
 
         Raises:
-            BadInput: dense features, other columns, or a value that is not finite.
+            BadInput: dense features, other columns, or no targets.
         """
-        features = block.sparse_features
-        check_width(features, self.columns)
-        check_sparse_finite(features)
-        kept, cut = _largest_entries(features, self.sparsity)
+        check_width(block.sparse_features, self.columns)
+        block = set_aside_not_finite(block)
+        kept, cut = _largest_entries(block.sparse_features, self.sparsity)
         norms = np.sqrt(squared_lengths(kept))
         long = np.asarray(norms > self.feature_norm)
         if long.any():
@@ -123,7 +123,7 @@ class SparseLinear(Problem):
             data = scaled_rows(kept, factors).data.astype(np.float32)
             kept = sparse_rows(data, kept.indices, kept.indptr, self.columns)
         targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, kept, targets), int((cut | long | clipped).sum())
+        return rebuilt(block, kept, targets), counted(block, cut | long | clipped)
 
     def _scores(self, x: Vector, block: Block) -> Array:
         """(N,): ``<a, x>``."""

@@ -14,7 +14,16 @@ from torch.nn import functional
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
-from userdp.problems.bounds import check_columns, clip_targets, count, finite_range, rebuilt, targets_of
+from userdp.problems.bounds import (
+    check_columns,
+    clip_targets,
+    count,
+    counted,
+    rebuilt,
+    set_aside,
+    set_aside_not_finite,
+    targets_of,
+)
 from userdp.problems.segments import Array, parts, user_averages
 
 LossName = Literal["cross_entropy", "mse", "bce_with_logits"]
@@ -132,25 +141,21 @@ class TorchProblem(Problem):
         return self._initial.copy()
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Checks that values are finite and classes exist; clips targets of "bce_with_logits" into [0, 1].
+        """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.
 
         Raises:
-            BadInput: wrong columns, no targets, values that are not finite, or classes outside 0..C - 1.
+            BadInput: wrong columns, or no targets.
         """
         check_columns(block, self.columns)
-        finite_range(block)
-        if not self.has_targets:
-            return block, 0
-        high = 1.0 if self._loss_name == "bce_with_logits" else math.inf
-        targets, clipped = clip_targets(block, 0.0 if high == 1.0 else -math.inf, high)
+        block = set_aside_not_finite(block, targets=self.has_targets)
         if self._loss_name == "cross_entropy":
+            targets = targets_of(block)
             strange = (targets < 0) | (targets >= self._outputs) | (targets != np.floor(targets))
-            if outside := int(np.count_nonzero(strange)):
-                raise BadInput(
-                    f"{outside} samples have a class outside 0..{self._outputs - 1}, the module's outputs; "
-                    "mend the targets or give the module more outputs"
-                )
-        return rebuilt(block, block.features, targets), int(clipped.sum())
+            return set_aside(block, strange), 0
+        if self._loss_name != "bce_with_logits":
+            return block, 0
+        targets, clipped = clip_targets(block, 0.0, 1.0)
+        return rebuilt(block, block.features, targets), counted(block, clipped)
 
     def _parameters(self, x: Vector) -> Parameters:
         flat = torch.tensor(x, dtype=self._type)
