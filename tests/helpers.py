@@ -16,6 +16,7 @@ from strategies.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.computations import Computation
 from userdp.data import Block, ColumnarFederation, Federation
+from userdp.errors import RunFailed
 from userdp.node import Answer, Node
 from userdp.problems import Problem, Quadratic
 
@@ -97,7 +98,8 @@ def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x:
 class FaultyQuadratic(Quadratic):
     """Fails on the block that holds the marked user, as ``fault`` says; once, if ``once`` names a file to remember by.
 
-    Faults: "raise", "exit" (the process dies), "sleep" (it never answers).
+    Faults: "raise" (an error of our own, which is about the node and no user), "exit" (the process dies), "sleep" (it
+    never answers).
     """
 
     def __init__(self, dimension: int, fault: str, once: Path | None = None) -> None:
@@ -112,7 +114,7 @@ class FaultyQuadratic(Quadratic):
                 os._exit(1)
             if self.fault == "sleep":
                 time.sleep(600)
-            raise OSError("the data of user 3 cannot be read")
+            raise RunFailed("the node is out of order")
         return super().user_gradients(x, block)
 
 

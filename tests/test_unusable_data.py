@@ -63,7 +63,7 @@ def test_a_sample_that_cannot_be_used_weighs_nothing_and_other_users_keep_their_
 
 @pytest.mark.parametrize("statistic", ["log_distance", "unclipped"])
 def test_a_user_that_cannot_be_used_counts_as_the_centre_in_the_statistic_too(statistic):
-    case = CASES["logistic-d3"] if "logistic-d3" in CASES else next(iter(CASES.values()))
+    case = next(iter(CASES.values()))
     block = set_aside(case.block(SIZES), MARKED)
     center = np.full(case.problem.dimension, 0.3)
     computation = Computation(clip_norm=0.2, center=center, statistic=statistic)
@@ -159,7 +159,9 @@ def write_classes(path, odd) -> None:
     pd.DataFrame(frame).to_csv(path, index=False)
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
+# Ray leaves the pipes and handles of its processes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_class_that_the_module_does_not_have_moves_the_model_by_no_more_than_one_user_may(tmp_path, engine):
     """The command line, from a table: what eight silent nodes of a hundred users did by fifty sensitivities."""
     models = []
