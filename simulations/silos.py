@@ -5,7 +5,7 @@ users' numbers among all n, and what they are called. The numbers of all silos t
 server refuses anything else, and labels that occur twice.
 """
 
-import math
+import logging
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ from userdp.errors import BadInput
 from userdp.node import Node
 from userdp.problems import Problem
 
+log = logging.getLogger("userdp")
 FILE = "users.npz"
 _ARRAYS = ("features", "offsets", "users", "labels")
 
@@ -70,13 +71,19 @@ def prepare(config: RunConfig, folder: Path, first: int) -> int:
 def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     """The node of a silo's folder.
 
+    Of a user with more samples than declared the first ones count. How many somebody holds must not decide whether the
+    silo takes part: all its users would be missing because of one.
+
     Raises:
         BadInput: the folder was not made for this configuration.
     """
     block, users, labels = _read(folder / FILE)
     fewest, most = config.data.sample_limits
-    if block.sizes.min() < fewest or block.sizes.max() > (math.inf if most is None else most):
-        raise BadInput(f"{folder / FILE}: every user must hold {fewest} to {most} samples, as declared; make it again")
+    if most is not None:
+        _, first = block.thinned(np.arange(block.samples) - np.repeat(block.offsets[:-1], block.sizes) < most)
+        block = block if first is None else first
+    if block.sizes.min() < fewest:
+        log.warning("%s: a user holds fewer samples than data.min_samples = %d", folder / FILE, fewest)
     columns = config.data.sample_shape.columns
     if block.features.shape[1] != columns:
         raise BadInput(

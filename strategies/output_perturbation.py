@@ -49,8 +49,9 @@ class SparseOutputPerturbation(UserLevelStrategy):
     same for a user as for a sample). A fixed number of steps ends within a distance of it that is known before the run
     and is added twice. One Gaussian or Laplace mechanism hides the end of the steps; projecting it onto the domain
     costs nothing. Iterates are NOT private: the guarantee is against whoever sees the released model, not against the
-    participating nodes nor the server, and every node must answer honestly. A user that is missing or not finite in any
-    round ends the run without a release, since the steps would no longer be those of one fixed problem.
+    participating nodes nor the server, and every node must answer honestly. A user whose data cannot be used has loss
+    zero in every round. A user that is missing in any, or not finite in some only, ends the run without a release,
+    since the steps would no longer be those of one fixed problem.
     """
 
     name: ClassVar[str] = "output_perturbation"
@@ -178,10 +179,12 @@ class SparseOutputPerturbation(UserLevelStrategy):
         return Request(everybody, Computation("user_gradient", reduce="sum"))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
-        if gathered.missing or gathered.non_finite:
+        if index == 0:
+            self._silent = gathered.non_finite
+        if gathered.missing or gathered.non_finite != self._silent:
             raise RunFailed(
-                f"round {index + 1}: {gathered.missing} users did not answer and {gathered.non_finite} sent no finite "
-                f"gradient; {self.name} has no guarantee unless everybody answers in every round: nothing is released"
+                f"round {index + 1}: a user did not answer, or sent a finite gradient in some rounds only; {self.name} "
+                "has no guarantee unless everybody answers in every round: nothing is released"
             )
         gradient = gathered.values / self._algorithm.risk.records
         self._algorithm.step(self._descent, gradient, self._start)
