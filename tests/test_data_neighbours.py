@@ -160,17 +160,26 @@ def test_a_word_changes_no_other_cell_of_a_binary_target(tmp_path):
             assert before["ann"][1] == np.array([1, 0], dtype=np.float32).tobytes()
 
 
-@pytest.mark.parametrize(
-    "row", ["cy,1,2,3,4\n", "cy,1\n", "cy\n", "cy,\xff,1\n", "cy,a\rb,1\n", 'cy,a"b,1\n', "cy,\0,\0\n"]
-)
 @pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "cy,0,1,2,3,4\n",
+        "cy,0,1,2,3\n",
+        "cy,0,1\n",
+        "cy\n",
+        "cy,0,\xff,1\n",
+        "cy,0,a\rb,1\n",
+        'cy,0,a"b,1\n',
+        "cy,0,\0,\0\n",
+    ],
+)
 def test_one_ragged_line_of_a_csv_file_changes_nobody_elses_samples(tmp_path, row, first):
-    """A first row that is too long made every column the next one; bytes that are no UTF-8 refused the file."""
-    others = "ann,1,2\nbob,2,3\nbob,3,4\n"
-    tables = []
-    for own in ("cy,3,1\n", row):
+    """A first row that was too long made each declared column the next one; bytes that are no UTF-8 refused the file."""
+    others, tables = "ann,0,1,2\nbob,0,2,3\nbob,0,3,4\n", []
+    for own in ("cy,0,3,1\n", row):
         rows = own + others if first else others + own
-        (tmp_path / "table.csv").write_bytes(f"who,a,b\n{rows}".encode("latin-1"))
+        (tmp_path / "table.csv").write_bytes(f"who,not declared,a,b\n{rows}".encode("latin-1"))
         loaded = read_table(tmp_path / "table.csv", **NUMERIC)
         tables.append(everybody_else(loaded, "cy"))
         assert sorted(loaded.labels) == ["ann", "bob", "cy"]
