@@ -180,8 +180,8 @@ class SparseOutputPerturbation(UserLevelStrategy):
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
         if gathered.missing or gathered.non_finite:
             raise RunFailed(
-                f"round {index + 1}: {gathered.missing} users did not answer and {gathered.non_finite} sent no finite "
-                f"gradient; {self.name} has no guarantee unless everybody answers in every round: nothing is released"
+                f"round {index + 1}: somebody did not answer or sent no finite gradient; {self.name} has no guarantee "
+                "unless everybody answers in every round: nothing is released"
             )
         gradient = gathered.values / self._algorithm.risk.records
         self._algorithm.step(self._descent, gradient, self._start)

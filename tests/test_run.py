@@ -29,14 +29,16 @@ RESULT_KEYS = {
     "seed": int,
     "users": int,
     "samples": int,
+    "samples_private": type(None),
     "dimension": int,
     "rounds": int,
     "guarantee": dict,
     "metrics": dict,
     "reference": dict,
+    "reference_private": dict,
     "better_than_initial": bool,
-    "missing_users": int,
-    "non_finite_users": int,
+    "missing_users_private": int,
+    "non_finite_users_private": int,
     "seconds": dict,
     "peak_memory_mib": float,
     "versions": dict,
@@ -78,7 +80,8 @@ def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_p
     assert {key: type(value) for key, value in result.items()} == RESULT_KEYS
     assert list(result) == list(RESULT_KEYS)
     assert list(result["guarantee"]) == GUARANTEE_KEYS
-    assert list(result["reference"]) == ["initial", "non_private"]
+    assert list(result["reference"]) == ["initial"]
+    assert list(result["reference_private"]) == ["non_private"]
     assert list(result["seconds"]) == ["total", "per_round"]
     assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]
     assert result["metrics"].keys() == result["reference"]["initial"].keys() == {"excess_risk", "test_loss"}
@@ -163,7 +166,7 @@ def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
 
 def test_the_reference_can_be_left_out(tmp_path):
     result = go(tmp_path, output={"reference": False}).result
-    assert result["reference"]["non_private"] is None
+    assert result["reference_private"]["non_private"] is None
 
 
 def test_a_reference_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, caplog):
@@ -173,7 +176,7 @@ def test_a_reference_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, cap
     monkeypatch.setattr(NonPrivate, "start", start)
     with caplog.at_level(logging.WARNING, logger="userdp"):
         result = go(tmp_path).result
-    assert result["reference"]["non_private"] is None
+    assert result["reference_private"]["non_private"] is None
     assert "error" not in result
     assert "no luck" in caplog.text
 
@@ -183,7 +186,7 @@ def test_without_privacy_nothing_is_promised(tmp_path):
     assert result["guarantee"]["epsilon"] is None
     assert result["guarantee"]["holds"] is False
     assert result["guarantee"]["assumptions"] == []
-    assert result["reference"]["non_private"] == result["metrics"]
+    assert result["reference_private"]["non_private"] == result["metrics"]
 
 
 def test_evaluation_follows_its_schedule_and_always_ends_with_the_last_round(tmp_path):
@@ -276,7 +279,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(tmp_path, m
 
     monkeypatch.setattr(Quadratic, "user_gradients", gradients)
     outcome = go(tmp_path, output={"reference": False})
-    assert outcome.result["non_finite_users"] == 3 * 8  # one a node and round
+    assert outcome.result["non_finite_users_private"] == 3 * 8  # one a node and round
     assert np.isfinite(outcome.model).all()
 
 
@@ -299,9 +302,9 @@ def logistic(path, **settings):
 def test_a_table_trains_and_its_counted_users_are_an_assumption(tmp_path):
     path = write_table(tmp_path / "t.csv")
     result = run(parse_config(logistic(path)), directory=tmp_path / "run").result
-    assert (result["users"], result["samples"]) == (48, 192)
+    assert (result["users"], result["samples"], result["samples_private"]) == (48, None, 192)
     assert any("read from the data and is taken as public" in one for one in result["guarantee"]["assumptions"])
-    assert stored(tmp_path, "data.json")["table"]["rows"] == 240
+    assert stored(tmp_path, "data.json")["table_private"]["rows"] == 240
 
 
 def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
