@@ -198,7 +198,13 @@ class _Course:
             reference = self.records.get(reference_job(cell).digest)
             tuned = self.chosen.get(cell.group)
             rows.append(
-                row(cell, record or {"error_private": NOT_RUN}, reference, tuned, job.folder if job is not None else None)
+                row(
+                    cell,
+                    record or {"error_private": NOT_RUN},
+                    reference,
+                    tuned,
+                    job.folder if job is not None else None,
+                )
             )
         return rows
 

@@ -115,9 +115,7 @@ FIELDS: tuple[Field, ...] = (
         ("clipped_samples_private", "private", "samples that nodes had to clip into the declared bounds"),
         ("table_private", "private", "what loading the table counted, clipped and left out; null without a table"),
     ),
-    *_fields(
-        "guarantee.json", ("", "public", "the guarantee of the rounds that were run, and what is spent")
-    ),
+    *_fields("guarantee.json", ("", "public", "the guarantee of the rounds that were run, and what is spent")),
     *_fields("rounds.parquet", *_ROUND),
     *_fields("model.npz", ("x", "noised", "the released model")),
     *_fields("result.json", *_RESULT),

@@ -82,7 +82,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "numbers": _numbers(plan),
         "metrics": _metrics(result),
         "tests_failed": _failed_tests(rounds),
-        "private": _private(rounds, result, data) if "private" in kinds else None,
+        "private": _private(rounds, result, data) if "reference_private" in result else None,
     }
 
 
@@ -143,7 +143,9 @@ def _private(rounds: pd.DataFrame, result: dict[str, Any], data: dict[str, Any])
     free = None if result["strategy"] == REFERENCE else result["reference_private"]["non_private"]
     scored = {"fact.score_private", "fact.threshold"} <= set(rounds.columns)
     return {
-        "metrics": [(name.replace("_", " "), result["metrics"].get(name), value) for name, value in (free or {}).items()],
+        "metrics": [
+            (name.replace("_", " "), result["metrics"].get(name), value) for name, value in (free or {}).items()
+        ],
         "course": _course(rounds, result, free) if free else None,
         "score": score_chart(rounds) if scored else None,
         "samples": result["samples_private"],

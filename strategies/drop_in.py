@@ -109,8 +109,8 @@ class NodeRoster(Roster):
         if self.absent > self._max_missing * users:
             raise RunFailed(
                 f"too few nodes are registered after {timeout:g} s for users = {users}: max_missing = "
-                f"{self._max_missing} is the largest share that may be absent; start more nodes, or give roster_timeout "
-                "more seconds"
+                f"{self._max_missing} is the largest share that may be absent; start more nodes, or give "
+                "roster_timeout more seconds"
             )
         if self.absent:
             log.warning("some of the %d users have no node: they count as missing in every round", users)

@@ -168,8 +168,8 @@ def test_mlflow_keeps_the_files_of_the_run_but_no_model_and_no_private_fact(mlfl
     told = Path(client.download_artifacts(found.info.run_id, "result.json", str(tmp_path))).read_text()
     assert json.loads(told) == kept("result.json", outcome.result, SHARED)
     assert "_private" not in told
-    kept = Path(client.download_artifacts(found.info.run_id, "guarantee.json", str(tmp_path)))
-    assert kept.read_text() == (outcome.directory / "guarantee.json").read_text()
+    promised = Path(client.download_artifacts(found.info.run_id, "guarantee.json", str(tmp_path)))
+    assert promised.read_text() == (outcome.directory / "guarantee.json").read_text()
     assert (tmp_path / "mlruns").is_dir()
     own = (outcome.directory / "report.html").read_text()
     report = Path(client.download_artifacts(found.info.run_id, "report.html", str(tmp_path))).read_text()
@@ -356,7 +356,7 @@ def test_a_tracker_is_told_only_what_the_run_directory_holds(monkeypatch, tmp_pa
     }
     assert rows == columns(outcome)
     assert set().union(*(values for _, values in told.rounds)) == set(rows)
-    everything = "".join((outcome.directory / name).read_text() for name in ARTIFACTS)
+    everything = "".join((outcome.directory / name).read_text() for name in (*ARTIFACTS, "result.json"))
     (ending,) = told.endings
     for value in [*ending.metrics.values(), told.parameters["seed"]]:
         assert str(value) in everything
