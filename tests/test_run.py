@@ -131,6 +131,29 @@ def test_only_released_models_are_stored(tmp_path, monkeypatch):
     assert np.abs(outcome.model).max() > 0
 
 
+def test_no_model_is_on_disk_before_its_guarantee(tmp_path, monkeypatch):
+    """Whenever a run is killed, no model lies there that its guarantee does not cover."""
+    written, original = [], RunDirectory._replace
+    monkeypatch.setattr(
+        RunDirectory, "_replace", lambda self, name, write: written.append(name) or original(self, name, write)
+    )
+    RunDirectory(tmp_path).progress([], np.zeros(2), dict, now=True)
+    assert written == ["guarantee.json", "rounds.parquet", "model.npz"]
+
+
+def test_every_promise_of_a_simulation_says_that_whoever_knows_the_seed_can_undo_it(tmp_path):
+    told = "noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it"
+    result = go(tmp_path, output={"reference": False}).result
+    for promise in (
+        result["guarantee"],
+        stored(tmp_path, "guarantee.json"),
+        stored(tmp_path, "plan.json")["guarantee"],
+    ):
+        assert told in promise["assumptions"]
+    secure = make_plan(parse_config(changed(privacy__noise="secure")))
+    assert told not in secure.guarantee.assumptions
+
+
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
     first, again, other = go(tmp_path), go(tmp_path), go(tmp_path, seed=4)
     np.testing.assert_array_equal(first.model, again.model)
@@ -313,6 +336,17 @@ def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
     assert result["users"] == 40
     assert not any("read from the data" in one for one in result["guarantee"]["assumptions"])
     assert "who holds at least 2 samples is public" in result["guarantee"]["assumptions"]
+
+
+@pytest.mark.parametrize("users", [None, 40])
+def test_nobody_who_is_held_out_is_trained_on(tmp_path, users):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"who": [f"user{i}" for i in range(60)], "value": np.linspace(0, 2, 60)}).to_csv(path, index=False)
+    data = {"kind": "table", "path": str(path), "user": "who", "features": ["value"], "ranges": {"value": [0.0, 2.0]}}
+    datasets = load_datasets(parse_config(changed(data=data | ({"users": users} if users else {}))))
+    people = [set(one.block(np.arange(one.users)).features[:, 0].tolist()) for one in (datasets.train, datasets.test)]
+    assert [len(one) for one in people] == [users or 48, 12]
+    assert not people[0] & people[1]
 
 
 def test_nobody_need_be_held_out(tmp_path):

@@ -133,9 +133,12 @@ def read(directory):
 
 
 def differing(first, second):
-    """(file, path) -> kind, of the fields that two runs do not share."""
+    """(file, path) -> kind, of the fields that two runs do not share; every field of both has to be listed."""
     assert first.keys() == second.keys()
-    return {key: field_of(*key).kind for key in first if first[key] != second[key]}
+    kinds = {key: field_of(*key).kind for key in first}
+    for file, path in kinds:
+        assert is_private(path) == (kinds[file, path] == "private"), (file, path)
+    return {key: kind for key, kind in kinds.items() if first[key] != second[key]}
 
 
 class Told:
