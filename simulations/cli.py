@@ -145,7 +145,7 @@ def compare(
 
       userdp compare simulations/configs/compare-quick.toml
 
-      userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error)'
+      userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.compare import compare as run_all  # noqa: PLC0415
@@ -162,7 +162,7 @@ def compare(
 
         _print_json(plain(outcome.rows))
         return
-    failed = sum(one["error"] is not None for one in outcome.rows)
+    failed = sum(one["error_private"] is not None for one in outcome.rows)
     typer.echo(f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now")
     typer.echo(f"Report: {outcome.directory / 'report.html'}")
 
@@ -172,19 +172,34 @@ def report(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="A directory of a run or of a comparison.", show_default=False)
     ],
+    released: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write a copy of the run into this new folder that may be handed on: report, model, guarantee, and no "
+            "field that the guarantee does not cover.",
+            show_default=False,
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write the report of a run or a comparison anew, for finished ones and for failed ones.
 
-    [dim]Example:[/dim]
+    [dim]Examples:[/dim]
 
       userdp report runs/quickstart-localized_robust_sgd-seed0
+
+      userdp report runs/quickstart-localized_robust_sgd-seed0 --released for-others
     """
     with _exit_codes(debug):
         from simulations.comparison_report import is_comparison, render_comparison  # noqa: PLC0415
+        from simulations.released_copy import copy_released  # noqa: PLC0415
         from simulations.report import render  # noqa: PLC0415
 
-        typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
+        if released is not None:
+            typer.echo(copy_released(directory, released))
+        else:
+            typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
 
 
 @app.command()
@@ -282,13 +297,17 @@ def _progress() -> Iterator["Progress | None"]:
 
 def _show_outcome(outcome: "RunOutcome") -> None:
     result = outcome.result
-    reference = result["reference"]
+    initial, free = result["reference"]["initial"], result["reference_private"]["non_private"] or {}
+    # Exact, as the report says: whoever starts a run holds the data.
     table = Table(
-        "metric", "this run", "initial model", "without privacy", title=f"{result['name']}: {result['strategy']}"
+        "metric",
+        "this run",
+        "initial model",
+        "without privacy (private)",
+        title=f"{result['name']}: {result['strategy']}",
     )
     for name, value in result["metrics"].items():
-        free = (reference["non_private"] or {}).get(name)
-        table.add_row(name.replace("_", " "), *(shown(one) for one in (value, reference["initial"].get(name), free)))
+        table.add_row(name.replace("_", " "), *(shown(one) for one in (value, initial.get(name), free.get(name))))
     console = Console()
     console.print(table)
     verdicts: dict[bool | None, Literal["green", "red", "yellow"]] = {True: "green", False: "red", None: "yellow"}

@@ -198,7 +198,13 @@ class _Course:
             reference = self.records.get(reference_job(cell).digest)
             tuned = self.chosen.get(cell.group)
             rows.append(
-                row(cell, record or {"error": NOT_RUN}, reference, tuned, job.folder if job is not None else None)
+                row(
+                    cell,
+                    record or {"error_private": NOT_RUN},
+                    reference,
+                    tuned,
+                    job.folder if job is not None else None,
+                )
             )
         return rows
 
@@ -214,7 +220,7 @@ def measured(record: Record) -> float:
     """The main metric of a run; infinite for one that failed or measured nothing."""
     metrics = (record.get("result") or {}).get("metrics") or {}
     name = main_metric(metrics)
-    value = None if record.get("error") or name is None else metrics[name]
+    value = None if record.get("error_private") or name is None else metrics[name]
     return math.inf if value is None else float(value)
 
 
@@ -224,14 +230,14 @@ def finished(directory: Path, digest: str) -> Record | None:
         record: Record = json.loads((directory / DONE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if record.get("digest") == digest and record.get("error") is None else None
+    return record if record.get("digest") == digest and record.get("error_private", "unknown") is None else None
 
 
 def run_job(toml: str, digest: str, directory: Path) -> Record:
     """Run a configuration, and leave cell.json as the very last file.
 
     Returns:
-        digest, error (None or the reason), seconds, result (of result.json, or None), numbers (of the plan).
+        digest, error_private (None or the reason), seconds, result (of result.json, or None), numbers (of the plan).
     """
     started, error = time.perf_counter(), None
     (directory / DONE).unlink(missing_ok=True)
@@ -246,7 +252,7 @@ def run_job(toml: str, digest: str, directory: Path) -> Record:
     record: Record = plain(
         {
             "digest": digest,
-            "error": error,
+            "error_private": error,
             "seconds": time.perf_counter() - started,
             "result": _stored(directory / "result.json"),
             "numbers": (_stored(directory / "plan.json") or {}).get("numbers", {}),
@@ -310,6 +316,6 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
         except ray.exceptions.RayError as error:
             record = {
                 "digest": waiting[done].digest,
-                "error": f"the process of this cell ended ({type(error).__name__})",
+                "error_private": f"the process of this cell ended ({type(error).__name__})",
             }
         yield waiting[done], record

@@ -75,7 +75,7 @@ than doing nothing.</p>
 {% endif %}
 
 <h2>Rankings</h2>
-<p class="soft">By the median over seeds, smaller is better.{% for name, told in metrics %} {{ name | capitalize }}: {{ told }}.{% endfor %}{{ " " }}Measured without noise, for simulation only: no guarantee covers it.
+<p class="soft">By the median over seeds, smaller is better.{% for name, told in metrics %} {{ name | capitalize }}: {{ told }}.{% endfor %}{{ " " }}Measured without noise, next to training without privacy: exact, for the holder of the data alone; no guarantee covers it.
 Every line says on what terms it stands.</p>
 {% if points | selectattr("mixed") | list %}
 <p class="warning">Relations differ. At the same epsilon, adding or removing one user is the weaker promise: what it means for
@@ -177,8 +177,8 @@ Of {{ points | length }}. Way closed: from the initial model (0 %) to training w
 
 ## Rankings
 
-By the median over seeds, smaller is better. Measured without noise, for simulation only: no guarantee covers it. The plots
-are in report.html.
+By the median over seeds, smaller is better. Measured without noise, next to training without privacy: exact, for the holder of
+the data alone; no guarantee covers it. The plots are in report.html.
 {% if points | selectattr("mixed") | list %}
 
 Relations differ. At the same epsilon, adding or removing one user is the weaker promise: what it means for replacing one

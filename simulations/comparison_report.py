@@ -73,7 +73,7 @@ def _content(directory: Path) -> dict[str, Any]:
         "guarantees": _guarantees(summary, frame),
         "errors": _errors(frame),
         "cells": len(frame),
-        "failed": int(frame["error"].notna().sum()),
+        "failed": int(frame["error_private"].notna().sum()),
         "seconds": float(frame["seconds"].sum()),
         "config": (directory / "comparison.toml").read_text(encoding="utf-8"),
     }
@@ -117,7 +117,7 @@ def _course_chart(point: dict[str, Any], labels: Sequence[str]) -> tuple[str, st
 
 def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Sequence[str]) -> dict[str, Any]:
     """The ranking at one point of the grid."""
-    initial, free = _median(cells["initial"]), _median(cells["non_private"])
+    initial, free = _median(cells["initial"]), _median(cells["reference_private"])
     lines = []
     for label in labels:
         rows = cells[cells["strategy"] == label]
@@ -131,7 +131,7 @@ def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Se
                 "high": None if good.empty else float(good.max()),
                 "seeds": len(good),
                 "failed": len(rows) - len(good),
-                "reason": next(iter(rows["error"].dropna()), None),
+                "reason": next(iter(rows["error_private"].dropna()), None),
                 "worse": median is not None and initial is not None and median >= initial,
                 "closed": _closed(median, initial, free),
                 "terms": _terms(rows),
@@ -293,5 +293,5 @@ def _member(label: str, entry: Mapping[str, Any], rows: pd.DataFrame) -> dict[st
 
 def _errors(frame: pd.DataFrame) -> list[tuple[str, str, int]]:
     """(strategy, reason, cells) of what failed."""
-    failed = frame[frame["error"].notna()]
-    return [(*map(str, key), len(rows)) for key, rows in failed.groupby(["strategy", "error"], sort=False)]  # type: ignore[misc]
+    failed = frame[frame["error_private"].notna()]
+    return [(*map(str, key), len(rows)) for key, rows in failed.groupby(["strategy", "error_private"], sort=False)]  # type: ignore[misc]

@@ -31,18 +31,18 @@ def row(
     tuned: Mapping[str, Any] | None,
     folder: str | None,
 ) -> dict[str, Any]:
-    """One row of results.parquet.
+    """One row of results.parquet; `simulations.released_fields` says of which kind each column is.
 
     Args:
         cell: the cell.
-        record: of its cell.json; {"error": reason} where there is none.
+        record: of its cell.json; {"error_private": reason} where there is none.
         reference: the record of training without privacy on the same data.
         tuned: settings that a search chose.
         folder: of the run, relative to the comparison's directory.
     """
     result = record.get("result") or {}
     # A run that failed half-way measured something, and it is not what the cell is about.
-    metrics = {} if record.get("error") else result.get("metrics", {})
+    metrics = {} if record.get("error_private") else result.get("metrics", {})
     initial = result.get("reference", {}).get("initial") or _result(reference).get("reference", {}).get("initial", {})
     free = _result(reference).get("metrics", {})
     main = main_metric(metrics) or main_metric(free)
@@ -56,9 +56,10 @@ def row(
         "main_metric": main,
         "value": value,
         "initial": start,
-        "non_private": free.get(main),
+        "reference_private": free.get(main),
         "better_than_initial": None if value is None or start is None else value < start,
-        "error": record.get("error") or (None if value is not None else "nothing to measure with: hold out users"),
+        "error_private": record.get("error_private")
+        or (None if value is not None else "nothing to measure with: hold out users"),
         **_promise(cell, result.get("guarantee")),
         "seconds": record.get("seconds"),
         "rounds": result.get("rounds"),
@@ -69,7 +70,7 @@ def row(
         "directory": folder,
         **{f"metric.{name}": one for name, one in metrics.items()},
         **{f"initial.{name}": one for name, one in initial.items()},
-        **{f"non_private.{name}": one for name, one in free.items()},
+        **{f"reference_private.{name}": one for name, one in free.items()},
     }
 
 
@@ -142,7 +143,7 @@ def _rounds(root: Path, frame: pd.DataFrame, grid_keys: Sequence[str]) -> pd.Dat
     columns = ["problem", "strategy", "seed", *grid_keys]
     types = {"round": int, "spent_epsilon": float, "value": float}
     found = []
-    for cell in frame[frame["error"].isna()].to_dict("records"):
+    for cell in frame[frame["error_private"].isna()].to_dict("records"):
         path, metric = root / cell["directory"] / ROUNDS, f"metric.{cell['main_metric']}"
         if path.is_file() and metric in (course := pd.read_parquet(path)):
             course = course.rename(columns={metric: "value"})[list(types)].dropna(subset=["value"])
@@ -155,7 +156,7 @@ def _guarantee(root: Path, rows: Sequence[dict[str, Any]], label: str) -> dict[s
     """In full, of the first cell of a strategy that has one."""
     for one in rows:
         path = root / str(one["directory"]) / "guarantee.json"
-        if one["strategy"] == label and one["error"] is None and path.is_file():
+        if one["strategy"] == label and one["error_private"] is None and path.is_file():
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return values
     return None

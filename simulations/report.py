@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from simulations.config import REFERENCE
 from simulations.evaluation import main_metric
 from simulations.explain import METRICS, NUMBERS, percent, shown
 from simulations.plots import course_chart, score_chart
+from simulations.released_fields import ALL_KINDS, Kind, kept
 from simulations.report_page import PAGE, STYLE
 from userdp.errors import BadInput
 
@@ -33,8 +36,10 @@ def render(directory: Path) -> Path:
     return path
 
 
-def page(directory: Path, *, released: bool = False) -> str:
-    """The report of a run directory; with ``released`` without facts that are not released.
+def page(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> str:
+    """The report of a run directory, of fields of those kinds.
+
+    What is private stands in a section of its own, which says so; the rest reads the same without it.
 
     Raises:
         BadInput: the directory does not hold a run's files.
@@ -42,7 +47,7 @@ def page(directory: Path, *, released: bool = False) -> str:
     for name in _NEEDED:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
-    return fill(PAGE, _content(directory, released))
+    return fill(PAGE, _content(directory, kinds))
 
 
 def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
@@ -57,15 +62,13 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
     return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 
-def _content(directory: Path, released: bool) -> dict[str, Any]:
+def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
     """What the template shows."""
-    result, plan, guarantee = (_json(directory / name) for name in ("result.json", "plan.json", "guarantee.json"))
+    names = ("result.json", "plan.json", "guarantee.json", "data.json")
+    result, plan, guarantee, data = (kept(name, _json(directory / name), kinds) for name in names)
     config = (directory / "config.toml").read_text(encoding="utf-8")
     rounds = pd.read_parquet(directory / "rounds.parquet")
-    if released:
-        rounds = rounds.loc[:, ~rounds.columns.str.endswith("_private")]
-    # Absent where a run was killed before it could finish anything.
-    data = _json(directory / "data.json") if (directory / "data.json").is_file() else {"table": None}
+    rounds = rounds[[name for name in rounds if kept("rounds.parquet", {name: None}, kinds)]]
     return {
         "result": result,
         "plan": plan,
@@ -73,17 +76,19 @@ def _content(directory: Path, released: bool) -> dict[str, Any]:
         "data": data,
         "config": config,
         "requested": tomllib.loads(config)["privacy"],
-        "verdict": verdict(result),
+        "verdict": verdict(result) if "metrics" in result or "error" in result else None,
         "promise": promise(guarantee),
-        "charts": _charts(rounds, result),
+        "course": _course(rounds, result),
         "numbers": _numbers(plan),
         "metrics": _metrics(result),
         "tests_failed": _failed_tests(rounds),
+        "private": _private(rounds, result, data) if "reference_private" in result else None,
     }
 
 
 def _json(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Empty where there is no file: a run that was killed leaves no data.json."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return values
 
 
@@ -104,11 +109,7 @@ def verdict(result: dict[str, Any]) -> tuple[str, str]:
             f"Worse than doing nothing: the {name} is {after}, against {before} for the initial model, which needs no "
             "data. Do not use this model; the plan below says what the noise and the tests cost."
         )
-    sentence = f"The {name} fell from {before} to {after}."
-    free = (result["reference"]["non_private"] or {}).get(main)
-    if free is not None and result["strategy"] != "non_private":
-        sentence += f" Without privacy it would be {shown(free)}."
-    return "good", sentence
+    return "good", f"The {name} fell from {before} to {after}."
 
 
 def promise(guarantee: dict[str, Any]) -> str:
@@ -128,16 +129,31 @@ def promise(guarantee: dict[str, Any]) -> str:
     return words
 
 
-def _charts(rounds: pd.DataFrame, result: dict[str, Any]) -> dict[str, str]:
-    charts = {}
-    main = main_metric(result["metrics"])
-    if main is not None and f"metric.{main}" in rounds and rounds[f"metric.{main}"].notna().any():
-        reference = result["reference"]
-        lines = {INITIAL: reference["initial"].get(main), NON_PRIVATE: (reference["non_private"] or {}).get(main)}
-        charts["course"] = course_chart(rounds, main, {name: line for name, line in lines.items() if line is not None})
-    if {"fact.score_private", "fact.threshold"} <= set(rounds.columns):
-        charts["score"] = score_chart(rounds)
-    return charts
+def _course(rounds: pd.DataFrame, result: dict[str, Any], free: dict[str, float] | None = None) -> str | None:
+    """The chart of the main metric by round; with a line for training without privacy, if that is given."""
+    main = main_metric(result.get("metrics", {}))
+    if main is None or f"metric.{main}" not in rounds or not rounds[f"metric.{main}"].notna().any():
+        return None
+    lines = {INITIAL: result["reference"]["initial"].get(main), NON_PRIVATE: (free or {}).get(main)}
+    return course_chart(rounds, main, {name: line for name, line in lines.items() if line is not None})
+
+
+def _private(rounds: pd.DataFrame, result: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the section for the holder of the data alone."""
+    free = None if result["strategy"] == REFERENCE else result["reference_private"]["non_private"]
+    scored = {"fact.score_private", "fact.threshold"} <= set(rounds.columns)
+    return {
+        "metrics": [
+            (name.replace("_", " "), result["metrics"].get(name), value) for name, value in (free or {}).items()
+        ],
+        "course": _course(rounds, result, free) if free else None,
+        "score": score_chart(rounds) if scored else None,
+        "samples": result["samples_private"],
+        "clipped": data.get("clipped_samples_private", 0),
+        "missing": result["missing_users_private"],
+        "non_finite": result["non_finite_users_private"],
+        "table": data.get("table_private"),
+    }
 
 
 def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
@@ -148,11 +164,10 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
 
 
 def _metrics(result: dict[str, Any]) -> list[tuple[str, list[Any], str]]:
-    """(name, [this run, initial, without privacy], what it means) of every metric."""
-    columns = (result["metrics"], result["reference"]["initial"], result["reference"]["non_private"] or {})
+    """(name, [this run, initial], what it means) of every metric."""
+    columns = (result.get("metrics", {}), result.get("reference", {}).get("initial", {}))
     return [
-        (name.replace("_", " "), [column.get(name) for column in columns], METRICS.get(name, ""))
-        for name in result["metrics"]
+        (name.replace("_", " "), [column.get(name) for column in columns], METRICS.get(name, "")) for name in columns[0]
     ]
 
 

@@ -34,6 +34,8 @@ code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospac
 pre { background: var(--card); padding: .8rem 1rem; border-radius: 8px; overflow-x: auto; }
 ul { padding-left: 1.2rem; } li { margin: .25rem 0; }
 summary { cursor: pointer; }
+.private { border: 2px dashed var(--warn); border-radius: 8px; margin-top: 2.5rem; padding: 0 1rem 1rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 @media (max-width: 34rem) { .plan td.told { display: block; border: 0; padding-top: 0; }
   .plan tr { display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
   .plan td, .plan th { border: 0; } .plan td.told { grid-column: 1 / -1; } .plan thead { display: none; } }
@@ -53,14 +55,18 @@ PAGE = """\
 <body>
 <h1>{{ result.name }}</h1>
 <p class="soft">{{ result.strategy }} on the {{ result.problem }} problem &middot; {{ result.users | shown }} users,
-{{ result.samples | shown }} samples, {{ result.dimension | shown }} parameters &middot; {{ result.engine }} engine,
-seed {{ result.seed }}</p>
+{% if result.samples is not none %}
+{{ result.samples | shown }} samples,
+{% endif %}
+{{ result.dimension | shown }} parameters &middot; {{ result.engine }} engine, seed {{ result.seed }}</p>
 
+{% if verdict %}
 <div class="verdict {{ verdict[0] }}">
 <strong>{{ "Failed" if result.error is defined else "Better than the initial model" if verdict[0] == "good"
   else "Not better than the initial model" if verdict[0] == "bad" else "Not measured" }}</strong>
 {{ verdict[1] }}
 </div>
+{% endif %}
 <div class="verdict {{ 'good' if guarantee.holds else 'bad' }}">
 <strong>{% if guarantee.holds %}epsilon = {{ guarantee.epsilon | shown }}, delta = {{ guarantee.delta | shown }},
 {{ guarantee.unit }} level{% else %}No privacy guarantee{% endif %}</strong>
@@ -90,30 +96,29 @@ seed {{ result.seed }}</p>
 {% endif %}
 
 <h2>The course of the run</h2>
-{% if charts.course is defined %}
-<figure>{{ charts.course | safe }}
-<figcaption>Measured on the released model. Simulation only, not covered by the guarantee.</figcaption></figure>
+{% if course %}
+<figure>{{ course | safe }}
+<figcaption>Measured on the released model with held-out users. Simulation only, not covered by the
+guarantee.</figcaption></figure>
 {% else %}
-<p class="soft">No round was measured.</p>
+<p class="soft">{{ result.rounds }} rounds were run; none is measured here.</p>
 {% endif %}
-{% if charts.score is defined %}
-<figure>{{ charts.score | safe }}
-<figcaption>How well the users of each round agree, before the test's noise. Simulation only, not released.
-{% if tests_failed %}<span class="warning">{{ tests_failed }} test{{ "s" if tests_failed > 1 }} failed: the model stayed as
-it was.</span>{% endif %}</figcaption></figure>
+{% if tests_failed %}
+<p class="warning">{{ tests_failed }} test{{ "s" if tests_failed > 1 }} failed: the model stayed as it was.</p>
 {% endif %}
 
 {% if metrics %}
 <h2>Metrics</h2>
 <div class="scroll"><table>
-<thead><tr><th></th><th>this run</th><th>initial model</th><th>without privacy</th></tr></thead>
+<thead><tr><th></th><th>this run</th><th>initial model</th></tr></thead>
 <tbody>
 {% for name, values, told in metrics %}
 <tr><td>{{ name }}<br><small>{{ told }}</small></td>
 {% for value in values %}<td class="number">{{ value | shown if value is not none else "&ndash;" | safe }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft">Averages over held-out users, each with the same weight. Simulation only, not covered by the guarantee.</p>
+<p class="soft">Averages over held-out users, each with the same weight: exact about them, and no guarantee covers them.
+Simulation only.</p>
 {% endif %}
 
 <h2>The plan</h2>
@@ -133,13 +138,6 @@ it was.</span>{% endif %}</figcaption></figure>
 <ul>
 <li>{{ data.training_users | default(result.users) | shown }} training users, {{ data.held_out_users | default(0) | shown }}
 held out for metrics</li>
-<li>{{ data.clipped_samples | default(0) | shown }} samples had to be clipped into the declared bounds</li>
-<li>{{ result.missing_users | shown }} answers were missing and {{ result.non_finite_users | shown }} were not finite, over
-all rounds</li>
-{% if data.table %}
-<li>the table has {{ data.table.rows | shown }} rows; {{ data.table.small_users | shown }} users were left out for few samples,
-{{ data.table.surplus_samples | shown }} samples by the limit a user</li>
-{% endif %}
 </ul>
 
 <h2>Do it again</h2>
@@ -148,10 +146,52 @@ all rounds</li>
 {% if requested.noise == "secure" %}
 Its noise was NOT drawn from that seed: the model will be another one, and the budget will be spent again.
 {% endif %}
-It took
-{{ result.seconds.total | shown }} s and {{ result.peak_memory_mib | shown }} MiB.
+{% if result.seconds is defined %}
+It took {{ result.seconds.total | shown }} s and {{ result.peak_memory_mib | shown }} MiB.
+{% endif %}
 {% for name, number in result.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.</p>
 <details><summary>config.toml</summary><pre>{{ config }}</pre></details>
+{% if private %}
+
+<section class="private" id="figures_private">
+<h2>Private figures</h2>
+<p class="warning"><strong>Exact, from private data: for the holder of the data alone; not covered by the
+guarantee.</strong> <code>userdp report DIR --released FOLDER</code> writes a copy that may be handed on, without this
+section.</p>
+<ul>
+{% if private.samples is not none %}
+<li>the training users hold {{ private.samples | shown }} samples</li>
+{% endif %}
+<li>{{ private.clipped | shown }} samples had to be clipped into the declared bounds</li>
+<li>{{ private.missing | shown }} answers were missing and {{ private.non_finite | shown }} were not finite, over all
+rounds</li>
+{% if private.table %}
+<li>the table has {{ private.table.rows | shown }} rows; {{ private.table.small_users | shown }} users were left out for few
+samples, {{ private.table.surplus_samples | shown }} samples by the limit a user</li>
+{% endif %}
+</ul>
+{% if private.metrics %}
+<h3>Without privacy</h3>
+{% if private.course %}
+<figure>{{ private.course | safe }}
+<figcaption>The course of the run, next to training without privacy on the same people.</figcaption></figure>
+{% endif %}
+<div class="scroll"><table>
+<thead><tr><th></th><th>this run</th><th>without privacy</th></tr></thead>
+<tbody>
+{% for name, value, free in private.metrics %}
+<tr><td>{{ name }}</td>
+{% for one in (value, free) %}<td class="number">{{ one | shown if one is not none else "&ndash;" | safe }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% if private.score %}
+<h3>How well users agree</h3>
+<figure>{{ private.score | safe }}
+<figcaption>The users of each round, before the test's noise. Not released.</figcaption></figure>
+{% endif %}
+</section>
+{% endif %}
 </body>
 </html>
 """

@@ -238,8 +238,8 @@ class _Course:
         return {
             "training_users": self.facts.users,
             "held_out_users": 0 if self.datasets.test is None else self.datasets.test.users,
-            "clipped_samples": self.strategy.result.clipped_samples,
-            "table": None if report is None else report.as_dict(),
+            "clipped_samples_private": self.strategy.result.clipped_samples,
+            "table_private": None if report is None else report.as_dict(),
         }
 
     def _last_metrics(self) -> dict[str, float]:
@@ -248,7 +248,7 @@ class _Course:
         return measured[-1] if measured else self.strategy.result.initial_metrics
 
     def _result(self, guarantee: Guarantee, metrics: dict[str, float]) -> dict[str, Any]:
-        """The content of result.json."""
+        """The content of result.json; `simulations.released_fields` says what may be shown to whom."""
         outcome, train = self.strategy.result, self.datasets.train
         initial = outcome.initial_metrics
         if self.config.strategy.kind == REFERENCE:
@@ -262,16 +262,18 @@ class _Course:
             "engine": self.engine,
             "seed": self.config.seed,
             "users": self.facts.users,
-            "samples": self.facts.samples if train is None else train.samples,
+            "samples": self.facts.samples,
+            "samples_private": None if train is None or self.facts.samples is not None else train.samples,
             "dimension": self.problem.dimension,
             "rounds": len(outcome.rounds),
             "guarantee": guarantee.as_dict(),
             "metrics": metrics,
-            "reference": {"initial": initial, "non_private": self.non_private},
+            "reference": {"initial": initial},
+            "reference_private": {"non_private": self.non_private},
             # None: there is nothing to measure with.
             "better_than_initial": metrics[main] < initial[main] if main in initial and main else None,
-            "missing_users": outcome.missing_users,
-            "non_finite_users": outcome.non_finite_users,
+            "missing_users_private": outcome.missing_users,
+            "non_finite_users_private": outcome.non_finite_users,
             "seconds": {
                 "total": time.perf_counter() - self.started,
                 "per_round": sum(seconds) / len(seconds) if seconds else 0.0,

@@ -64,7 +64,7 @@ class RunDirectory:
 
     def json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file; numbers that are not finite become null."""
-        self.text(name, json.dumps(plain(values), indent=2) + "\n")
+        self.text(name, as_json(values))
 
     def progress(
         self,
@@ -81,7 +81,7 @@ class RunDirectory:
         if not now and time.monotonic() - self._written < _SECONDS_BETWEEN_WRITES:
             return
         self.json("guarantee.json", guarantee())
-        frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_EMPTY))
+        frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_COLUMNS))
         self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
         self._replace("model.npz", lambda partial: _save(partial, x))
         self._written = time.monotonic()
@@ -106,15 +106,27 @@ def _check_no_release(path: Path) -> None:
         )
 
 
-_EMPTY = ("round", "seconds", "missing_users", "non_finite_users", "spent_epsilon")
+_COLUMNS = {
+    "round": "round",
+    "seconds": "seconds",
+    "missing_users_private": "missing_users",
+    "non_finite_users_private": "non_finite_users",
+    "spent_epsilon": "spent_epsilon",
+}
+"""Column of rounds.parquet -> attribute of a record, of what every strategy has."""
 
 
 def flat(record: RoundRecord) -> dict[str, float | int | None]:
     """One row of rounds.parquet: the strategy's facts as "fact.*", metrics as "metric.*"."""
-    row: dict[str, float | int | None] = {name: getattr(record, name) for name in _EMPTY}
+    row: dict[str, float | int | None] = {name: getattr(record, attribute) for name, attribute in _COLUMNS.items()}
     row |= {f"fact.{name}": value for name, value in record.facts.items()}
     row |= {f"metric.{name}": value for name, value in record.metrics.items()}
     return row
+
+
+def as_json(values: Any) -> str:
+    """What a JSON file holds."""
+    return json.dumps(plain(values), indent=2) + "\n"
 
 
 def plain(value: Any) -> Any:

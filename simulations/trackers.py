@@ -1,10 +1,9 @@
 """Optional trackers: a run's directory, also written to MLflow or TensorBoard while the run goes.
 
 A tracker is told nothing that the run directory does not hold: at the start the configuration and the plan, after every
-round its row of rounds.parquet, at the end what result.json and guarantee.json say, and the report. There are no values
-of single users in it, and facts that are not released (names ending in ``_private``) are left out, from the report too.
-What remains is to be guarded as the directory is: metrics of held-out users have no guarantee, and the configuration
-holds the seed that simulated noise comes from.
+round its row of rounds.parquet, at the end what result.json and guarantee.json say, and the report. Private fields
+(`simulations.released_fields`) are left out of all of them. What remains is to be guarded all the same: metrics of
+held-out users have no guarantee, and the configuration holds the seed that simulated noise comes from.
 
 Every run starts with round 1, also where it replaces an earlier one: MLflow then gets another run, and TensorBoard's
 files are replaced with the rest of the directory. So no round is there twice.
@@ -23,14 +22,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from simulations.released_fields import SHARED, kept
 from simulations.report import page
-from simulations.run_directory import TENSORBOARD, flat
+from simulations.run_directory import TENSORBOARD, as_json, flat
 from strategies.results import RoundRecord
 from userdp.errors import BadInput
 
 log = logging.getLogger("userdp")
-ARTIFACTS = ("config.toml", "plan.json", "guarantee.json", "result.json")
-"""Files of the directory that are handed on as they are; the report is made anew, without what is not released."""
+ARTIFACTS = ("config.toml", "plan.json", "guarantee.json")
+"""Files of the directory that are handed on as they are; result.json and report.html without private fields."""
 
 Parameters = Mapping[str, bool | int | float | str]
 
@@ -42,16 +42,16 @@ class Ending:
     Attributes:
         directory: of the run.
         error: why it stopped; None for a run that did not.
-        metrics: "final/...", "initial/..." and "non_private/..." of held-out users; epsilon and delta, if any hold.
+        metrics: "final/..." and "initial/..." of held-out users; epsilon and delta, if any hold.
         texts: the guarantee in one sentence, with unit, relation, adversary and assumptions, and the error.
-        report: the page, without what is not released; None where the run left none.
+        files: name -> content of result.json and, where the run left one, report.html, without private fields.
     """
 
     directory: Path
     error: str | None
     metrics: Mapping[str, float]
     texts: Mapping[str, str]
-    report: str | None
+    files: Mapping[str, str]
 
 
 class Tracker(Protocol):
@@ -124,8 +124,8 @@ class MLflowTracker:
             self._client.log_batch(self._run, tags=[self._tag(key, value) for key, value in tags.items()])
             for name in ARTIFACTS:
                 self._client.log_artifact(self._run, str(ending.directory / name))
-            if ending.report is not None:
-                self._client.log_text(self._run, ending.report, "report.html")
+            for name, content in ending.files.items():
+                self._client.log_text(self._run, content, name)
         failed = ending is None or ending.error is not None
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
@@ -272,19 +272,20 @@ def _parameters(directory: Path) -> dict[str, bool | int | float | str]:
 
 
 def _released(record: RoundRecord) -> dict[str, float]:
-    """The row of rounds.parquet, "fact/noise" for "fact.noise", without what is not released, absent or not finite."""
-    row = {name.replace(".", "/", 1): value for name, value in flat(record).items() if not name.endswith("_private")}
+    """The row of rounds.parquet, "fact/noise" for "fact.noise", without what is private, absent or not finite."""
+    row = kept("rounds.parquet", flat(record), SHARED)
     del row["round"]
-    return _finite(row)
+    return _finite({name.replace(".", "/", 1): value for name, value in row.items()})
 
 
 def _ending(directory: Path) -> Ending | None:
     """Of the files that a run leaves; None where it could not write them."""
     if not (directory / "result.json").is_file():
         return None
-    result, guarantee = _json(directory / "result.json"), _json(directory / "guarantee.json")
+    guarantee = _json(directory / "guarantee.json")
+    result = kept("result.json", _json(directory / "result.json"), SHARED)
     columns = {"final": result["metrics"], **result["reference"]}
-    metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in (of or {}).items()}
+    metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in of.items()}
     if guarantee["holds"]:
         metrics |= {name: guarantee[name] for name in ("epsilon", "delta")}
     texts = {"guarantee": guarantee["sentence"]}
@@ -292,8 +293,10 @@ def _ending(directory: Path) -> Ending | None:
     texts["assumptions"] = "; ".join(guarantee["assumptions"])
     error = result.get("error")
     texts |= {} if error is None else {"error": error}
-    report = page(directory, released=True) if (directory / "report.html").is_file() else None
-    return Ending(directory, error, _finite(metrics), texts, report)
+    files = {"result.json": as_json(result)}
+    if (directory / "report.html").is_file():
+        files["report.html"] = page(directory, SHARED)
+    return Ending(directory, error, _finite(metrics), texts, files)
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:

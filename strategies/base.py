@@ -196,7 +196,7 @@ class UserLevelStrategy(Strategy):
         self._x, released = self._step(server_round - 1, self._x, gathered)
         if released is not None:
             self._released = released
-        metrics = {"missing_users": gathered.missing, "non_finite_users": gathered.non_finite}
+        metrics = {"missing_users_private": gathered.missing, "non_finite_users_private": gathered.non_finite}
         return self._arrays_of(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
 
     def configure_evaluate(
@@ -304,8 +304,8 @@ class UserLevelStrategy(Strategy):
         record = RoundRecord(
             round=server_round,
             seconds=seconds,
-            missing_users=int(counts.get("missing_users", 0)),
-            non_finite_users=int(counts.get("non_finite_users", 0)),
+            missing_users=int(counts.get("missing_users_private", 0)),
+            non_finite_users=int(counts.get("non_finite_users_private", 0)),
             spent=None if self._ledger is None else self._ledger.spent(),
             facts=dict(self.facts),
             metrics=result.evaluate(evaluate_fn, server_round),

@@ -108,13 +108,14 @@ class NodeRoster(Roster):
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
         if self.absent > self._max_missing * users:
             raise RunFailed(
-                f"{len(nodes)} nodes are registered after {timeout:g} s for users = {users}; max_missing = "
-                f"{self._max_missing} allows fewer to be absent: start more nodes, or give roster_timeout more seconds"
+                f"too few nodes are registered after {timeout:g} s for users = {users}: max_missing = "
+                f"{self._max_missing} is the largest share that may be absent; start more nodes, or give "
+                "roster_timeout more seconds"
             )
         if self.absent:
-            log.warning("%d of %d users have no node", self.absent, users)
+            log.warning("some of the %d users have no node: they count as missing in every round", users)
         elif len(nodes) > users:
-            log.warning("%d of %d nodes are not used: the plan is for %d users", len(nodes) - users, len(nodes), users)
+            log.warning("there are more nodes than the plan has users, %d: the others are not used", users)
 
 
 class DropIn(UserLevelStrategy):

@@ -95,8 +95,8 @@ def gather(
     missing = int((~answered).sum())
     if missing > max_missing * len(request.users):
         raise RunFailed(
-            f"{missing} of {len(request.users)} users of a cohort did not answer ({complaint}); "
-            f"strategy.max_missing = {max_missing} allows fewer"
+            f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
+            "largest share that may be missing"
         )
     return Gathered(values, missing, non_finite)
 

@@ -17,6 +17,8 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 class RoundRecord:
     """What one round left behind, for progress bars and rounds.parquet.
 
+    Counts of users are exact, for the holder of the data alone: files call them ``..._private``.
+
     Attributes:
         round: counted from 1.
         seconds: wall time of the round without evaluation.
@@ -49,7 +51,8 @@ class PrivateResult(Result):
         guarantee: what was promised, for the rounds that were run.
         rounds: one record a round.
         initial_metrics: ``evaluate_fn`` at the initial model.
-        clipped_samples: samples that nodes had to clip into the declared bounds.
+        clipped_samples: samples that nodes had to clip into the declared bounds; exact, for the holder of the data
+            alone, as the counts of users are.
     """
 
     guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))

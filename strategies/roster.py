@@ -70,7 +70,8 @@ class Roster:
                 break
             time.sleep(_POLL_SECONDS)
         if self.absent:
-            log.warning("%d of %d users have no node", self.absent, len(self._owner))
+            # Not how many: that is for the holder of the data alone.
+            log.warning("some of the %d users have no node: they count as missing in every round", len(self._owner))
 
     def _enter(self, reply: Message) -> None:
         node = reply.metadata.src_node_id
@@ -110,10 +111,10 @@ class Roster:
         if holding.identities is None:
             return
         self._digests.append(holding.identities)
-        if people := repeated(np.concatenate(self._digests)):
+        if repeated(np.concatenate(self._digests)):
             raise RunFailed(
-                f"node {node} holds {people} of its users twice or together with another silo: one person in two "
-                "places has no guarantee; leave these people in one silo only"
+                f"node {node} holds somebody twice or together with another silo: one person in two places has no "
+                "guarantee; leave these people in one silo only"
             )
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

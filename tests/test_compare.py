@@ -203,14 +203,14 @@ def test_every_cell_is_a_row_and_failures_are_rows_with_their_reason(done):
     rows = table(done.directory)
     assert len(rows) == len(done.rows) == 12
     failed = rows[rows["strategy"] == "too-few"]
-    assert failed["error"].notna().all()
+    assert failed["error_private"].notna().all()
     assert failed["value"].isna().all()
     good = rows[rows["strategy"] != "too-few"]
-    assert good["error"].isna().all()
+    assert good["error_private"].isna().all()
     assert (good["value"] >= 0).all()
     assert (good["spent_epsilon"] <= good["epsilon"]).all()
     assert (good["better_than_initial"] == (good["value"] < good["initial"])).all()
-    assert (good["non_private"] < good["initial"]).all()
+    assert (good["reference_private"] < good["initial"]).all()
 
 
 def test_relations_are_recorded_and_converted(done):
@@ -239,7 +239,7 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, m
     calls.clear()
     first = go(tmp_path / "parts", raw, limit=6)
     assert first.ran == 6
-    assert sum(one["error"] == NOT_RUN for one in first.rows) == 4
+    assert sum(one["error_private"] == NOT_RUN for one in first.rows) == 4
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "parts").rglob(DONE)}
     second = go(tmp_path / "parts", raw)
     assert second.ran == 4
@@ -272,7 +272,7 @@ def test_unexpected_errors_of_one_cell_leave_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(simulations.compare, "run", failing)
     rows = go(tmp_path, changed(strategy=SMALL["strategy"][:1])).rows
-    assert [one["error"] for one in rows] == [None, "unexpected ZeroDivisionError"] * 2
+    assert [one["error_private"] for one in rows] == [None, "unexpected ZeroDivisionError"] * 2
 
 
 def test_an_interrupted_comparison_leaves_its_table(tmp_path):
@@ -281,7 +281,7 @@ def test_an_interrupted_comparison_leaves_its_table(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, SMALL, watch=stop)
-    assert (table(tmp_path)["error"] == NOT_RUN).all()
+    assert (table(tmp_path)["error_private"] == NOT_RUN).all()
 
 
 def test_a_killed_comparison_repeats_no_finished_cell(tmp_path):
@@ -335,7 +335,7 @@ def test_a_search_sees_public_seeds_only_and_its_choice_is_used_and_recorded(tun
 
 def test_cells_wait_for_their_search(tmp_path):
     outcome = go(tmp_path, TUNED, limit=3)
-    assert {one["error"] for one in outcome.rows} == {NOT_RUN}
+    assert {one["error_private"] for one in outcome.rows} == {NOT_RUN}
     assert {one["directory"] for one in outcome.rows} == {None}
 
 
@@ -470,7 +470,7 @@ def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
         "simulations.comparison_live.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
     )
     with live(comparison) as watch:
-        watch(reference_job(comparison.cells[0]), {"error": None})
+        watch(reference_job(comparison.cells[0]), {"error_private": None})
     monkeypatch.undo()
     with live(comparison) as watch:
         assert watch is None

@@ -37,6 +37,7 @@ from simulations.flower import node_of, separated
 from simulations.grids import LocalGrid
 from simulations.run import run
 from simulations.silos import FILE, prepare, silo_node, split
+from strategies.fed_sgd import NonPrivate
 from userdp.errors import BadInput, RunFailed
 from userdp.identities import identities, repeated
 from userdp.node import Node
@@ -145,6 +146,27 @@ def test_a_person_in_two_silos_is_found_before_anything_is_trained(tmp_path, mon
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["rounds"] == 0
     assert "anna" not in json.dumps(result)
+
+
+def test_a_deployment_trains_nothing_without_privacy(tmp_path, monkeypatch):
+    config, folders = demo(), three(tmp_path)
+    split(config, folders)
+    assert config.trains_reference
+    monkeypatch.setattr(NonPrivate, "start", lambda *arguments, **settings: pytest.fail("trained without privacy"))
+    result = run(config, grid=silo_grid(config, folders), directory=tmp_path / "run", deployed=True).result
+    assert result["reference_private"] == {"non_private": None}
+
+
+def test_the_server_of_a_deployment_opens_no_table(tmp_path, monkeypatch):
+    local = table(tmp_path / "t.csv", ["anna", "bert", "carl", "dora"], users=4)
+    prepare(local, tmp_path / "silo", 0)
+    grid = silo_grid(local, [tmp_path / "silo"])
+    monkeypatch.setattr(
+        "simulations.build.read_table", lambda *arguments, **settings: pytest.fail("a table was opened")
+    )
+    result = run(with_secure_noise(local), grid=grid, directory=tmp_path / "run", deployed=True).result
+    assert (result["users"], result["samples"], result["samples_private"]) == (4, None, None)
+    assert json.loads((tmp_path / "run" / "data.json").read_text())["table_private"] is None
 
 
 def with_secure_noise(config):

@@ -368,7 +368,7 @@ def test_t16_a_report_shows_zero_and_the_run_without_privacy_beside_the_private_
     assert make_plan(parse_config(CONFIG)).guarantee.delta == 0
     directory = simulate(parse_config(CONFIG), directory=tmp_path / "run").directory
     result = json.loads((directory / "result.json").read_text())
-    numbers = [result["reference"]["non_private"], result["metrics"], result["reference"]["initial"]]
+    numbers = [result["reference_private"]["non_private"], result["metrics"], result["reference"]["initial"]]
     free, private, zero = (values["excess_risk"] for values in numbers)
     assert zero == pytest.approx(0.5 * (0.5**2 + 0.4**2))  # of the model w = 0
     assert free < private < zero

@@ -58,7 +58,7 @@ def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_
     compare(parse_comparison(raw), workers=0, directory=tmp_path)
     results = pd.read_parquet(tmp_path / "results.parquet")
     assert set(results["strategy"]) == {strategy["kind"] for strategy in raw["strategy"]}
-    assert results["error"].isna().all()
+    assert results["error_private"].isna().all()
     assert (results["unit"] == "user").all()
     assert results["spent_epsilon"].to_numpy() == pytest.approx(4.0, rel=1e-3)
     sample_level = results[results["strategy"].isin(SAMPLE_LEVEL)]
@@ -66,6 +66,6 @@ def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_
     assert results.drop(sample_level.index)["sample_level_epsilon"].isna().all()
     # A user holds 20 samples: a sample is promised far more than a user.
     assert sample_level["sample_level_epsilon"].between(0, 4.0 / 10, inclusive="neither").all()
-    assert (results["non_private"] < results["initial"]).all()
+    assert (results["reference_private"] < results["initial"]).all()
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "for a user of 20 samples by group privacy: noise as for epsilon =" in report

@@ -321,7 +321,7 @@ def test_t16_a_run_reports_zero_and_training_without_privacy_beside_its_number(t
     }
     directory = simulate(parse_config(raw), directory=tmp_path / "run").directory
     result = json.loads((directory / "result.json").read_text())
-    numbers = [result["reference"]["non_private"], result["metrics"], result["reference"]["initial"]]
+    numbers = [result["reference_private"]["non_private"], result["metrics"], result["reference"]["initial"]]
     free, private, zero = (values["excess_risk"] for values in numbers)
     assert zero == pytest.approx(0.5 * (0.5**2 + 0.4**2))  # of the model w = 0
     assert free < private < zero

@@ -33,7 +33,7 @@ def test_the_page_is_complete_in_itself(robust):
     assert "<script" not in page
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?[^"'#]|url\(["']?[^"'#]|@import""", page)
     assert "http" not in page.replace("https", "http")
-    assert page.count("<svg") == page.count("</svg>") == 2
+    assert page.count("<svg") == page.count("</svg>") == 3
 
 
 def test_the_page_says_what_is_promised_and_from_whom(robust):
@@ -46,15 +46,16 @@ def test_the_page_says_what_is_promised_and_from_whom(robust):
 
 def test_the_page_compares_with_the_initial_model_and_with_no_privacy(robust):
     page, result = page_of(robust), json.loads((robust / "result.json").read_text())
-    for values in (result["metrics"], result["reference"]["initial"], result["reference"]["non_private"]):
+    for values in (result["metrics"], result["reference"]["initial"], result["reference_private"]["non_private"]):
         assert shown(values["excess_risk"]) in page
     assert page.index("Better than the initial model") < page.index("The plan")
 
 
 def test_the_page_marks_what_the_guarantee_does_not_cover(robust):
     page = page_of(robust)
-    assert "Simulation only, not covered by the guarantee." in page
-    assert "Simulation only, not released." in page
+    assert "Measured on the released model with held-out users. Simulation only, not covered" in page
+    assert "exact about them, and no guarantee covers them" in page
+    assert "Exact, from private data: for the holder of the data alone; not covered by the\nguarantee." in page
 
 
 def test_the_page_explains_the_plan_and_how_to_do_it_again(robust):
@@ -68,7 +69,7 @@ def test_the_page_explains_the_plan_and_how_to_do_it_again(robust):
 
 
 def test_warnings_of_the_plan_and_failed_tests_are_shown(robust, tmp_path):
-    for name in ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet"):
+    for name in ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet", "data.json"):
         (tmp_path / name).write_bytes((robust / name).read_bytes())
     plan = json.loads((tmp_path / "plan.json").read_text())
     plan["warnings"] = ["the noise is expected to drown the <signal>"]
@@ -133,12 +134,14 @@ def test_the_verdict_compares_with_doing_nothing():
     result = {
         "strategy": "dp_fed_sgd",
         "metrics": {"test_loss": 0.5},
-        "reference": {"initial": {"test_loss": 0.7}, "non_private": {"test_loss": 0.4}},
+        "reference": {"initial": {"test_loss": 0.7}},
+        "reference_private": {"non_private": {"test_loss": 0.4}},
         "better_than_initial": True,
     }
     kind, sentence = verdict(result)
     assert kind == "good"
-    assert "fell from 0.7 to 0.5. Without privacy it would be 0.4." in sentence
+    assert "fell from 0.7 to 0.5." in sentence
+    assert "0.4" not in sentence
     assert verdict({**result, "better_than_initial": False})[0] == "bad"
     assert verdict({**result, "metrics": {"test_loss": None}})[0] == "none"
     assert verdict({**result, "error": "no replies"})[1].startswith("The run stopped early: no replies")

@@ -29,14 +29,16 @@ RESULT_KEYS = {
     "seed": int,
     "users": int,
     "samples": int,
+    "samples_private": type(None),
     "dimension": int,
     "rounds": int,
     "guarantee": dict,
     "metrics": dict,
     "reference": dict,
+    "reference_private": dict,
     "better_than_initial": bool,
-    "missing_users": int,
-    "non_finite_users": int,
+    "missing_users_private": int,
+    "non_finite_users_private": int,
     "seconds": dict,
     "peak_memory_mib": float,
     "versions": dict,
@@ -78,7 +80,8 @@ def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_p
     assert {key: type(value) for key, value in result.items()} == RESULT_KEYS
     assert list(result) == list(RESULT_KEYS)
     assert list(result["guarantee"]) == GUARANTEE_KEYS
-    assert list(result["reference"]) == ["initial", "non_private"]
+    assert list(result["reference"]) == ["initial"]
+    assert list(result["reference_private"]) == ["non_private"]
     assert list(result["seconds"]) == ["total", "per_round"]
     assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]
     assert result["metrics"].keys() == result["reference"]["initial"].keys() == {"excess_risk", "test_loss"}
@@ -128,6 +131,29 @@ def test_only_released_models_are_stored(tmp_path, monkeypatch):
     assert np.abs(outcome.model).max() > 0
 
 
+def test_no_model_is_on_disk_before_its_guarantee(tmp_path, monkeypatch):
+    """Whenever a run is killed, no model lies there that its guarantee does not cover."""
+    written, original = [], RunDirectory._replace
+    monkeypatch.setattr(
+        RunDirectory, "_replace", lambda self, name, write: written.append(name) or original(self, name, write)
+    )
+    RunDirectory(tmp_path).progress([], np.zeros(2), dict, now=True)
+    assert written == ["guarantee.json", "rounds.parquet", "model.npz"]
+
+
+def test_every_promise_of_a_simulation_says_that_whoever_knows_the_seed_can_undo_it(tmp_path):
+    told = "noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it"
+    result = go(tmp_path, output={"reference": False}).result
+    for promise in (
+        result["guarantee"],
+        stored(tmp_path, "guarantee.json"),
+        stored(tmp_path, "plan.json")["guarantee"],
+    ):
+        assert told in promise["assumptions"]
+    secure = make_plan(parse_config(changed(privacy__noise="secure")))
+    assert told not in secure.guarantee.assumptions
+
+
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
     first, again, other = go(tmp_path), go(tmp_path), go(tmp_path, seed=4)
     np.testing.assert_array_equal(first.model, again.model)
@@ -163,7 +189,7 @@ def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
 
 def test_the_reference_can_be_left_out(tmp_path):
     result = go(tmp_path, output={"reference": False}).result
-    assert result["reference"]["non_private"] is None
+    assert result["reference_private"]["non_private"] is None
 
 
 def test_a_reference_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, caplog):
@@ -173,7 +199,7 @@ def test_a_reference_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, cap
     monkeypatch.setattr(NonPrivate, "start", start)
     with caplog.at_level(logging.WARNING, logger="userdp"):
         result = go(tmp_path).result
-    assert result["reference"]["non_private"] is None
+    assert result["reference_private"]["non_private"] is None
     assert "error" not in result
     assert "no luck" in caplog.text
 
@@ -183,7 +209,7 @@ def test_without_privacy_nothing_is_promised(tmp_path):
     assert result["guarantee"]["epsilon"] is None
     assert result["guarantee"]["holds"] is False
     assert result["guarantee"]["assumptions"] == []
-    assert result["reference"]["non_private"] == result["metrics"]
+    assert result["reference_private"]["non_private"] == result["metrics"]
 
 
 def test_evaluation_follows_its_schedule_and_always_ends_with_the_last_round(tmp_path):
@@ -276,7 +302,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(tmp_path, m
 
     monkeypatch.setattr(Quadratic, "user_gradients", gradients)
     outcome = go(tmp_path, output={"reference": False})
-    assert outcome.result["non_finite_users"] == 3 * 8  # one a node and round
+    assert outcome.result["non_finite_users_private"] == 3 * 8  # one a node and round
     assert np.isfinite(outcome.model).all()
 
 
@@ -299,9 +325,9 @@ def logistic(path, **settings):
 def test_a_table_trains_and_its_counted_users_are_an_assumption(tmp_path):
     path = write_table(tmp_path / "t.csv")
     result = run(parse_config(logistic(path)), directory=tmp_path / "run").result
-    assert (result["users"], result["samples"]) == (48, 192)
+    assert (result["users"], result["samples"], result["samples_private"]) == (48, None, 192)
     assert any("read from the data and is taken as public" in one for one in result["guarantee"]["assumptions"])
-    assert stored(tmp_path, "data.json")["table"]["rows"] == 240
+    assert stored(tmp_path, "data.json")["table_private"]["rows"] == 240
 
 
 def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
@@ -310,6 +336,17 @@ def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
     assert result["users"] == 40
     assert not any("read from the data" in one for one in result["guarantee"]["assumptions"])
     assert "who holds at least 2 samples is public" in result["guarantee"]["assumptions"]
+
+
+@pytest.mark.parametrize("users", [None, 40])
+def test_nobody_who_is_held_out_is_trained_on(tmp_path, users):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"who": [f"user{i}" for i in range(60)], "value": np.linspace(0, 2, 60)}).to_csv(path, index=False)
+    data = {"kind": "table", "path": str(path), "user": "who", "features": ["value"], "ranges": {"value": [0.0, 2.0]}}
+    datasets = load_datasets(parse_config(changed(data=data | ({"users": users} if users else {}))))
+    people = [set(one.block(np.arange(one.users)).features[:, 0].tolist()) for one in (datasets.train, datasets.test)]
+    assert [len(one) for one in people] == [users or 48, 12]
+    assert not people[0] & people[1]
 
 
 def test_nobody_need_be_held_out(tmp_path):

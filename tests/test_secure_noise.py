@@ -416,7 +416,7 @@ def test_two_secure_runs_of_one_seed_differ_in_noise_and_agree_in_data_and_plan(
     for name in ("plan.json", "data.json", "guarantee.json", "config.toml"):
         assert (tmp_path / "0" / name).read_text() == (tmp_path / "1" / name).read_text()
     assert outcomes[0].result["reference"] == outcomes[1].result["reference"]
-    assert outcomes[0].result["reference"]["non_private"] is None
+    assert outcomes[0].result["reference_private"]["non_private"] is None
 
 
 def test_training_without_privacy_beside_secure_noise_is_refused():
