@@ -157,7 +157,7 @@ def _child(tree: Path, arguments: list[str], sender: Connection) -> None:
 class _Running:
     job: Any
     tree: Path
-    process: multiprocessing.Process
+    process: multiprocessing.process.BaseProcess
     receiver: Connection
     deadline: float
 
