@@ -20,6 +20,7 @@ from strategies import (
     model_record,
 )
 from strategies.protocol import read_request, train_content
+from strategies.replies import Gathered
 from userdp.accounting import Privacy, delta_of
 from userdp.accounting.amplified import poisson_epsilon
 from userdp.accounting.costs import Cost
@@ -158,6 +159,22 @@ def test_truncation_has_the_sensitivity_stated_for_samples_and_users(unit, repla
 
 
 # --- Smoothed truncation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "moved"),
+    [(PoissonSampleSGD, [0.7, 0.0]), (SmoothedTruncationGD, [2 * LARGEST, 2 * LARGEST])],
+    ids=["one sample comes", "one sample is replaced"],
+)
+def test_a_step_moves_with_one_sample_by_the_sensitivity_that_its_noise_is_for(kind, moved):
+    """The same noise twice: what is left is what one sample does to what nodes send, scaled as the noise is."""
+    options = {"scale": 3.0} if kind is SmoothedTruncationGD else {"clip_norm": 0.7, "batch": 4}
+    ends = []
+    for change in (0.0, 1.0):
+        method = method_for(kind, learning_rate=0.5, **options)
+        values = np.array([1.0, -2.0]) + change * np.array(moved)
+        ends.append(method._step(0, np.zeros(2), Gathered(values, 0, 0))[0])
+    assert np.linalg.norm(ends[1] - ends[0]) == pytest.approx(0.5 * method._mechanism.l2_sensitivity, rel=1e-9)
 
 
 def test_smoothed_truncation_by_hand_and_by_integration():

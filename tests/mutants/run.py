@@ -50,6 +50,8 @@ IMPORTED_ONCE = (
 )
 LIMIT = 120.0
 """Seconds after which the tests of a fault count as hung; they take a few."""
+NO_SUCH_TEST = 4
+"""The exit code of pytest where a test's name is wrong; it then runs none."""
 MISSPELT = (NameError, SyntaxError, ImportError)
 """What a fault that does not even run raises."""
 PYTEST = ("-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header")
@@ -241,13 +243,19 @@ def unusable(mutants: list[Mutant], workers: Workers) -> dict[Mutant, Verdict]:
     for mutant in mutants:
         if mutant not in verdicts:
             areas.setdefault(mutant.area, []).append(mutant)
-    jobs = [(area, None, sorted({test for m in group for test in m.tests})) for area, group in areas.items()]
-    for area, outcome in workers.outcomes(jobs, 10 * LIMIT):
-        for mutant in areas[area]:
-            bad = [test for test in mutant.tests if not outcome.passed(test)]
-            if bad:
-                why = outcome.first or outcome.text.strip().replace("\n", " | ")[-400:]
-                verdicts[mutant] = Verdict(mutant, "broken", f"{bad[0]} does not pass without the fault ({why})")
+    groups = list(areas.values())
+    while groups:
+        wrong = []
+        jobs = [(group, None, sorted({test for mutant in group for test in mutant.tests})) for group in groups]
+        for group, outcome in workers.outcomes(jobs, 10 * LIMIT):
+            if outcome.code == NO_SUCH_TEST and len(group) > 1:
+                wrong += [[mutant] for mutant in group]  # one wrong name: whose?
+                continue
+            for mutant in group:
+                if bad := [test for test in mutant.tests if not outcome.passed(test)]:
+                    why = outcome.first or outcome.text.strip().replace("\n", " | ")[-400:]
+                    verdicts[mutant] = Verdict(mutant, "broken", f"{bad[0]} does not pass without the fault ({why})")
+        groups = wrong
     return verdicts
 
 
