@@ -1,4 +1,5 @@
 # make demo: install into .venv, run the quickstart, say where the report is.   make test: the fast tests.
+# make mutants: plant each listed fault in a copy and see that the tests notice.
 # Needs python3 (3.11 or 3.12), make, and a network with a package index. Every target may be run again.
 #   make demo PYTHON=python3.12
 #   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"   (no CUDA libraries)
@@ -9,7 +10,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo install test test-all containers lint format bench clean
+.PHONY: demo install test test-all mutants containers lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -32,6 +33,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
+
+# make mutants MUTANTS_ARGS="recentred --verbose": some of them, and which test noticed.
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants/run.py $(MUTANTS_ARGS)
 
 # Needs a container engine with Compose.
 containers: $(STAMP)

@@ -18,6 +18,7 @@ from userdp.accounting import (
     Guarantee,
     Ledger,
     Privacy,
+    RoundLedger,
     add_or_remove_to_replace_one,
     calibrate_noise,
     delta_of,
@@ -399,3 +400,25 @@ def test_pure_mechanisms_add_up_at_delta_zero_and_a_gaussian_promises_nothing_th
 def test_a_pure_guarantee_is_said_as_one():
     made = Guarantee("user", "replace_one", 1.0, 0.0, "composition", "against everybody", (), True)
     assert made.sentence().startswith("pure 1-differential privacy for replacing one whole user")
+
+
+class Everybody:
+    """Rounds of all of ten users, as many as are asked for; each costs one unit of epsilon."""
+
+    rounds = 2
+
+    def cohort(self, index):
+        return np.arange(10)
+
+    def epsilon(self, noise_multiplier, delta, rounds=None):
+        return float(self.rounds if rounds is None else rounds)
+
+
+def test_a_ledger_of_rounds_stops_at_its_plan_even_where_the_sampler_would_go_on():
+    ledger = RoundLedger(Everybody(), 1.0, Privacy(2.0, 1e-6))
+    for spent in (1.0, 2.0):
+        ledger.charge(np.arange(10))
+        assert ledger.epsilon() == spent
+    with pytest.raises(RunFailed, match="a round more than the 2 planned"):
+        ledger.charge(np.arange(10))
+    assert ledger.epsilon() == 2.0

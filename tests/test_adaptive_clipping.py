@@ -152,6 +152,16 @@ def test_flower_each_round_is_noised_for_the_clip_in_force_in_it():
         assert fact["noise_deviation"] == pytest.approx(deviation)
 
 
+def test_local_updates_too_are_clipped_at_the_clip_in_force():
+    method = make(AdaptiveClipping, Quadratic(3, 5.0, 2.0), 2000, 4.0, 1e-5, clip_norm=0.2, rounds=4, local_steps=2)
+    asked, ask = [], method._ask
+    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    result = run(method, population())
+    clips = [request.computation.clip_norm for request in asked]
+    assert clips == [record.facts["clip_norm"] for record in result.rounds]
+    assert len(set(clips)) == 4
+
+
 def test_the_clip_stays_within_its_public_bounds_even_if_the_count_is_far_off():
     method = make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3, clip_low=0.5, clip_high=2.0)
     for total, bound in ((1e9, 0.5), (-1e9, 2.0)):

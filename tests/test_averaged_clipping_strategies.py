@@ -20,6 +20,7 @@ from strategies import (
     model_record,
 )
 from strategies.protocol import read_request, train_content
+from strategies.replies import Gathered
 from userdp.accounting import Privacy, delta_of
 from userdp.accounting.amplified import poisson_epsilon
 from userdp.accounting.costs import Cost
@@ -38,6 +39,7 @@ from userdp.estimators.smoothed_truncation import (
 )
 from userdp.node import Node
 from userdp.problems import Linear, Quadratic
+from userdp.randomness import stream
 from userdp.sampling import PoissonSamples
 from userdp.sampling.coins import SampleCoins, philox, round_keys, uniforms
 
@@ -158,6 +160,22 @@ def test_truncation_has_the_sensitivity_stated_for_samples_and_users(unit, repla
 
 
 # --- Smoothed truncation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "moved"),
+    [(PoissonSampleSGD, [0.7, 0.0]), (SmoothedTruncationGD, [2 * LARGEST, 2 * LARGEST])],
+    ids=["one sample comes", "one sample is replaced"],
+)
+def test_a_step_moves_with_one_sample_by_the_sensitivity_that_its_noise_is_for(kind, moved):
+    """The same noise twice: what is left is what one sample does to what nodes send, scaled as the noise is."""
+    options = {"scale": 3.0} if kind is SmoothedTruncationGD else {"clip_norm": 0.7, "batch": 4}
+    ends = []
+    for change in (0.0, 1.0):
+        method = method_for(kind, learning_rate=0.5, **options)
+        values = np.array([1.0, -2.0]) + change * np.array(moved)
+        ends.append(method._step(0, np.zeros(2), Gathered(values, 0, 0))[0])
+    assert np.linalg.norm(ends[1] - ends[0]) == pytest.approx(0.5 * method._mechanism.l2_sensitivity, rel=1e-9)
 
 
 def test_smoothed_truncation_by_hand_and_by_integration():
@@ -478,6 +496,25 @@ def test_t21_no_gradient_of_a_single_sample_is_computed():
 
     result = run(method_for(problem=Batched(2, 1.0, 1.0)), federation_of(np.ones((10, 2)), sizes=SIZES))
     assert len(result.rounds) == 3
+
+
+def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
+    """A mean far beyond every clip, this way and that: the steps differ by the sensitivity, about noise by hand."""
+    options = {"rounds": 4, "runs": 2, "batches": "full", "clip_norm": 0.8, "learning_rate": 0.5, "seed": 5}
+    steps = []
+    for index, clip in ((0, 0.8), (2, method_for(RestartedAveragedClipping, **options).plan.numbers["clip_low"])):
+        ends = []
+        for sign in (1.0, -1.0):
+            method = method_for(RestartedAveragedClipping, **options)
+            if index:
+                method._step(0, np.zeros(2), Gathered(np.zeros(2), 0, 0))
+            ends.append(method._step(index, np.zeros(2), Gathered(np.array([sign * 1e6, 0.0]), 0, 0))[0])
+        np.testing.assert_allclose(ends[1] - ends[0], [0.5 * 2 * clip, 0.0], atol=1e-9)
+        deviation = 2 * clip * method.plan.numbers["noise_multiplier"]
+        noise = stream(5, "noise", index, 0).normal(scale=deviation, size=2)
+        np.testing.assert_allclose((ends[0] + ends[1]) / 2, -0.5 * noise, rtol=1e-6)
+        steps.append(clip)
+    assert steps[1] < steps[0]
 
 
 def test_restarts_shrink_clip_noise_and_distance_together():

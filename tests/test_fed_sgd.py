@@ -6,7 +6,8 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from flwr.app import ConfigRecord
+from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -105,6 +106,15 @@ def test_flower_a_zero_update_goes_through():
     result = run(method, federation)
     np.testing.assert_allclose(final(result), 0.0, atol=1e-12)
     assert len(result.rounds) == 3
+
+
+def test_no_node_is_asked_to_evaluate_on_its_users():
+    """What they would answer is covered by no guarantee."""
+    method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=1, delta=1e-3)
+    with local_grid(method.problem, federation_of(np.zeros((20, 2)))) as grid:
+        method.start(grid)
+        assert list(method.configure_evaluate(1, method.result.arrays, ConfigRecord(), grid)) == []
+    assert method.aggregate_evaluate(1, []) is None
 
 
 def test_pfl_nan_from_one_user_is_counted_and_the_run_goes_on():

@@ -292,7 +292,7 @@ def test_targets_go_with_their_samples():
 
 def test_samples_beyond_the_declared_bound_and_users_in_no_group_add_nothing():
     method = method_for("user")
-    samples = np.full((20, 2), 4)
+    samples = np.full((20, 2), 1)
     total = gathered(method, federation_of(samples, sizes=[17, 1, 1, 1]), 0, np.zeros(2)).values
     assert np.linalg.norm(total.reshape(3, 2), axis=1).sum() <= 0.7 * (4 + 3) * (1 + 1e-9)
     nobody = Partition(np.full((2, 1), OUTSIDE, dtype=np.int32), 2)
@@ -301,6 +301,16 @@ def test_samples_beyond_the_declared_bound_and_users_in_no_group_add_nothing():
     )
     block = Block(np.ones((2, 2), dtype=np.float32), np.array([0, 1, 2]))
     np.testing.assert_array_equal(computation(Quadratic(2, 1.0, 1.0), np.zeros(2), block)[0], np.zeros((1, 4)))
+
+
+def test_a_user_with_more_samples_than_declared_moves_the_means_no_further_than_one_with_as_many():
+    """Four may count; those beyond must not join a group, where they would outgrow their spread."""
+    method = method_for("user")
+    moved = np.linalg.norm(
+        means(method, np.full((20, 2), 1), [17, 1, 1, 1])
+        - means(method, np.concatenate([np.full((17, 2), 2), np.full((3, 2), 1)]), [17, 1, 1, 1])
+    )
+    assert 0.9 * method._mechanism.l2_sensitivity < moved <= method._mechanism.l2_sensitivity * (1 + 1e-9)
 
 
 def test_a_node_is_told_the_groups_of_its_own_users_and_no_others(monkeypatch):

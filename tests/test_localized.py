@@ -242,6 +242,40 @@ def test_a_phase_that_fails_leaves_the_released_model_for_the_next_phase():
     np.testing.assert_array_equal(final(result), method._released)
 
 
+@pytest.mark.parametrize("test", ["min_score", "above_threshold"])
+def test_a_phase_that_fails_costs_the_next_neither_its_start_nor_its_test(test):
+    """The first phase's users do not agree, the second's do: it starts at the released model, with a fresh test."""
+    method, _ = trainable(seed=3, test=test, learning_rate=0.05)
+    second = np.concatenate([method._sampler.cohort(index) for index in range(3, 6)])
+    samples = np.random.default_rng(0).uniform(-5, 5, (6000, 3))
+    samples[second] = 1.0
+    method, _ = trainable(seed=3, radius=0.1, test=test, learning_rate=0.05)
+    start, began = np.array([0.5, -0.5, 0.25]), {}
+    step = method._step
+
+    def watched(index, x, gathered):
+        began[index] = x.copy()
+        return step(index, x, gathered)
+
+    method._step = watched
+    result = run(method, federation_of(samples), initial_arrays=model_record(start))
+    passed = [record.facts["passed"] for record in result.rounds if "passed" in record.facts]
+    assert passed == [0, 1]
+    np.testing.assert_array_equal(began[3], start)
+    assert np.any(final(result) != start)
+
+
+def test_the_tests_of_two_phases_draw_their_own_noise():
+    method, _ = trainable(seed=3)
+    thresholds = []
+    for number, part in enumerate(method._chosen.phases):
+        method._ask(method._starts[number])
+        drawn = stream(3, "noise", number, 1).laplace(scale=part.test.scale)
+        thresholds.append(method._session._threshold - part.test.threshold)
+        assert thresholds[-1] == pytest.approx(drawn, rel=1e-6)
+    assert thresholds[0] != pytest.approx(thresholds[1])
+
+
 def test_users_that_are_all_equal_pass_with_the_full_score():
     method, _ = trainable(radius=0.1)
     result = run(method, federation_of(np.full((6000, 3), 0.5)))

@@ -13,6 +13,7 @@ from strategies.replies import Gathered
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall
 from userdp.problems import Bernoulli, Linear, Logistic, Quadratic, Squared
+from userdp.randomness import stream
 
 PROBLEMS = {
     "linear": Linear(2, 5.0),
@@ -141,6 +142,24 @@ def test_models_inside_a_phase_are_used_but_not_released():
     method = tiny(Quadratic(2, 5.0, 1.0), 0.5)
     steps = [method._step(index, np.zeros(2), Gathered(np.ones((3, 2)), 0, 0)) for index in range(STEPS)]
     assert [released is None for _, released in steps] == [True, True, True, False]
+
+
+def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width():
+    """By hand: every user pulls each coordinate as far as the clip lets it."""
+    facts = {"min_samples": 400}
+    problem = Quadratic(2, 9.0, 900.0)
+    method = make(LocalizedClipping, problem, 10**5, phases=3, steps=2, clip=9.0, deviation=1.0, shrink=0, facts=facts)
+    assert method._widths[0] > method._widths[1] > method._widths[2]
+    batch, x = 10**5 // 6, np.zeros(2)
+    for phase, width in enumerate(method._widths):
+        first, second = x - width * method._rate, x - 2 * width * method._rate
+        pulled = Gathered(np.full((4, 2), 1e6), 0, 0)
+        x, _ = method._step(2 * phase, x, pulled)
+        np.testing.assert_allclose(x, first)
+        x, released = method._step(2 * phase + 1, x, pulled)
+        deviation = method.plan.numbers["noise_multiplier"] * math.sqrt(2) * method._rate * 2 * width / batch
+        noise = stream(0, "noise", phase, 0).normal(scale=deviation, size=2)
+        np.testing.assert_allclose(released - (first + second) / 2, noise, rtol=1e-6)
 
 
 @pytest.mark.parametrize("problem", [Quadratic(20, 9.0, 9.0), Linear(20, 9.0)], ids=["quadratic", "linear"])

@@ -9,7 +9,7 @@ import pytest
 from helpers import federation_of, make, run
 
 from strategies import LocalizedRobustSGD
-from strategies.localized_plan import phase_users
+from strategies.localized_plan import build, phase_users
 from strategies.passing import KERNELS, TESTS, expected_kernel, guaranteed_score, needed_ratio, needed_score
 from userdp.accounting import epsilon_of
 from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall
@@ -311,3 +311,10 @@ def test_noise_that_drowns_the_signal_is_a_warning():
     method = plan_for(Quadratic(200, 1.0, 0.01), users=400, radius=5.0, learning_rate=1.0)
     assert method.plan.drowned
     assert any("expected to drown the signal" in text for text in method.plan.warnings)
+
+
+def test_no_plan_has_a_step_beyond_two_over_smoothness():
+    method = plan_for(Quadratic(2, 1.0, 1.0), epsilon=1e4, learning_rate=0.5, phases=1)
+    setting, batch = method._setting(), method._chosen.batch
+    assert build(setting, batch, 1, 4.0, 2.0, 0.5) is not None
+    assert build(setting, batch, 1, 4.0, 2.0 * (1 + 1e-9), 0.5) is None

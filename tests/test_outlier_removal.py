@@ -130,6 +130,17 @@ def test_one_round_on_neighbours_is_within_its_stated_sensitivities():
             assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-9)
 
 
+def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
+    """A test that looked wider would pass batches for which the mean's sensitivity is not proven."""
+    method = make(OutlierRemovalSGD, Wild(2), 60, epsilon=20.0, delta=0.01, rounds=1, radius=0.5)
+    rows = np.random.default_rng(0).normal(size=(60, 2)) * 0.3
+    near = np.linalg.norm(rows[:, None] - rows, axis=2) <= 0.5
+    assert 10 < near.sum(axis=1).mean() < 50
+    assert method._score(rows) == pytest.approx(near.sum(axis=1).mean(), abs=1.0)  # with or without oneself
+    assert method._test.kernel == IndicatorKernel(0.5)
+    assert method._estimator.radius == method.plan.numbers["radius"] == 0.5
+
+
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_the_plan_spends_the_budget_and_asks_for_at_most_four_fifths(epochs):
     method = make(OutlierRemovalSGD, Quadratic(3, 1.0, 1.0), 20000, rounds=6, epochs=epochs)

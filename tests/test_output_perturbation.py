@@ -1,6 +1,7 @@
 """Output perturbation: nearest points in the sup norm, the descent, sensitivities, risk, and the strategy."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.sparse import csr_array
 
 from simulations.grids import LocalGrid, shards
 from strategies import SparseOutputPerturbation, model_record
+from strategies.replies import Gathered
 from userdp.accounting import Cost, Privacy, ReleaseLedger
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput, MissingAssumption, RunFailed
@@ -473,6 +475,15 @@ def test_who_is_missing_or_not_finite_ends_the_run_without_a_release():
         method_of(max_missing=0.1)
 
 
+@pytest.mark.parametrize(("missing", "non_finite"), [(1, 0), (0, 1)])
+def test_a_round_that_lacks_one_user_ends_the_run_whatever_may_be_missing_otherwise(missing, non_finite):
+    """The steps are those of one fixed problem: not even one user in one round may be left out."""
+    method = method_of()
+    method._ask(0)
+    with pytest.raises(RunFailed, match="nothing is released"):
+        method._step(0, np.zeros(3), Gathered(np.zeros(3), missing, non_finite))
+
+
 def test_what_is_not_proven_is_refused_before_data_are_read():
     with pytest.raises(BadInput, match=r"strategy\.radius must be declared"):
         method_of(OneHotLogistic(LEVELS, radius=math.inf))
@@ -481,6 +492,10 @@ def test_what_is_not_proven_is_refused_before_data_are_read():
         method_of(unit="sample")
     with pytest.raises(MissingAssumption, match=r"missing: .*bounded Hessian row sums .*not smooth"):
         method_of(LpRegression(3, 1.0, 1.0, order=1.5, low=-1.0, high=1.0))
+    hilly = Quadratic(3, 1.0, 2.0)
+    hilly.certificate = replace(hilly.certificate, convex=False)
+    with pytest.raises(MissingAssumption, match="missing: convex"):
+        method_of(hilly)
     with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
         SparseOutputPerturbation(Quadratic(3, 1.0, 2.0), method_of().public, Privacy(1.0, 1e-4, noise="secure"))
 

@@ -176,6 +176,15 @@ ONE_HOT = [
 ]
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_no_sample_has_more_entries_than_certified_with_a_ridge_or_without(case: Case):
+    sparsity = case.problem.certificate.sparsity
+    rows = dense(case.problem.sample_gradients(case.model(), case.block([3, 1, 4])))
+    assert sparsity is None or np.count_nonzero(rows, axis=1).max() <= sparsity
+    if case.problem.dimension > 1 and getattr(case.problem, "ridge", 0.0):
+        assert sparsity is None  # the ridge pulls every entry
+
+
 @pytest.mark.parametrize("problem", ONE_HOT, ids=lambda p: f"{p.name}-{p.dimension}")
 def test_one_hot_constants_are_never_exceeded_and_are_attained(problem):
     rng = np.random.default_rng(0)

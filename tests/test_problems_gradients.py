@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems import Logistic, OneHotPoisson, Poisson, Problem, Quadratic, segments
+from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, Poisson, Problem, Quadratic, segments
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
 from userdp.sparse_rows import dense
 
@@ -167,6 +167,17 @@ def test_ghost_clipping_never_clips_too_mildly_when_terms_cancel():
     balance = brentq(lambda s: expit(s) - 1.0 + problem.ridge * s, 0.0, 100.0, xtol=1e-14)
     for offset in np.geomspace(1e-11, 1e-8, 200):
         x = np.array([balance * (1 + offset), 0.0])
+        assert np.linalg.norm(problem.sample_gradients(x, block)) > 1e-14
+        assert np.linalg.norm(problem.sample_clipped_sums(x, block, 1e-14)) <= 1.001e-14
+
+
+def test_ghost_clipping_of_one_hot_losses_never_clips_too_mildly_when_terms_cancel():
+    # phi' + ridge x_0 is nothing, and the ridge's pull on x_1 is lost in the rounding of ||pull||^2 - pull_0^2
+    problem = OneHotLogistic(2, 100.0, ridge=0.01)
+    block = Block(np.zeros((1, 1), np.int32), np.array([0, 1]), np.ones(1, np.float32))
+    balance = brentq(lambda s: expit(s) - 1.0 + problem.ridge * s, 0.0, 100.0, xtol=1e-14)
+    for other in np.geomspace(1e-11, 1e-8, 200):
+        x = np.array([balance, other])
         assert np.linalg.norm(problem.sample_gradients(x, block)) > 1e-14
         assert np.linalg.norm(problem.sample_clipped_sums(x, block, 1e-14)) <= 1.001e-14
 

@@ -22,6 +22,7 @@ from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.node import Answer, Node
 from userdp.problems import Linear, Logistic, Quadratic
+from userdp.randomness import stream
 from userdp.sampling import WeightedBatches, WeightedSlots
 
 codes = st.integers(0, len(WILD) - 1)
@@ -169,6 +170,17 @@ def test_centre_and_radius_follow_from_released_values_alone():
     second._step(0, x, Gathered(np.append(other, values[3]), 3, 7))
     np.testing.assert_allclose(first._ask(1).computation.center, second._ask(1).computation.center)
     assert first._ask(1).computation.clip_norm == pytest.approx(second._ask(1).computation.clip_norm)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_distance_is_released_with_noise_of_its_own(index):
+    method = make(RecentredClipping, Quadratic(3, 5.0, 5.0), 50, delta=1e-3, epsilon=20.0, rounds=2, seed=6)
+    method._step(index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0))
+    deviation = method._distance_mechanism(method._sampler.multiplier(index, method._multiplier)).standard_deviation
+    noisy = -20.0 / 50 + stream(6, "noise", index, 1).normal(scale=deviation, size=1)[0]
+    assert deviation > 0.05
+    assert -2.5 < noisy < 1.0
+    assert method.facts["distance"] == pytest.approx(math.exp(noisy), rel=1e-9)
 
 
 @pytest.mark.parametrize("shares", [(), (0.5, 0.5), (0.0,), (1.1,), (float("nan"),)])

@@ -11,7 +11,7 @@ from strategies import RobustRounds
 from userdp.accounting import epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import concentration_score, replacement_bound
+from userdp.estimators import RampKernel, concentration_score, replacement_bound
 from userdp.problems import Linear, Quadratic, TorchProblem
 from userdp.randomness import stream
 
@@ -152,6 +152,16 @@ def test_users_that_differ_get_a_wider_radius():
         return make(RobustRounds, Linear(2, 1.0), 9000, 1.0, 1e-5, facts=facts, **options).plan.numbers["radius"]
 
     assert radius(heterogeneity=0.5) > 2 * radius() > 2 * radius(deviation=0.1)
+
+
+def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
+    """A test that looked wider would pass batches for which the estimate's sensitivity is not proven."""
+    method = tiny(radius=0.5)
+    rows = np.random.default_rng(0).normal(size=(40, 2)) * 0.3
+    assert 5 < concentration_score(rows, RampKernel(0.5)) < 35
+    assert method._score(rows) == concentration_score(rows, RampKernel(0.5))
+    assert method._test.kernel == RampKernel(0.5)
+    assert method._estimator.radius == method.plan.numbers["radius"] == 0.5
 
 
 # --- Behaviour ------------------------------------------------------------------------------------------------------

@@ -67,6 +67,18 @@ def test_no_record_moves_a_step_by_more_than_its_sensitivity(kind, unit, problem
 
 
 @each_unit
+def test_hard_thresholding_holds_every_coordinate_to_its_bound_whatever_the_loss(unit):
+    """All of a record's gradient in one coordinate: a clip of the whole row alone would let it be sqrt(d) as long."""
+    method = make(PrivateHardThresholding, Wild(2), 6, 1.0, 1e-3, unit=unit, facts={"samples": 6}, rounds=1, level=16.0)
+    steps = []
+    for code in (4, 5):  # 1e300 and -1e300; the level leaves codes as they are
+        data = np.zeros((6, 2))
+        data[3, 0] = code
+        steps.append(method._rate * method._gradient(gathered(method, federation_of(data), 0, np.zeros(2)).values))
+    assert np.abs(steps[0] - steps[1]).max() == pytest.approx(method._peeling.sensitivity, rel=1e-9)
+
+
+@each_unit
 @each_kind
 def test_the_plan_spends_the_budget_once_however_many_rounds(kind, unit):
     for rounds, sparsity in ((1, 20), (7, 20), (7, 1)):

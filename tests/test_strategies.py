@@ -134,6 +134,20 @@ def test_noise_drowns_a_signal_that_is_no_larger():
 
 
 @each_strategy
+def test_no_stream_of_noise_is_drawn_from_twice(name):
+    """Noise that two releases share can be subtracted; each release asks for a stream of its own, and once."""
+    method = method_of(name)
+    asked, noise = [], method._noise
+    method._noise = lambda index, purpose=0: asked.append((index, purpose)) or noise(index, purpose)
+    run(method, FEDERATIONS.get(name, FEDERATION))
+    assert len(asked) == len(set(asked))
+    assert (not asked) == (name in ("local_dp", "non_private"))  # there users draw, or nobody does
+    labels = asked[: len(asked) // 2 + 1]
+    draws = [noise(*label).gaussian(np.zeros(3), 1.0) for label in labels]
+    assert len({draw.tobytes() for draw in draws}) == len(draws)
+
+
+@each_strategy
 def test_a_run_hands_back_a_model_in_the_domain_its_guarantee_and_a_record_of_every_round(name):
     method, seen = method_of(name), []
     result = run(method, FEDERATIONS.get(name, FEDERATION), on_round=seen.append)

@@ -17,6 +17,7 @@ from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation, _hadamard
 from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
+from userdp.randomness import stream
 from userdp.sampling.concentrated import ConcentratedBatches
 
 codes = st.integers(0, len(WILD) - 1)
@@ -107,6 +108,21 @@ def test_choices_and_means_together_spend_the_budget(rounds, epochs, deviation):
     epsilon = zcdp_to_epsilon(epochs * rho, 1e-6)
     assert 0.999 < epsilon <= 1 + 1e-9
     assert method.plan.guarantee.epsilon == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_a_round_by_hand():
+    """Intervals chosen with the planned epsilon, and the mean, each with noise of its own stream."""
+    problem = Quadratic(4, 9.0, 9.0)
+    samples = np.random.default_rng(5).normal(size=(40, 4))
+    method = make(WinsorizedRotation, problem, 40, 4.0, 1e-3, seed=8, rounds=1, deviation=0.05, clip_norm=9.0)
+    rotated, epsilon = method._rotation(-samples.astype(np.float32)), method.plan.numbers["selection_epsilon"]
+    centers = method._grid.select(rotated, epsilon, SeededNoise(stream(8, "noise", 0, 1)))
+    assert np.any(centers != method._grid.select(rotated, 1e9, SeededNoise(stream(8, "noise", 0, 1))))
+    reach = method.plan.numbers["interval"]
+    mean = np.clip(rotated, centers - reach, centers + reach).mean(axis=0)
+    mean += stream(8, "noise", 0, 2).normal(scale=method._mechanism.standard_deviation, size=4)
+    x = problem.domain.project(-method._rotation.inverse(mean[None])[0])
+    np.testing.assert_allclose(final(run(method, federation_of(samples))), x, rtol=1e-6)
 
 
 def test_concentrated_batches_count_epochs_begun():
