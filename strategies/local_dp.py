@@ -34,8 +34,8 @@ class LocalDPSGD(UserLevelStrategy):
     data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
     mechanism. Nothing else that depends on its data leaves it: no count of clipped samples or of rows that were not
     finite, and of an error no more than that there was one. What the server does with the messages is post-processing.
-    The server is curious and asks what this strategy asks: a node answers other questions too. Seeded noise comes from
-    the run's seed, by user and round; secure noise from the operating system of the user's own machine.
+    The server may be curious, but asks what this strategy asks: a node answers other questions too. Seeded noise comes
+    from the run's seed, by user and round; secure noise from the operating system of the user's own machine.
     """
 
     name: ClassVar[str] = "local_dp"
@@ -73,7 +73,11 @@ class LocalDPSGD(UserLevelStrategy):
                 self._multiplier,
                 self.privacy.delta,
                 "against everybody but the user, the server included",
-                ("each user clips and adds its noise itself", *self._simulated),
+                (
+                    "each user clips and adds its noise itself",
+                    "the server asks what the plan says: a node answers other questions too",
+                    *self._simulated,
+                ),
             ),
             noise=noise,
             signal=options.clip_norm,

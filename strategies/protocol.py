@@ -197,18 +197,15 @@ def read_answer(message: Message, users: NDArray[np.int64], computation: Computa
         BadInput: the reply does not hold one.
     """
     with untrusted(_STRANGE_REPLY):
-        content, shape = (
-            message.content,
-            (1 if computation.reduce == "sum" else len(users), computation.width(dimension)),
-        )
+        content = message.content
+        shape = 1 if computation.reduce == "sum" else len(users), computation.width(dimension)
         sparse = "columns" in content["facts"]
         if sparse and not computation.keeps_zeros:
             raise BadInput("sparse values of a computation that leaves no entry zero")
         counted = {"non_finite"} if computation.noise is None else set()
-        facts: Mapping[str, Any] = read_record(
-            content, "facts", MetricRecord, counted | ({"columns"} if sparse else set())
-        )
-        arrays = read_record(content, "answer", ArrayRecord, {"users", *(_SPARSE if sparse else ("values",))})
+        told, parts = (counted | {"columns"}, _SPARSE) if sparse else (counted, ("values",))
+        facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, told)
+        arrays = read_record(content, "answer", ArrayRecord, {"users", *parts})
         if set(content) != {"answer", "facts"}:
             raise BadInput("there are other records than answer and facts")
         if not np.array_equal(read_array(arrays["users"], "users", "i", users.shape), users):

@@ -3,11 +3,44 @@
 import numpy as np
 from flwr.app import Array, MetricRecord, RecordDict
 
-_TYPES = "<f8 >f8 <f4 <i8 |u1 |O <c16 <U1 <M8[s] |V8 <f16 |b1 <f8,<i4 f8f8f8 9".split()
+_TYPES = [
+    "<f8",
+    ">f8",
+    "<f4",
+    "<i8",
+    "|u1",
+    "|O",
+    "<c16",
+    "<U1",
+    "<M8[s]",
+    "|V8",
+    "<f16",
+    "|b1",
+    "<f8,<i4",
+    "f8f8f8",
+    "9",
+]
 DESCRIPTIONS = [*map(repr, _TYPES), "[('a', '<f8')]", "('<f8', (2,))", "None", "[]", "''", "{'names': ['a']}"]
 """What a header may say of the type of its numbers."""
 
-SHAPES = "(2,4) (1,4) (4,) (8,) () (2,) (3,) (4,2) (2,400000000000) (-2,-4) (True,4) (2,0) (0,) [2,4] 2 (2.0,4)".split()
+SHAPES = [
+    "(2,4)",
+    "(1,4)",
+    "(4,)",
+    "(8,)",
+    "()",
+    "(2,)",
+    "(3,)",
+    "(4,2)",
+    "(2,400000000000)",
+    "(-2,-4)",
+    "(True,4)",
+    "(2,0)",
+    "(0,)",
+    "[2,4]",
+    "2",
+    "(2.0,4)",
+]
 SHAPES += [f"({10**400},)", "(1,) * 99", "(2, 4L)"]
 """What it may say of their shape."""
 

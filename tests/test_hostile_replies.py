@@ -192,11 +192,13 @@ def numbers(draw, shape):
             filled.astype(dtype) if dtype.kind in "fc" else whole.astype(np.int64).astype(dtype.str.replace("V", "S"))
         )
     order = draw(st.sampled_from(["C", "F", "reversed", "strided"]))
+    if values.ndim == 0:
+        return np.asarray(values)
     if order == "reversed":
-        return values[::-1] if values.ndim else values
-    if order == "strided" and values.ndim:
+        return values[::-1]
+    if order == "strided":
         return np.repeat(values, 2, axis=0)[::2]
-    return np.asfortranarray(values) if order == "F" and values.ndim > 1 else values
+    return np.asfortranarray(values) if order == "F" else values
 
 
 places = st.lists(st.integers(-1, P + 1) | st.sampled_from([2**31 - 1, -(2**31), 2**40]), max_size=6)

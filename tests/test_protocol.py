@@ -10,6 +10,7 @@ from helpers import federation_of, local_grid
 from helpers_hostile import npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from strategies import client_app
 from strategies.protocol import (
@@ -22,6 +23,7 @@ from strategies.protocol import (
     read_answer,
     read_model,
     read_request,
+    read_roster,
     roster_content,
     roster_question,
     train_content,
@@ -169,6 +171,17 @@ def test_rows_that_lie_by_columns_or_narrow_are_read_without_harm():
         read = read_answer(message(_with(values=Array(values))), ANSWER.users, Computation(), 2)
         np.testing.assert_array_equal(read.values, [[0, 1], [2, 3]])
         assert read.values.dtype == np.float64
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_nothing_to_tell_is_told_too(share):
+    """A silo without users, and a sparse sum without entries."""
+    nobody = roster_content(np.empty(0, dtype=np.int64), 0)
+    assert read_roster(message(nobody), counts=True).users.shape == (0,)
+    nothing = Answer(ANSWER.users, csr_array((1, 3)), 0)
+    content = answer_content(nothing, counts=True, share=share)
+    read = read_answer(message(content), ANSWER.users, Computation(reduce="sum", clip_norm=1.0), 3)
+    np.testing.assert_array_equal(read.values.toarray(), np.zeros((1, 3)))
 
 
 def test_an_array_is_read_without_a_copy_of_its_bytes():
