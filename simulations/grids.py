@@ -15,14 +15,22 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from strategies.protocol import answer_content, answer_message, read_model, read_request, roster_content
+from strategies.protocol import (
+    answer_content,
+    answer_message,
+    counts_wanted,
+    failed,
+    read_model,
+    read_request,
+    roster_content,
+)
 from userdp.computations import Computation
 from userdp.data import Federation
 from userdp.errors import BadInput, RunFailed, UserdpError
@@ -32,7 +40,6 @@ from userdp.problems.base import Problem
 log = logging.getLogger("userdp")
 DEFAULT_NODES = 8
 """Nodes when the size of a block is not given, on every engine, so that all engines agree bit for bit."""
-_NODE_FAILED = 1
 
 
 def shards(users: int, users_per_node: int | None = None, *, nodes: int = DEFAULT_NODES) -> list[NDArray[np.int64]]:
@@ -117,9 +124,9 @@ class InMachineGrid(Grid):
 
 
 def _error_reply(message: Message, error: Exception) -> Message:
-    # Our own messages name fields, never data; of foreign errors only the kind is passed on.
-    reason = str(error) if isinstance(error, UserdpError) else type(error).__name__
-    return Message(Error(_NODE_FAILED, reason), reply_to=message)
+    if isinstance(error, UserdpError):  # whose texts name fields, never data, unlike those of foreign errors
+        log.warning("node %d cannot answer: %s", message.metadata.dst_node_id, error)
+    return failed(message, type(error).__name__)
 
 
 class _Models:
@@ -186,7 +193,7 @@ class _Worker:
 
     def compute(
         self, x: NDArray[np.float64] | None, tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
-    ) -> list[tuple[NDArray[np.int64], Any, int] | Exception]:
+    ) -> list[tuple[NDArray[np.int64], Any, int] | UserdpError | str]:
         """Answers in order; a task without computation asks whom the node holds."""
         with one_thread():
             return [self._one(x, *task) for task in tasks]
@@ -197,7 +204,8 @@ class _Worker:
         node_id: int,
         users: NDArray[np.int64] | None,
         computation: Computation | None,
-    ) -> tuple[NDArray[np.int64], Any, int] | Exception:
+    ) -> tuple[NDArray[np.int64], Any, int] | UserdpError | str:
+        """An answer, an error that may be told, or the kind of a foreign one."""
         try:
             if node_id not in self._nodes:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
@@ -208,7 +216,7 @@ class _Worker:
         except UserdpError as error:
             return error
         except Exception as error:
-            return RunFailed(type(error).__name__)
+            return type(error).__name__
         return answer.users, answer.values, answer.non_finite
 
 
@@ -295,7 +303,7 @@ class RayGrid(InMachineGrid):
                 outcomes = self._ray.get(reference)
             except self._ray.exceptions.RayError as error:
                 self._replace(worker, f"an actor died ({type(error).__name__})")
-                yield from (_error_reply(message, RunFailed("the actor of this node died")) for message in part)
+                yield from (failed(message, "ActorDied") for message in part)
                 continue
             for message, outcome in zip(part, outcomes, strict=True):
                 yield self._reply(message, outcome)
@@ -317,7 +325,9 @@ class RayGrid(InMachineGrid):
     def _reply(self, message: Message, outcome: Any) -> Message:
         if isinstance(outcome, Exception):
             return _error_reply(message, outcome)
-        users, values, count = outcome
+        if isinstance(outcome, str):
+            return failed(message, outcome)
+        (users, values, count), counts = outcome, counts_wanted(message)
         if values is None:
-            return Message(roster_content(users, count), reply_to=message)
-        return Message(answer_content(Answer(users, values, count), share=True), reply_to=message)
+            return Message(roster_content(users, count if counts else None), reply_to=message)
+        return Message(answer_content(Answer(users, values, count), counts=counts, share=True), reply_to=message)

@@ -67,6 +67,8 @@ class UserLevelStrategy(Strategy):
     """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for (see `_rounding_slack`)."""
     pure: ClassVar[bool] = False
     """Whether ``privacy.delta = 0`` can be asked for."""
+    server_trusted: ClassVar[bool] = True
+    """Whether nodes tell the server exact counts of what their users' data are like."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     require_identities: bool = False
 
@@ -150,9 +152,9 @@ class UserLevelStrategy(Strategy):
         """What a node is sent."""
         return train_content(arrays, users, computation)
 
-    def _read(self, reply: Message) -> Answer:
-        """The answer in a reply."""
-        return read_answer(reply)
+    def _read(self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int) -> Answer:
+        """The answer in a reply; see `strategies.replies.Read`."""
+        return read_answer(reply, users, computation, dimension)
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
@@ -262,6 +264,7 @@ class UserLevelStrategy(Strategy):
         self.summary()
         self._released = self._checked_initial(arrays)
         self._roster.require_identities = self.require_identities
+        self._roster.counts = self.server_trusted
         self._roster.gather(grid, roster_timeout)
         result = PrivateResult(arrays=arrays, guarantee=self._guarantee(), clipped_samples=self._roster.clipped_samples)
         result.initial_metrics = result.evaluate(evaluate_fn, 0)

@@ -24,6 +24,7 @@ from strategies.model_layout import ModelLayout
 from strategies.plan import Plan, PublicFacts
 from strategies.recentred import RecentredClipping
 from strategies.roster import Roster
+from strategies.untrusted import untrusted
 from userdp.accounting import NoiseKind, Privacy
 from userdp.computations import Computation
 from userdp.data import Block
@@ -86,11 +87,6 @@ class NodeRoster(Roster):
     def __init__(self, users: int, max_missing: float) -> None:
         super().__init__(users)
         self._max_missing = max_missing
-        self._user: dict[int, int] = {}
-
-    def user(self, node: int) -> int:
-        """The user that a node is; only nodes of an assignment are."""
-        return self._user[node]
 
     def gather(self, grid: Grid, timeout: float) -> None:
         """Wait until n nodes are registered or ``timeout`` seconds have passed.
@@ -104,7 +100,6 @@ class NodeRoster(Roster):
             time.sleep(_POLL_SECONDS)
             nodes = sorted(grid.get_node_ids())
         self._nodes = nodes[:users]
-        self._user = {node: user for user, node in enumerate(self._nodes)}
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
         if self.absent > self._max_missing * users:
             raise RunFailed(
@@ -222,18 +217,18 @@ class DropIn(UserLevelStrategy):
     ) -> RecordDict:
         return RecordDict({"arrays": arrays, "config": config})
 
-    def _read(self, reply: Message) -> Answer:
+    def _read(self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int) -> Answer:
         """A user's update, as the computation asked for would have it."""
-        records = list(reply.content.array_records.values())
-        if self._request is None or len(records) != 1:
+        with untrusted("it did not reply with a model"):
+            records = list(reply.content.array_records.values())
+        if len(records) != 1:
             raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
-        computation = self._request.computation
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
             update = self._bound_layout.vector(records[0]) - self._x
         # Where the strategy follows gradients, what the clients' training takes off the model is one.
         row = update if computation.name == "local_update" else -update
         rows, non_finite = computation.finish(row[None])
-        return Answer(np.array([self._roster.user(reply.metadata.src_node_id)]), rows, non_finite)
+        return Answer(users, rows, non_finite)
 
 
 class DropInFedAvg(DropIn, DPFedAvg):

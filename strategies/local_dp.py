@@ -32,8 +32,10 @@ class LocalDPSGD(UserLevelStrategy):
     *Formal guarantees.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are
     (epsilon, delta)-DP in its data, with whoever reads them, the server included. A user clips to l2 norm C, so its
     data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
-    mechanism. What the server does with the messages is post-processing. Seeded noise comes from the
-    run's seed, by user and round; secure noise from the operating system of the user's own machine.
+    mechanism. Nothing else that depends on its data leaves it: no count of clipped samples or of rows that were not
+    finite, and of an error no more than that there was one. What the server does with the messages is post-processing.
+    The server may be curious, but asks what this strategy asks: a node answers other questions too. Seeded noise comes
+    from the run's seed, by user and round; secure noise from the operating system of the user's own machine.
     """
 
     name: ClassVar[str] = "local_dp"
@@ -42,6 +44,7 @@ class LocalDPSGD(UserLevelStrategy):
     cost: ClassVar[str] = "node O(N d) and a noise vector a user, one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018"
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
+    server_trusted: ClassVar[bool] = False
     options: LocalDPOptions
 
     def _make_plan(self) -> Plan:
@@ -70,7 +73,11 @@ class LocalDPSGD(UserLevelStrategy):
                 self._multiplier,
                 self.privacy.delta,
                 "against everybody but the user, the server included",
-                ("each user clips and adds its noise itself", *self._simulated),
+                (
+                    "each user clips and adds its noise itself",
+                    "the server asks what the plan says: a node answers other questions too",
+                    *self._simulated,
+                ),
             ),
             noise=noise,
             signal=options.clip_norm,

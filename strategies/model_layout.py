@@ -1,6 +1,5 @@
 """A model as ordinary Flower apps send it, of several arrays, and the one vector that strategies work on."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from strategies.protocol import MALFORMED
+from strategies.untrusted import read_array, untrusted
 from userdp.errors import BadInput
 from userdp.problems.base import Vector
 
@@ -72,9 +71,7 @@ class ModelLayout:
             raise BadInput("its arrays have other names than the model's")
         x = np.empty(self.dimension)
         for name, part in self._parts.items():
-            values = _decoded(name, arrays[name])
-            if values.shape != part.shape:
-                raise BadInput(f"its array {name!r} has shape {values.shape}, the model's has {part.shape}")
+            values = _decoded(name, arrays[name], part.shape)
             with np.errstate(over="ignore"):  # what does not fit into float64 becomes infinite
                 x[part.where] = values.reshape(-1)
         return x
@@ -93,13 +90,7 @@ class ModelLayout:
         return arrays
 
 
-def _decoded(name: str, array: Array) -> NDArray[np.generic]:
-    """The numbers of an array."""
-    try:
-        values = array.numpy()
-        sized = values.size == math.prod(array.shape)
-    except MALFORMED as error:
-        raise BadInput(f"its array {name!r} cannot be read ({type(error).__name__})") from error
-    if values.dtype.kind not in "fiub" or not sized:
-        raise BadInput(f"its array {name!r} has type {values.dtype} and shape {values.shape}: send plain numbers")
-    return values
+def _decoded(name: str, array: Array, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
+    """The numbers of an array, which must have that shape; it may be read-only."""
+    with untrusted(f"its array {name!r} cannot be used: send plain numbers, in the shape of the model's"):
+        return read_array(array, "it", "fiub", shape)

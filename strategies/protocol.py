@@ -8,18 +8,22 @@ samples are summed by groups: which group each sample OF THIS NODE'S users is in
 | query | ``question``: a salt | ``roster``: users, ``identities`` if it has labels; ``facts``: samples clipped |
 | train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
 
-Sparse values are the three arrays of a `scipy.sparse.csr_array`, and ``columns`` is among the facts.
+Sparse values are the three arrays of a `scipy.sparse.csr_array`, and ``columns`` is among the facts. Facts are exact:
+they are left out where nothing but what is noised may leave a node (see `counts_wanted`), and a reply that has them all
+the same is none. A node that fails says so by the kind of its error, never by its text, which may quote data.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from strategies.untrusted import SharedArray, read_array, read_count, read_record, untrusted
 from userdp.computations import Computation, LocalNoise
 from userdp.errors import BadInput
 from userdp.identities import DIGEST_BYTES
@@ -35,27 +39,13 @@ _KEYS = np.dtype("<u8")
 _GROUPS = np.dtype("<i4")
 _SPARSE = ("data", "indices", "indptr")
 """Names of a sparse answer's arrays."""
-MALFORMED = (KeyError, ValueError, TypeError, AttributeError, EOFError, OverflowError)
-"""What reading records can raise when they hold something else than the protocol's."""
-
-
-class SharedArray(Array):
-    """A Flower array that keeps the numpy array it was made of: no copy inside one machine.
-
-    Only for grids that never serialise (local, Ray); Flower's own grid gets plain arrays.
-    """
-
-    def __init__(self, array: NDArray[np.generic]) -> None:
-        self.__dict__.update(array=array, dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray")
-
-    @property
-    def data(self) -> bytes:  # type: ignore[override]
-        """Serialised on demand."""
-        return Array(self.__dict__["array"]).data
-
-    def numpy(self) -> NDArray[np.generic]:
-        """The array itself."""
-        return cast(NDArray[np.generic], self.__dict__["array"])
+_MOST_SAMPLES = 2**53 - 1
+"""Clipped samples that a node can tell of: beyond, sums in files would not be exact."""
+_STRANGE_REPLY = "a reply does not follow the protocol"
+NODE_FAILED = 1
+"""Code of the error reply of a node that failed."""
+_KIND = re.compile(r"(?:<class ')?([A-Za-z_][A-Za-z0-9_.]{0,79})(?:'>.*)?", re.DOTALL)
+"""What an error reply begins with: the kind of the error, alone or (as Flower writes it) followed by its text."""
 
 
 def model_record(x: NDArray[np.float64]) -> ArrayRecord:
@@ -157,13 +147,30 @@ def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
     return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
 
 
-def answer_content(answer: Answer, *, share: bool) -> RecordDict:
-    """A node's answer as records; ``share`` keeps the arrays themselves (same machine only)."""
+def counts_wanted(message: Message) -> bool:
+    """Whether the reply to a message tells exact counts.
+
+    Not where users are protected against the server: a query says so, and in training the node adds the noise itself.
+    """
+    if message.metadata.message_type == MessageType.QUERY:
+        return message.content["question"]["counts"] is True
+    return "noise.deviation" not in message.content["computation"]
+
+
+def answer_content(answer: Answer, *, counts: bool, share: bool) -> RecordDict:
+    """A node's answer as records.
+
+    Args:
+        answer: what the node computed.
+        counts: whether the server is told how many users were not finite; see `counts_wanted`.
+        share: keep the arrays themselves (same machine only).
+    """
     wrap = SharedArray if share else Array
     # Entry by entry: a record made from a dictionary would serialise and copy each array.
-    arrays = ArrayRecord()
+    arrays, facts = ArrayRecord(), MetricRecord()
     arrays["users"] = wrap(answer.users)
-    facts = MetricRecord({"non_finite": answer.non_finite})
+    if counts:
+        facts["non_finite"] = answer.non_finite
     if isinstance(answer.values, csr_array):
         facts["columns"] = answer.values.shape[1]
         for part in _SPARSE:
@@ -173,46 +180,53 @@ def answer_content(answer: Answer, *, share: bool) -> RecordDict:
     return RecordDict({"answer": arrays, "facts": facts})
 
 
-def read_answer(message: Message) -> Answer:
-    """The answer in a reply.
+def read_answer(message: Message, users: NDArray[np.int64], computation: Computation, dimension: int) -> Answer:
+    """The answer in a reply, which is as asked for in everything but its numbers.
+
+    Args:
+        message: the reply.
+        users: (U,) whom its node was asked for.
+        computation: what it was asked for.
+        dimension: p.
+
+    Returns:
+        (U, width) rows or (1, width) their sum, dense or sparse, which need not be finite and may be read-only. What
+        the node was not asked to count is counted as zero.
 
     Raises:
         BadInput: the reply does not hold one.
     """
-    try:
-        arrays = cast(ArrayRecord, message.content["answer"])
-        facts: Mapping[str, Any] = cast(MetricRecord, message.content["facts"])
-        users, non_finite = arrays["users"].numpy(), int(facts["non_finite"])
-        columns = int(facts["columns"]) if "columns" in facts else None
-        parts = [arrays[part].numpy() for part in (("values",) if columns is None else _SPARSE)]
-    except MALFORMED as error:
-        raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
-    if users.dtype.kind not in "iu" or parts[0].dtype.kind not in "fiu":
-        raise BadInput(f"a reply does not follow the protocol (users are {users.dtype}, values are {parts[0].dtype})")
-    values = np.asarray(parts[0], dtype=np.float64)
-    users = np.asarray(users, dtype=np.int64)
-    if columns is None:
-        return Answer(users, values, non_finite)
-    return Answer(users, _sparse_values(values, parts[1], parts[2], columns), non_finite)
+    with untrusted(_STRANGE_REPLY):
+        content = message.content
+        shape = 1 if computation.reduce == "sum" else len(users), computation.width(dimension)
+        sparse = "columns" in content["facts"]
+        if sparse and not computation.keeps_zeros:
+            raise BadInput("sparse values of a computation that leaves no entry zero")
+        counted = {"non_finite"} if computation.noise is None else set()
+        told, parts = (counted | {"columns"}, _SPARSE) if sparse else (counted, ("values",))
+        facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, told)
+        arrays = read_record(content, "answer", ArrayRecord, {"users", *parts})
+        if set(content) != {"answer", "facts"}:
+            raise BadInput("there are other records than answer and facts")
+        if not np.array_equal(read_array(arrays["users"], "users", "i", users.shape), users):
+            raise BadInput("it speaks for other users than asked")
+        non_finite = read_count(facts["non_finite"], "non_finite", len(users)) if counted else 0
+        if not sparse:
+            values = read_array(arrays["values"], "values", "fiu", shape)
+            return Answer(users, np.asarray(values, dtype=np.float64), non_finite)
+        if read_count(facts["columns"], "columns", shape[1]) != shape[1]:
+            raise BadInput(f"sparse values must have {shape[1]} columns")
+        return Answer(users, _sparse_values(arrays, shape), non_finite)
 
 
-def _sparse_values(
-    data: NDArray[np.float64], indices: NDArray[np.generic], indptr: NDArray[np.generic], columns: int
-) -> Sparse:
-    """Sparse values, of which everything has been checked but that they are finite, as of dense ones.
-
-    Raises:
-        BadInput: the arrays are no sparse rows of that many columns.
-    """
-    kinds, flat = (indices.dtype.kind, indptr.dtype.kind), {data.ndim, indices.ndim, indptr.ndim}
-    if kinds != ("i", "i") or flat != {1} or not 0 < columns < 2**31:
-        raise BadInput(
-            f"a reply does not follow the protocol (places of sparse values are {indices.dtype} and {indptr.dtype}, "
-            f"in {columns} columns)"
-        )
+def _sparse_values(arrays: ArrayRecord, shape: tuple[int, int]) -> Sparse:
+    """Sparse values, of which everything is checked but that they are finite, as of dense ones."""
+    data = np.asarray(read_array(arrays["data"], "data", "fiu", (None,)), dtype=np.float64)
+    indices = read_array(arrays["indices"], "indices", "i", (None,))
+    indptr = read_array(arrays["indptr"], "indptr", "i", (shape[0] + 1,))
     # Before scipy sees them: its routines trust the arrays.
-    require_canonical(data, indices, indptr, columns, "sparse values of a reply")
-    return sparse_rows(data, indices, indptr, columns)
+    require_canonical(data, indices, indptr, shape[1], "sparse values of a reply")
+    return sparse_rows(data, indices, indptr, shape[1])
 
 
 @dataclass(frozen=True)
@@ -221,7 +235,7 @@ class Holding:
 
     Attributes:
         users: (U,) indices.
-        clipped_samples: how many of their samples were clipped into the declared bounds.
+        clipped_samples: how many of their samples were clipped into the declared bounds; zero where that was not asked.
         identities: (U, 16) salted digests of what they are called; None where a node does not know.
     """
 
@@ -230,44 +244,58 @@ class Holding:
     identities: NDArray[np.uint8] | None = None
 
 
-def roster_question(salt: bytes) -> RecordDict:
-    """The question whom a node holds."""
-    return RecordDict({"question": ConfigRecord({"salt": salt})})
+def roster_question(salt: bytes, *, counts: bool) -> RecordDict:
+    """The question whom a node holds, and (if ``counts``) how many of their samples it had to clip."""
+    return RecordDict({"question": ConfigRecord({"salt": salt, "counts": counts})})
 
 
 def roster_content(
-    users: NDArray[np.int64], clipped_samples: int, identities: NDArray[np.uint8] | None = None
+    users: NDArray[np.int64], clipped_samples: int | None, identities: NDArray[np.uint8] | None = None
 ) -> RecordDict:
-    """Which users a node holds, and how many of their samples were clipped into the declared bounds."""
+    """Which users a node holds, and how many of their samples were clipped into the declared bounds, if asked."""
     arrays = {"users": Array(users)} | ({} if identities is None else {"identities": Array(identities)})
-    return RecordDict({"roster": ArrayRecord(arrays), "facts": MetricRecord({"clipped_samples": clipped_samples})})
+    facts = MetricRecord({} if clipped_samples is None else {"clipped_samples": clipped_samples})
+    return RecordDict({"roster": ArrayRecord(arrays), "facts": facts})
 
 
-def read_roster(message: Message) -> Holding:
+def read_roster(message: Message, *, counts: bool) -> Holding:
     """What the reply to a query says.
+
+    Args:
+        message: the reply.
+        counts: whether counts were asked for.
 
     Raises:
         BadInput: the reply does not follow the protocol.
     """
-    try:
-        arrays = cast(ArrayRecord, message.content["roster"])
-        users = arrays["users"].numpy()
-        digests = arrays["identities"].numpy() if "identities" in arrays else None
-        clipped = int(cast(MetricRecord, message.content["facts"])["clipped_samples"])  # type: ignore[arg-type]
-    except MALFORMED as error:
-        raise BadInput(f"a reply does not follow the protocol ({type(error).__name__})") from error
-    if users.dtype.kind not in "iu" or users.ndim != 1:
-        raise BadInput(f"a reply does not follow the protocol (users are {users.dtype} of shape {users.shape})")
-    if digests is not None and (digests.dtype != np.uint8 or digests.shape != (len(users), DIGEST_BYTES)):
-        raise BadInput(f"a reply does not follow the protocol (identities are {digests.dtype} of {digests.shape})")
-    return Holding(np.asarray(users, dtype=np.int64), clipped, cast("NDArray[np.uint8] | None", digests))
+    with untrusted(_STRANGE_REPLY):
+        content = message.content
+        named = "identities" in content["roster"]
+        arrays = read_record(content, "roster", ArrayRecord, {"users", "identities"} if named else {"users"})
+        facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, {"clipped_samples"} if counts else set())
+        if set(content) != {"roster", "facts"}:
+            raise BadInput("there are other records than roster and facts")
+        users = read_array(arrays["users"], "users", "i", (None,)).astype(np.int64)
+        digests = read_array(arrays["identities"], "identities", "u", (len(users), DIGEST_BYTES)) if named else None
+        if digests is not None and digests.dtype != np.uint8:
+            raise BadInput("identities must be bytes")
+        clipped = read_count(facts["clipped_samples"], "clipped_samples", _MOST_SAMPLES) if counts else 0
+        return Holding(users, clipped, digests)
 
 
-def _read_salt(message: Message) -> bytes:
+def failed(message: Message, kind: str) -> Message:
+    """The reply of a node that cannot answer; where counts are not told, the kind of its error is not either."""
     try:
-        return cast(bytes, message.content["question"]["salt"])
-    except MALFORMED as error:
-        raise BadInput(f"a query does not follow the protocol ({type(error).__name__})") from error
+        told = counts_wanted(message)
+    except Exception:  # the message itself may be what went wrong
+        told = False
+    return Message(Error(NODE_FAILED, kind if told else None), reply_to=message)
+
+
+def failure(reply: Message) -> str:
+    """The kind of error that a node replied with; never its text, which may quote data."""
+    found = _KIND.fullmatch(reply.error.reason or "")
+    return f"error {reply.error.code}" if found is None else found[1]
 
 
 def answer_message(
@@ -284,10 +312,12 @@ def answer_message(
     Raises:
         BadInput: the message asks for something the node cannot give.
     """
+    with untrusted("a question does not follow the protocol"):
+        counts = counts_wanted(message)
     if message.metadata.message_type == MessageType.QUERY:
-        users = node.users
-        digests = None if node.labels is None else node.identities(_read_salt(message))
-        return Message(roster_content(users, node.clipped_samples, digests), reply_to=message)
+        users, salt = node.users, cast(bytes, message.content["question"]["salt"])
+        digests = None if node.labels is None else node.identities(salt)
+        return Message(roster_content(users, node.clipped_samples if counts else None, digests), reply_to=message)
     users, computation = read_request(message)
     answer = node.compute(read_model(message) if model is None else model, users, computation)
-    return Message(answer_content(answer, share=share), reply_to=message)
+    return Message(answer_content(answer, counts=counts, share=share), reply_to=message)

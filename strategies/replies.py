@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-from strategies.protocol import read_answer
+from strategies.protocol import failure, read_answer
 from strategies.roster import Roster
 from userdp.computations import Computation, finite_rows, statistic
 from userdp.errors import BadInput, RunFailed
@@ -17,6 +16,9 @@ from userdp.node import Answer
 from userdp.sparse_rows import add_rows, dense, entries
 
 log = logging.getLogger("userdp")
+Read = Callable[[Message, NDArray[np.int64], Computation, int], Answer]
+"""From a reply, the users and the computation that its node was asked for, and p, to the answer: checked in all but its
+numbers. Raises `BadInput`, and nothing else, where there is none."""
 _SUM_TOLERANCE = 1 + 1e-9
 
 
@@ -35,7 +37,8 @@ class Gathered:
     Attributes:
         values: (B, p) rows in user order, zero where nobody answered; or (p,) the sum.
         missing: users of the cohort without an answer.
-        non_finite: users whose row was not finite and became zero.
+        non_finite: users whose row was not finite and became zero, as far as nodes tell: where users add the noise
+            themselves, nobody does.
     """
 
     values: NDArray[np.float64]
@@ -49,7 +52,7 @@ def gather(
     replies: Iterable[Message],
     dimension: int,
     max_missing: float,
-    read: Callable[[Message], Answer] = read_answer,
+    read: Read = read_answer,
 ) -> Gathered:
     """Put replies together; of a sum, one answer at a time is in memory.
 
@@ -62,7 +65,7 @@ def gather(
         replies: in any order; the result does not depend on it.
         dimension: p.
         max_missing: largest share of the cohort that may be missing.
-        read: from a reply of a node that was asked to its answer; raises `BadInput` where there is none.
+        read: how an answer is read.
 
     Raises:
         RunFailed: more users are missing than that.
@@ -85,7 +88,7 @@ def gather(
             log.warning("node %d counts as missing: %s", node, complaint)
             continue
         rows, bad = finite_rows(answer.values)
-        non_finite += bad + answer.non_finite
+        non_finite += min(bad + answer.non_finite, len(answer.users))
         positions = np.searchsorted(request.users, answer.users)
         answered[positions] = True
         if summed:
@@ -102,31 +105,22 @@ def gather(
 
 
 def _checked(
-    reply: Message,
-    users: NDArray[np.int64] | None,
-    computation: Computation,
-    p: int,
-    read: Callable[[Message], Answer],
+    reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, read: Read
 ) -> Answer:
-    """The reply's answer, if it is one to the question asked."""
+    """The reply's answer, if it is one that clipped users can give."""
     if reply.has_error():  # first, for Flower itself may reply in place of a node
-        raise BadInput(f"its app failed: {reply.error.reason}")
+        raise BadInput(f"its app failed: {failure(reply)}")
     if users is None:
         raise BadInput("it was not asked, or answered twice")
-    answer = read(reply)
-    shape = (1 if computation.reduce == "sum" else len(users), computation.width(p))
-    if answer.values.shape != shape or not np.array_equal(answer.users, users):
-        raise BadInput(f"it returned values of shape {answer.values.shape} where {shape} was asked for")
-    if isinstance(answer.values, csr_array) and not computation.keeps_zeros:
-        raise BadInput("it returned sparse values of a computation that leaves no entry zero")
+    answer = read(reply, users, computation, dimension)
     if computation.reduce == "sum" and computation.noise is None:
-        total = entries(answer.values)[: computation.length(p)]
+        total = entries(answer.values)[: computation.length(dimension)]
         for order, norm in ((2, computation.clip_norm), (1, computation.l1_norm)):
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
                 if norm is not None and not np.linalg.norm(total, order) <= len(users) * norm * _SUM_TOLERANCE:
                     raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
         if computation.statistic is not None:
-            bounds, added = statistic(computation.statistic), dense(answer.values)[0, computation.length(p)]
+            bounds, added = statistic(computation.statistic), dense(answer.values)[0, computation.length(dimension)]
             if not bounds.low * _SUM_TOLERANCE <= added / len(users) <= bounds.high * _SUM_TOLERANCE:
                 raise BadInput("the sum of its users' statistic exceeds what they can add up to")
     return answer

@@ -9,7 +9,7 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from strategies.protocol import Holding, read_roster, roster_question
+from strategies.protocol import Holding, failure, read_roster, roster_question
 from userdp.errors import BadInput, RunFailed
 from userdp.identities import DIGEST_BYTES, repeated
 
@@ -33,9 +33,12 @@ class Roster:
 
     Attributes:
         require_identities: refuse nodes that do not know what their users are called, as data of real people demand.
+        counts: ask how many samples were clipped; not where users are protected against the server.
+        clipped_samples: how many were, as far as nodes were asked.
     """
 
     require_identities: bool = False
+    counts: bool = True
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
@@ -52,9 +55,11 @@ class Roster:
     def gather(self, grid: Grid, timeout: float) -> None:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
+        A node that fails or does not follow the protocol holds nobody: its users have no node, and count as missing.
+
         Raises:
-            RunFailed: two nodes claim one user or hold one person, a node claims a user outside 0..n-1, does not say
-                who its users are though others do, or does not follow the protocol.
+            RunFailed: two nodes claim one user or hold one person, a node claims a user outside 0..n-1, or does not say
+                who its users are though others do.
         """
         deadline = time.monotonic() + timeout
         asked: set[int] = set()
@@ -62,8 +67,9 @@ class Roster:
             new = [node for node in grid.get_node_ids() if node not in asked]
             if new:
                 asked.update(new)
+                question = roster_question(self._salt, counts=self.counts)
                 left = max(_POLL_SECONDS, deadline - time.monotonic())
-                queries = [Message(roster_question(self._salt), node, MessageType.QUERY) for node in new]
+                queries = [Message(question, node, MessageType.QUERY) for node in new]
                 for reply in grid.send_and_receive(queries, timeout=left):
                     self._enter(reply)
             if not self.absent or time.monotonic() >= deadline:
@@ -76,12 +82,14 @@ class Roster:
     def _enter(self, reply: Message) -> None:
         node = reply.metadata.src_node_id
         if reply.has_error():
-            log.warning("node %d could not say whom it holds: %s", node, reply.error.reason)
+            log.warning("node %d could not say whom it holds: %s", node, failure(reply))
             return
         try:
-            holding = read_roster(reply)
+            holding = read_roster(reply, counts=self.counts)
         except BadInput as error:
-            raise RunFailed(f"node {node} could not be asked whom it holds: {error}") from error
+            # As one that does not answer: whoever garbles a reply must not end the run of everybody else.
+            log.warning("node %d could not say whom it holds: %s", node, error)
+            return
         users = holding.users
         if users.size and (users.min() < 0 or users.max() >= len(self._owner)):
             raise RunFailed(

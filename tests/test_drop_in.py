@@ -1,6 +1,7 @@
 """Ordinary Flower clients under user-level privacy: the page's app, and what each of their replies can do."""
 
 import importlib.util
+import logging
 import re
 import sys
 from pathlib import Path
@@ -12,12 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, Re
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from helpers_flower import ClientGrid, FlowerEngine
+from helpers_hostile import damaged, npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
 from strategies.drop_in import ClientSideLoss
 from strategies.model_layout import ModelLayout
+from strategies.replies import gather
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 
@@ -236,6 +239,74 @@ def test_a_reply_that_is_no_model_counts_as_missing_and_too_many_end_the_run(bad
     np.testing.assert_array_equal(vector(result), vector(zero))
     with pytest.raises(RunFailed, match="too many users of a cohort did not answer"):
         train([moved(0.1)] * 3 + [bad] * 2)
+
+
+def one_round(users=5):
+    """A strategy in its first round, and from the replies' contents to what it gathers."""
+    method = strategy(users=users)
+    with ClientGrid(clients([]), users) as grid:
+        arrays = method._initial_arrays(record(INITIAL))
+        method._roster.gather(grid, 0)
+        asked = list(method.configure_train(1, arrays, ConfigRecord(), grid))
+
+    def gathered(contents):
+        replies = [FlowerMessage(content, reply_to=question) for content, question in zip(contents, asked, strict=True)]
+        return gather(method._request, method._roster, replies, method.problem.dimension, 1.0, method._read)
+
+    return method, gathered
+
+
+def model_reply(by=0.1):
+    return RecordDict({"arrays": record(moved(by)), "metrics": MetricRecord({"num-examples": 1})})
+
+
+def test_damaged_models_count_as_missing_and_touch_nobody_else(caplog):
+    """600 of them, from one user of five; some are damaged in their numbers alone, which the clip bounds."""
+    caplog.set_level(logging.ERROR)
+    method, gathered = one_round()
+    honest, rng, seen = [model_reply() for _ in range(4)], np.random.default_rng(5), {0: 0, 1: 0}
+    without = gathered([*honest, RecordDict()])
+    for _ in range(600):
+        hostile = model_reply()
+        del hostile["metrics"]
+        key = str(rng.choice(list(INITIAL)))
+        hostile["arrays"][key] = damaged(hostile["arrays"][key], rng)
+        result = gathered([*honest, hostile])
+        seen[result.missing] += 1
+        assert result.non_finite in (0, 1)
+        if result.missing:
+            assert result.values.tobytes() == without.values.tobytes()
+        assert np.linalg.norm(result.values - without.values) <= method.options.clip_norm * (1 + 1e-9)
+    assert min(seen.values()) > 100
+
+
+def file_of(head: str) -> Array:
+    return Array("float64", (), "numpy.ndarray", npy_head(head, len(head) + 1) + bytes(8))
+
+
+BREAKING = {
+    "an archive": Array("float64", (), "numpy.ndarray", b"PK\x03\x04" + bytes(60)),
+    "a header without an end": file_of("{'descr': ("),
+    "a header that nests": file_of("-" * 9000 + "1"),
+    "objects": file_of("{'descr': '|O', 'fortran_order': False, 'shape': (), }"),
+    "structures": file_of("{'descr': [('Bern', '<f8')], 'fortran_order': False, 'shape': (), }"),
+    "more than there is": Array(
+        "float64",
+        (10**13,),
+        "numpy.ndarray",
+        npy_head("{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"),
+    ),
+}
+
+
+@pytest.mark.parametrize("array", BREAKING.values(), ids=BREAKING)
+def test_an_array_that_breaks_a_reader_is_no_model(array, caplog):
+    _, gathered = one_round()
+    hostile = model_reply()
+    hostile["arrays"]["double"] = array
+    assert gathered([*(model_reply() for _ in range(4)), hostile]).missing == 1
+    assert "node 5 counts as missing: its array 'double' cannot be used" in caplog.text
+    assert "Bern" not in caplog.text
 
 
 # Who takes part -------------------------------------------------------------------------------------------------

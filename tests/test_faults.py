@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from helpers import MARK, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
 
 from simulations.grids import LocalGrid, RayGrid, shards
@@ -150,6 +150,35 @@ def test_error_messages_name_the_kind_of_failure_and_no_data(caplog):
     assert "Bern" not in str(error.value) + caplog.text
 
 
+class Quoting(LocalGrid):
+    """Some nodes reply as Flower's own engine does for an app that raises: with the error's text."""
+
+    def __init__(self, nodes, quoting):
+        super().__init__(nodes)
+        self.quoting = quoting
+
+    def _deliver(self, messages, timeout):
+        for reply in super()._deliver(messages, timeout):
+            train = reply.metadata.message_type == MessageType.TRAIN
+            if train is not self.quoting.get(reply.metadata.src_node_id):
+                yield reply
+                continue
+            question = next(sent for sent in messages if sent.metadata.dst_node_id == reply.metadata.src_node_id)
+            yield Message(Error(2, "<class 'ValueError'>:<'patient 34 of Bern weighs 171 kg'>"), reply_to=question)
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["in a round", "asked whom it holds"])
+def test_what_an_app_says_when_it_fails_is_neither_logged_nor_told(train, caplog):
+    """Texts of errors may quote data, whoever's app it is; their kind does not."""
+    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)]
+    with caplog.at_level(logging.WARNING), pytest.raises(RunFailed, match="users of a cohort did not answer") as error:
+        method_of().start(Quoting(nodes, dict.fromkeys(range(1, 6), train)), roster_timeout=0)
+    seen = caplog.text + str(error.value)
+    assert ("its app failed: ValueError" if train else "could not say whom it holds: ValueError") in seen
+    assert "Bern" not in seen
+    assert "171" not in seen
+
+
 class TwoFaced(LocalGrid):
     """Node 2 answers twice, the second time with a lie; node 99, whom nobody asked, answers as well."""
 
@@ -261,6 +290,6 @@ def test_a_node_that_never_recovers_beyond_the_allowed_share_stops_the_run():
     problem = FaultyQuadratic(2, "exit")
     with RayGrid(problem, federation_of(data), [np.arange(50), np.arange(50, USERS)], workers=2) as grid:
         method = method_of(problem=problem)
-        with pytest.raises(RunFailed, match=r"50 of 100 users .*the actor of this node died"):
+        with pytest.raises(RunFailed, match=r"50 of 100 users .*ActorDied"):
             method.start(grid)
     assert not method.result.rounds

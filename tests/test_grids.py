@@ -215,7 +215,12 @@ def test_messages_can_be_pushed_and_their_replies_pulled_once(pair_grid):
     ids = list(pair_grid.push_messages([question(1, 2), question(0, 1)]))
     replies = list(pair_grid.pull_messages(ids))
     assert {reply.metadata.reply_to_message_id for reply in replies} == set(ids)
-    values = {reply.metadata.src_node_id: read_answer(reply).values for reply in replies}
+    users = {1: np.array([0]), 2: np.array([1])}
+    nodes = [reply.metadata.src_node_id for reply in replies]
+    values = {
+        node: read_answer(reply, users[node], Computation(), 3).values
+        for node, reply in zip(nodes, replies, strict=True)
+    }
     np.testing.assert_array_equal(values[1], [[-1, -2, -3]])
     np.testing.assert_array_equal(values[2], [[-4, -5, -5]])  # the bound of the problem is 5
     assert list(pair_grid.pull_messages(ids)) == []
@@ -230,10 +235,12 @@ def test_rows_come_back_without_a_copy(pair_grid):
     assert array.numpy().flags.writeable == isinstance(pair_grid, LocalGrid)
 
 
-def test_a_question_for_foreign_users_is_an_error_reply(pair_grid):
-    (reply,) = pair_grid.send_and_receive([question(1, 1)])
+def test_a_question_for_foreign_users_is_an_error_reply(pair_grid, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        (reply,) = pair_grid.send_and_receive([question(1, 1)])
     assert reply.has_error()
-    assert "users that it does not hold" in reply.error.reason
+    assert reply.error.reason == "BadInput"
+    assert "users that it does not hold" in caplog.text
 
 
 def test_a_message_to_nobody_is_refused(pair_grid):

@@ -1,11 +1,13 @@
 """The roster waits for users, and lets nobody be in two places."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from helpers import federation_of, local_grid
+from helpers_hostile import damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,9 +120,62 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_node_that_answers_the_query_with_something_else_is_refused(content):
-    with pytest.raises(RunFailed, match=r"node 1 could not be asked .*: a reply does not follow the protocol"):
-        Roster(2).gather(ScriptedGrid([content]), timeout=1)
+def test_the_users_of_a_node_that_answers_the_query_with_something_else_are_absent(content, caplog):
+    """They count as missing in every round, which `max_missing` limits; the others are asked."""
+    roster = Roster(4)
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        roster.gather(ScriptedGrid([holds(3), content, holds(0, 1)]), timeout=0)
+    assert [(node, list(part)) for node, part in roster.assign(np.arange(4))] == [(1, [3]), (3, [0, 1])]
+    assert (roster.absent, roster.clipped_samples) == (1, 30)
+    assert "node 2 could not say whom it holds: a reply does not follow the protocol" in caplog.text
+
+
+@pytest.mark.parametrize("count", [-1, 2**53, 10**18, 1.0, np.nan, [], [1]], ids=str)
+def test_a_count_of_clipped_samples_is_a_whole_number_that_files_hold_exactly(count):
+    content = holds(0)
+    content["facts"] = MetricRecord({"clipped_samples": count})
+    roster = Roster(2)
+    roster.gather(ScriptedGrid([content]), timeout=0)
+    assert (roster.absent, roster.clipped_samples) == (2, 0)
+    most = holds(0)
+    most["facts"] = MetricRecord({"clipped_samples": 2**53 - 1})
+    roster = Roster(2)
+    roster.gather(ScriptedGrid([most]), timeout=0)
+    assert (roster.absent, roster.clipped_samples) == (1, 2**53 - 1)
+
+
+def test_a_roster_that_asks_for_no_counts_takes_none():
+    told, untold = holds(0), roster_content(np.array([1]), None)
+    roster = Roster(2)
+    roster.counts = False
+    roster.gather(ScriptedGrid([told, untold]), timeout=0)
+    assert [(node, list(part)) for node, part in roster.assign(np.arange(2))] == [(2, [1])]
+    assert roster.clipped_samples == 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_damaged_rosters_end_no_run_unless_they_claim_what_others_hold(named, caplog):
+    """Node 2 is damaged: what it says is taken, or refused, or (two claims of one user) ends the run."""
+    caplog.set_level(logging.ERROR)
+    users = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5, 6, 7])]
+    digests = np.random.default_rng(1).integers(0, 256, (8, 16), dtype=np.uint8)
+    honest = [roster_content(some, 1, digests[some] if named else None) for some in users]
+    rng, seen = np.random.default_rng(7), {"taken": 0, "absent": 0, "claims": 0}
+    for _ in range(500):
+        contents = [honest[0], roster_content(users[1], 1, digests[users[1]] if named else None), honest[2]]
+        damage(contents[1], rng)
+        roster = Roster(8)
+        try:
+            roster.gather(ScriptedGrid(contents), timeout=0)
+        except RunFailed as error:
+            assert re.search("claims|says|say who|twice", str(error))  # noqa: PT017
+            seen["claims"] += 1
+            continue
+        parts = {node: list(part) for node, part in roster.assign(np.arange(8))}
+        assert parts.pop(1) == [0, 1, 2]
+        assert parts.pop(3) == [5, 6, 7]
+        seen["taken" if parts else "absent"] += 1
+    assert min(seen.values()) > 0
 
 
 class Offline(Node):

@@ -437,13 +437,14 @@ class Envelope:
 
 
 def sparse_answer():
-    return Answer(np.array([4, 7]), csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])), 1)
+    return Answer(np.array([4, 7, 9]), csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])), 1)
 
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_sparse_answer_survives_its_message(share):
     answer = sparse_answer()
-    read = read_answer(Envelope(answer_content(answer, share=share)))
+    content = answer_content(answer, counts=True, share=share)
+    read = read_answer(Envelope(content), answer.users, Computation(), 3)
     np.testing.assert_array_equal(read.users, answer.users)
     assert read.non_finite == 1
     for name in ("data", "indices", "indptr"):
@@ -461,24 +462,24 @@ MALFORMED = {
     "indices_short": ({"indices": [0, 2]}, "indptr must rise"),
     "data_short": ({"data": [1.0, 2.0]}, "indptr must rise"),
     "data_of_objects": ({"data": ["a", "b", "c"]}, "does not follow the protocol"),
-    "indptr_beyond": ({"indptr": [0, 2, 9]}, "indptr must rise"),
-    "indptr_falls": ({"indptr": [0, 4, 3]}, "indptr must not fall"),
+    "indptr_beyond": ({"indptr": [0, 2, 3, 9]}, "indptr must rise"),
+    "indptr_falls": ({"indptr": [0, 4, 3, 3]}, "indptr must not fall"),
     "indptr_falls_by_more_than_integers_hold": ({"indptr": [0, 2**62 + 1, -(2**62) - 1, 3]}, "indptr must not fall"),
     "indptr_falls_by_more_than_a_byte_holds": (
         {"indptr": np.array([0, 100, -56, 3], np.int8)},
         "indptr must not fall",
     ),
-    "indptr_empty": ({"indptr": np.empty(0, np.int32)}, "indptr must rise"),
-    "no_columns": ({"columns": 0}, "in 0 columns"),
-    "too_many_columns": ({"columns": 2**40}, "columns"),
-    "no_indptr": ({"indptr": None}, "does not follow the protocol .KeyError."),
+    "indptr_empty": ({"indptr": np.empty(0, np.int32)}, "indptr must be whole numbers of shape"),
+    "no_columns": ({"columns": 0}, "sparse values must have 3 columns"),
+    "too_many_columns": ({"columns": 2**40}, "columns must be a whole number from 0 to 3"),
+    "no_indptr": ({"indptr": None}, "answer must be one ArrayRecord of data, indices, indptr, users"),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_sparse_answers_are_refused(name):
     changes, message = MALFORMED[name]
-    content = answer_content(sparse_answer(), share=False)
+    content = answer_content(sparse_answer(), counts=True, share=False)
     for key, values in changes.items():
         if key == "columns":
             content["facts"] = MetricRecord({"non_finite": 0, "columns": values})
@@ -487,7 +488,7 @@ def test_malformed_sparse_answers_are_refused(name):
         else:
             content["answer"][key] = Array(np.asarray(values))
     with pytest.raises(BadInput, match=message):
-        read_answer(Envelope(content))
+        read_answer(Envelope(content), sparse_answer().users, Computation(), 3)
 
 
 # Whole runs -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""Reading what somebody else wrote: arrays, counts and records of replies, of which nothing is believed unchecked.
+
+Nothing that a reply holds may end a run or take memory that its own bytes do not. `Array.numpy` does neither: it
+unpacks archives, believes a header's shape before it has seen as many bytes, and raises whatever its parsers raise.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput
+
+_HEADER_BYTES = 1 << 12
+"""Most that is looked at to find an array's header, which takes 128 bytes for any that is asked for."""
+_WORD_BYTES = 8
+"""Of the widest numbers read: longer ones differ between machines."""
+_KINDS = {"f": "floats", "i": "whole numbers", "u": "bytes", "fiub": "plain numbers"}
+
+Record = TypeVar("Record", ArrayRecord, MetricRecord)
+
+
+class SharedArray(Array):
+    """A Flower array that keeps the numpy array it was made of: no copy inside one machine.
+
+    Only for grids that never serialise (local, Ray); Flower's own grid gets plain arrays.
+    """
+
+    def __init__(self, array: NDArray[np.generic]) -> None:
+        self.__dict__.update(array=array, dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray")
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        """Serialised on demand."""
+        return Array(self.__dict__["array"]).data
+
+    def numpy(self) -> NDArray[np.generic]:
+        """The array itself."""
+        return cast(NDArray[np.generic], self.__dict__["array"])
+
+
+@contextmanager
+def untrusted(complaint: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into one `BadInput`: the complaint, and what our own check says or the kind.
+
+    Raises:
+        BadInput: anything was raised inside. The text of a foreign error is dropped, for it may quote data.
+    """
+    try:
+        yield
+    except Exception as error:  # also of parsers that a hostile text exhausts: MemoryError, RecursionError
+        detail = str(error) if isinstance(error, BadInput) else type(error).__name__
+        raise BadInput(f"{complaint} ({detail})") from None
+
+
+def read_array(array: object, what: str, kinds: str, shape: tuple[int | None, ...] | None) -> NDArray[Any]:
+    """The numbers of a Flower array, which may be read-only and share its memory. To be called inside `untrusted`.
+
+    Args:
+        array: what stands where an array should.
+        what: it is called in messages.
+        kinds: letters of the numpy kinds that its numbers may be of; native ones of at most 8 bytes.
+        shape: what it must have, None for a length that is the sender's to choose; None for any shape.
+
+    Raises:
+        BadInput: it is something else, or its bytes are not as many as its header says.
+        Exception: its header cannot be parsed.
+    """
+    if isinstance(array, SharedArray):
+        values = np.asarray(array.numpy())
+        _require(what, values.dtype, values.shape, kinds, shape)
+        return values
+    if not isinstance(array, Array) or array.stype != "numpy.ndarray":
+        raise BadInput(f"{what} must be a numpy array")
+    return _parsed(array, what, kinds, shape)
+
+
+def _parsed(array: Array, what: str, kinds: str, shape: tuple[int | None, ...] | None) -> NDArray[Any]:
+    """The numbers in an array's bytes, of which all is checked before numpy makes an array."""
+    start = BytesIO(array.data[:_HEADER_BYTES])
+    if npy.read_magic(start) != (1, 0):
+        raise BadInput(f"{what} must be in version 1.0 of numpy's format, as plain numbers are")
+    dimensions, by_columns, dtype = npy.read_array_header_1_0(start)
+    found = tuple(int(length) for length in dimensions)
+    _require(what, dtype, found, kinds, shape)
+    if (array.dtype, tuple(array.shape)) != (str(dtype), found):
+        raise BadInput(f"{what} must have the type and the shape that its record says")
+    offset, count = start.tell(), math.prod(found)
+    if count * dtype.itemsize != len(array.data) - offset:
+        raise BadInput(f"{what} must have as many bytes as its shape says")
+    flat = np.frombuffer(array.data, dtype, count, offset)
+    values = flat.reshape(found[::-1]).T if by_columns else flat.reshape(found)
+    return np.require(values, requirements="A")  # compiled code elsewhere expects whole words at their addresses
+
+
+def _require(
+    what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str, shape: tuple[int | None, ...] | None
+) -> None:
+    """Refuse another type or shape than was asked for; what was found instead is text of a stranger's."""
+    plain = dtype.kind in kinds and dtype.isnative and dtype.itemsize <= _WORD_BYTES
+    fits = shape is None or (
+        len(found) == len(shape)
+        and all(wanted is None or length == wanted for length, wanted in zip(found, shape, strict=True))
+    )
+    if not plain or not fits or any(length < 0 for length in found):
+        lengths = ["any" if length is None else str(length) for length in shape or ()]
+        raise BadInput(f"{what} must be {_KINDS[kinds]}" + (f" of shape ({', '.join(lengths)})" if lengths else ""))
+
+
+def read_count(value: object, what: str, most: int) -> int:
+    """A whole number of 0 to ``most``.
+
+    Raises:
+        BadInput: it is another number, or none.
+    """
+    if type(value) is not int or not 0 <= value <= most:
+        raise BadInput(f"{what} must be a whole number from 0 to {most}")
+    return value
+
+
+def read_record(content: RecordDict, name: str, kind: type[Record], keys: Collection[str]) -> Record:
+    """The record of that name, which must be of that kind and hold these keys alone.
+
+    Raises:
+        BadInput: there is another one, or none.
+    """
+    record = content.get(name)
+    if not isinstance(record, kind) or set(record) != set(keys):
+        raise BadInput(f"{name} must be one {kind.__name__} of {', '.join(sorted(keys)) or 'nothing'}")
+    return record
