@@ -181,7 +181,7 @@ class SparseOutputPerturbation(UserLevelStrategy):
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
         if index == 0:
             self._silent = gathered.non_finite
-        if gathered.missing or gathered.non_finite != self._silent:
+        if gathered.missing or gathered.broken_sums or gathered.non_finite != self._silent:
             raise RunFailed(
                 f"round {index + 1}: a user did not answer, or sent a finite gradient in some rounds only; {self.name} "
                 "has no guarantee unless everybody answers in every round: nothing is released"

@@ -39,11 +39,13 @@ class Gathered:
         missing: users of the cohort without an answer.
         non_finite: users whose row was not finite and became zero, as far as nodes tell: where users add the noise
             themselves, nobody does.
+        broken_sums: answers that were no finite sum, and became zero with all the users that they speak for.
     """
 
     values: NDArray[np.float64]
     missing: int
     non_finite: int
+    broken_sums: int = 0
 
 
 def gather(
@@ -77,7 +79,7 @@ def gather(
     width = request.computation.width(dimension)
     values = np.zeros(width if summed else (len(request.users), width))
     answered = np.zeros(len(request.users), dtype=bool)
-    non_finite = 0
+    non_finite = broken_sums = 0
     # By user, not by arrival: a sum of floats depends on the order.
     for reply in sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1)):
         node = reply.metadata.src_node_id
@@ -88,6 +90,7 @@ def gather(
             log.warning("node %d counts as missing: %s", node, complaint)
             continue
         rows, bad = finite_rows(answer.values)
+        broken_sums += bad if summed else 0
         non_finite += min(bad + answer.non_finite, len(answer.users))
         positions = np.searchsorted(request.users, answer.users)
         answered[positions] = True
@@ -101,7 +104,7 @@ def gather(
             f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
             "largest share that may be missing"
         )
-    return Gathered(values, missing, non_finite)
+    return Gathered(values, missing, non_finite, broken_sums)
 
 
 def _checked(

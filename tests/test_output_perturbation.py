@@ -464,7 +464,11 @@ def test_who_is_missing_or_not_finite_ends_the_run_without_a_release():
     def gone(answer):
         raise OSError("this node is gone")
 
-    for change, message in ((without_numbers, "1 sent no finite gradient"), (gone, "20 of 60 users")):
+    messages = (
+        "a user did not answer, or sent a finite gradient in some rounds only",
+        "users of a cohort did not answer",
+    )
+    for change, message in zip((without_numbers, gone), messages, strict=True):
         method = method_of()
         nodes = [Node(method.problem, bounded(), users) for users in shards(USERS, 20)]
         nodes[1] = ChangedNode(nodes[1], change)
@@ -475,13 +479,31 @@ def test_who_is_missing_or_not_finite_ends_the_run_without_a_release():
         method_of(max_missing=0.1)
 
 
-@pytest.mark.parametrize(("missing", "non_finite"), [(1, 0), (0, 1)])
-def test_a_round_that_lacks_one_user_ends_the_run_whatever_may_be_missing_otherwise(missing, non_finite):
+@pytest.mark.parametrize(
+    "rounds",
+    [[{"missing": 1}], [{"broken_sums": 1}], [{"non_finite": 1}, {}], [{}, {"non_finite": 1}], [{}, {"missing": 1}]],
+    ids=str,
+)
+def test_a_user_left_out_of_some_rounds_ends_the_run_whatever_may_be_missing_otherwise(rounds):
     """The steps are those of one fixed problem: not even one user in one round may be left out."""
     method = method_of()
-    method._ask(0)
+    *before, last = [Gathered(np.zeros(3), **{"missing": 0, "non_finite": 0} | given) for given in rounds]
+    for index, gathered in enumerate(before):
+        method._ask(index)
+        method._step(index, np.zeros(3), gathered)
+    method._ask(len(before))
     with pytest.raises(RunFailed, match="nothing is released"):
-        method._step(0, np.zeros(3), Gathered(np.zeros(3), missing, non_finite))
+        method._step(len(before), np.zeros(3), last)
+
+
+def test_a_user_who_is_zero_throughout_is_a_user_like_any_other():
+    wrong = bounded().block(np.arange(USERS)).features.copy()
+    wrong[7] = np.nan
+    method = method_of()
+    with LocalGrid([Node(method.problem, federation_of(wrong), users) for users in shards(USERS, 20)]) as grid:
+        result = method.start(grid)
+    assert result.guarantee.holds
+    assert result.non_finite_users == method.plan.rounds
 
 
 def test_what_is_not_proven_is_refused_before_data_are_read():

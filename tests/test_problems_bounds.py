@@ -186,6 +186,20 @@ def test_what_is_set_aside_stays_so_when_a_block_is_cut_or_bounded_again(case: C
     assert bounds.set_aside(block, np.zeros(6, dtype=bool)) is block
 
 
+def test_samples_set_aside_twice_stay_aside():
+    block = block_of(np.zeros((4, 1)))
+    first = bounds.set_aside(block, np.array([True, False, False, False]))
+    second = bounds.set_aside(first, np.array([False, False, True, False]))
+    np.testing.assert_array_equal(second.usable, [False, True, False, True])
+
+
+def test_what_is_set_aside_survives_a_clip():
+    bounded, clipped = Quadratic(1, 1.0, 1.0).bound(block_of([[np.nan], [0.5], [9.0], [-np.inf]]))
+    assert clipped == 1
+    np.testing.assert_array_equal(bounded.usable, [False, True, True, False])
+    np.testing.assert_array_equal(bounded.features[:, 0], [0.0, 0.5, 1.0, 0.0])
+
+
 @pytest.mark.parametrize("neighbours", [0, 1, 2, 3, 5, 8, 17])
 def test_how_a_sample_is_scaled_does_not_depend_on_how_many_others_there_are(neighbours):
     rng = np.random.default_rng(5)

@@ -137,6 +137,32 @@ def test_a_module_that_fails_on_one_users_data_fails_for_that_user_alone(reduce)
         assert np.linalg.norm(answer.values - whole.values) <= 1 + 1e-6
 
 
+class Sensitive(Quadratic):
+    """Fails on a block that holds a sample of 0.875, whoever's it is."""
+
+    def sample_clipped_sums(self, x, block, clip_norm):
+        if np.any(block.features == 0.875):
+            raise FloatingPointError
+        return super().sample_clipped_sums(x, block, clip_norm)
+
+
+def test_users_retried_one_by_one_keep_their_own_coins():
+    values = np.tile(np.array([0.125, 0.25, 0.5, 0.75], np.float32), 4).reshape(4, 4, 1)
+    values[1, 2] = 0.875
+    keys, everybody = np.array([3, 1, 7, 11], dtype=np.uint64), np.arange(4)
+    coins = SampleCoins(0.7, keys)
+    computation = Computation("clipped_sample_sum", parameters={"sample_clip_norm": 9.0}, coins=coins)
+    rows, retried = (
+        Node(problem, federation_of(values), everybody).compute(np.zeros(1), everybody, computation).values
+        for problem in (Quadratic(1, 1.0, 1.0), Sensitive(1, 1.0, 1.0))
+    )
+    drawn = coins.draw(slice(0, 4), np.full(4, 4)).reshape(4, 4)
+    assert drawn[1, 2]
+    assert not np.array_equal(drawn[0], drawn[2])
+    np.testing.assert_array_equal(np.delete(retried, 1, axis=0), np.delete(rows, 1, axis=0))
+    assert retried[1] == 0
+
+
 def test_held_out_samples_that_cannot_be_used_are_left_out_of_metrics():
     from simulations.evaluation import Evaluation
 
