@@ -77,17 +77,18 @@ def test_groups_and_coins_leave_out_what_cannot_be_used():
     problem = Quadratic(1, 1.0, 1.0)
     values = np.arange(1, 14, dtype=np.float32)[:, None] / 16
     block = set_aside(Block(values, np.concatenate([[0], np.cumsum(SIZES)])), MARKED)
-    left = np.where(MARKED, 0.0, -values[:, 0])
+    x = np.full(1, 0.5)
+    left = np.where(MARKED, 0.0, 0.5 - values[:, 0])
     partition = Partition(np.tile(np.array([[0, 1, 2, 0]], np.int32), (5, 1)), 3)
     grouped = Computation("clipped_sample_sum", "sum", parameters={"sample_clip_norm": 9.0}, partition=partition)
-    sums, _ = grouped(problem, np.zeros(1), block)
+    sums, _ = grouped(problem, x, block)
     slots = np.concatenate([np.arange(size) for size in SIZES])
     np.testing.assert_allclose(sums[0], [left[np.isin(slots, own)].sum() for own in ([0, 3], [1], [2])])
     everybody = SampleCoins(1.0, np.arange(5, dtype=np.uint64))
     federation = ColumnarFederation(Block(np.where(MARKED[:, None], np.float32(np.nan), values), block.offsets))
     node = Node(problem, federation, np.arange(5))
     drawn = Computation("clipped_sample_sum", parameters={"sample_clip_norm": 9.0}, coins=everybody)
-    rows = node.compute(np.zeros(1), np.arange(5), drawn).values
+    rows = node.compute(x, np.arange(5), drawn).values
     np.testing.assert_allclose(rows[:, 0], np.add.reduceat(left, block.offsets[:-1]))
 
 
