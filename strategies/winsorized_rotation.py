@@ -35,9 +35,10 @@ class WinsorizedRotation(RowRounds):
     exponential mechanism chooses a cell for each of the d' rotated coordinates (score of sensitivity 1), ``d'
     epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre +- 2 tau', so replacing a user moves the
     mean of B users by at most ``4 tau' sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the
-    round's rho. With one cell there is no choice to make: the mean is the round's only release, accounted as the
-    Gaussian that it is. The rotation's signs are public and drawn without looking at data. A user is in one round an epoch;
-    rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+    round's rho. With one cell there is nothing to choose: the mean is all that a round releases, and is accounted as
+    the Gaussian that it is. The rotation's signs are public and drawn without looking at data. A user is in one round
+    an epoch; rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer
+    anything.
 
     *Split.* The noise falls with the selection's share only as long as cells are found, so it gets what finding them
     takes and no more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a

@@ -363,7 +363,7 @@ def test_samples_of_a_user_count_one_by_one_where_samples_are_clipped():
         grouped_poisson_epsilon(3.0, 0.5, 0, 1, 1e-5)
     with pytest.raises(BadInput, match="rate = 0"):
         PoissonSamples(10, 0.0, 1)
-    with pytest.raises(BadInput, match="group = 0"):
+    with pytest.raises(BadInput, match="most = 0"):
         PoissonSamples(10, 0.5, 1, most=0)
 
 

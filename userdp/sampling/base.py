@@ -88,8 +88,8 @@ class Sampler(ABC):
         """
         if self.secret and privacy.noise == "secure" and self.seed is not None:
             raise BadInput(
-                "privacy.noise = 'secure': who takes part must stay secret and would come from the seed; use a sampling "
-                "that needs no secrecy, or noise = 'seeded' for a simulation"
+                "privacy.noise = 'secure': who takes part must stay secret and would come from the seed; use a "
+                "sampling that needs no secrecy, or noise = 'seeded' for a simulation"
             )
         return RoundLedger(self, noise_multiplier, privacy)
 

@@ -61,9 +61,7 @@ class PoissonSamples(Sampler):
 
     def __post_init__(self) -> None:
         if min(self.users, self.rounds, self.group) < 1:
-            raise BadInput(
-                f"users = {self.users}, rounds = {self.rounds}, most = {self.most}: each must be at least 1"
-            )
+            raise BadInput(f"users = {self.users}, rounds = {self.rounds}, most = {self.most}: each must be at least 1")
         if not 0 < self.rate <= 1:
             raise BadInput(f"rate = {self.rate}: the chance of a sample to take part must lie in (0, 1]")
 
