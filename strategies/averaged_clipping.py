@@ -82,7 +82,7 @@ class AveragedClipping(TheoryRounds):
         theory = self._theory(setting)
         rounds = theory.rounds
         batch = self._batch_of(theory)
-        self._sampler, self._divisor = self._sampler_for(batch, rounds, self._group_drawn), float(batch)
+        self._sampler, self._divisor = self._sampler_for(batch, rounds, self._most_drawn), float(batch)
         if options.batches == "disjoint":
             self._divisor = self._sampler.expected_batch * self._samples / self.public.users
         if options.calibration == "paper":
@@ -156,14 +156,20 @@ class AveragedClipping(TheoryRounds):
         return 2 * setting.smoothness * math.pow(REACH * setting.radius, self.options.exponent)
 
     @property
+    def _most_drawn(self) -> int | None:
+        """Samples of a user that may be drawn; None where samples are protected, or users are drawn whole."""
+        return self._most if self.options.batches == "poisson_samples" else None
+
+    @property
     def _group_drawn(self) -> int:
         """Samples of a user that are drawn apart from each other."""
-        return self._group if self.options.batches == "poisson_samples" else 1
+        return self._most_drawn or 1
 
-    def _sampler_for(self, batch: int, rounds: int, group: int) -> Sampler:
+    def _sampler_for(self, batch: int, rounds: int, most: int | None) -> Sampler:
+        """Who takes part: ``most`` samples of a user, or each sample for itself, where samples are drawn."""
         users, rate = self.public.users, batch / self._samples
         if self.options.batches == "poisson_samples":
-            return PoissonSamples(users, rate, rounds, self.seed, group)
+            return PoissonSamples(users, rate, rounds, self.seed, most)
         if self.options.batches == "poisson_users":
             return PoissonBatches(users, rate, rounds, self.seed)
         if self.options.batches == "disjoint":
@@ -180,8 +186,8 @@ class AveragedClipping(TheoryRounds):
         apart = self.options.batches == "poisson_samples"
         user = None
         if not apart or self.public.max_samples is not None:
-            user = self._sampler_for(batch, rounds, self._public("max_samples") if apart else 1)
-        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, 1), user)
+            user = self._sampler_for(batch, rounds, self.public.max_samples)
+        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, None), user)
 
     def _warnings(self) -> list[str]:
         mend = (

@@ -74,13 +74,14 @@ class RestartedAveragedClipping(TheoryRounds):
         rounds = runs * self._phase
         if self.options.calibration == "paper":
             self._runs = restarted(setting, convexity, gap, runs, self._phase)
-            self._samplers = [self._sampler_for(clamped_batch(run.batch, self._samples), rounds) for run in self._runs]
+            batches = [clamped_batch(run.batch, self._samples) for run in self._runs]
+            self._samplers = [self._sampler_for(batch, rounds, self._most_drawn) for batch in batches]
             self._sampler = self._samplers[0]
             multipliers = [run.noise_deviation / (2 * run.clip) for run in self._runs]
             guarantee, more = self._cost_of_the_paper(multipliers)
         else:
             batch = clamped_batch(self.options.batch or max(1, round(math.sqrt(self._samples))), self._samples)
-            self._sampler = self._sampler_for(batch, rounds)
+            self._sampler = self._sampler_for(batch, rounds, self._most_drawn)
             self._samplers = [self._sampler] * runs
             self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
             multipliers = [self._multiplier] * runs
@@ -143,14 +144,17 @@ class RestartedAveragedClipping(TheoryRounds):
         return made
 
     @property
-    def _group_drawn(self) -> int:
-        return self._group if self.options.batches == "poisson_samples" else 1
+    def _most_drawn(self) -> int | None:
+        return self._most if self.options.batches == "poisson_samples" else None
 
-    def _sampler_for(self, batch: int, rounds: int, group: int | None = None) -> Sampler:
+    @property
+    def _group_drawn(self) -> int:
+        return self._most_drawn or 1
+
+    def _sampler_for(self, batch: int, rounds: int, most: int | None) -> Sampler:
         if self.options.batches == "full":
             return DisjointBatches(self.public.users, self.public.users, rounds, self.seed)
-        drawn = self._group_drawn if group is None else group
-        return PoissonSamples(self.public.users, batch / self._samples, rounds, self.seed, drawn)
+        return PoissonSamples(self.public.users, batch / self._samples, rounds, self.seed, most)
 
     def _cost_of_the_paper(self, multipliers: list[float]) -> tuple[Guarantee, Numbers]:
         """No promise, and what the paper's noise really costs, with a rate and a multiplier of its own in each run."""
@@ -168,8 +172,8 @@ class RestartedAveragedClipping(TheoryRounds):
         apart = self.options.batches == "poisson_samples"
         user = None
         if not apart or self.public.max_samples is not None:
-            user = self._sampler_for(batch, rounds, self.public.max_samples if apart else 1)
-        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, 1), user)
+            user = self._sampler_for(batch, rounds, self.public.max_samples)
+        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, None), user)
 
     def _assumptions(self) -> tuple[str, ...]:
         return ("the server is trusted",)

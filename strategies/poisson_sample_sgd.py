@@ -23,10 +23,10 @@ class PoissonSampleSGD(SampleRounds):
 
     *Formal guarantees.* Unit: one sample; relation: add-or-remove; N, the number of samples, is public. Each sample is
     drawn by its own secret coin at rate q = m/N, and its gradient is clipped to l2 norm R, so one sample moves the sum
-    by at most R; the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` a user's at
-    most max_samples samples come or go together and move the sum by R for each one drawn: group privacy by mixtures of
-    Gaussians. calibration = "paper" promises nothing. Every iterate is released; the server is trusted, nodes clip and
-    draw as told.
+    by at most R; the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` the first
+    max_samples samples of a user come or go together and move the sum by R for each one drawn: group privacy by
+    mixtures of Gaussians. Nodes draw none of those beyond. calibration = "paper" promises nothing. Every iterate is
+    released; the server is trusted, nodes clip and draw as told.
     """
 
     name: ClassVar[str] = "poisson_sample_sgd"
@@ -43,7 +43,7 @@ class PoissonSampleSGD(SampleRounds):
         self._batch = clamped_batch(options.batch or max(1, round(math.sqrt(samples))), samples)
         rounds = options.rounds or min(options.max_rounds, max(2, samples // self._batch))
         self._clip = options.clip_norm or 1.0
-        self._sampler = self._sampler_for(rounds, self._group)
+        self._sampler = self._sampler_for(rounds, self._most)
         if options.calibration == "paper":
             root = math.sqrt(rounds * math.log(1 / self.privacy.delta))
             noise = options.noise_constant * self._clip * root / (samples * self.privacy.epsilon)
@@ -67,13 +67,13 @@ class PoissonSampleSGD(SampleRounds):
                 "sample_batch": float(self._batch),
                 "learning_rate": self._rate,
             },
-            costs=self._both_units(self._multiplier, self._sampler_for(rounds, 1), user) | more,
+            costs=self._both_units(self._multiplier, self._sampler_for(rounds, None), user) | more,
             warnings=self._noise_warnings(self._noise_norm(self._mechanism), self._clip, mend),
         )
 
-    def _sampler_for(self, rounds: int, group: int) -> PoissonSamples:
+    def _sampler_for(self, rounds: int, most: int | None) -> PoissonSamples:
         rate = self._batch / self._samples
-        return PoissonSamples(self.public.users, rate, rounds, self.seed, group, joint=False)
+        return PoissonSamples(self.public.users, rate, rounds, self.seed, most, joint=False)
 
     def _reach(self) -> float:
         """The distance to a minimiser, for the step; one where nothing bounds it."""

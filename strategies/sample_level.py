@@ -52,9 +52,14 @@ class SampleLevel(UserLevelStrategy):
         return smoothness
 
     @property
+    def _most(self) -> int | None:
+        """Samples of a user that count, where users are protected; None where samples are, which needs no limit."""
+        return self._public("max_samples") if self.privacy.unit == "user" else None
+
+    @property
     def _group(self) -> int:
         """Samples that the promise covers at once."""
-        return self._public("max_samples") if self.privacy.unit == "user" else 1
+        return self._most or 1
 
     def _noise_warnings(self, noise: float, signal: float, mend: str, bound: str = "clip") -> list[str]:
         """The warning that the noise of a round exceeds ``signal``, the ``bound`` of the mean gradient, if it does."""

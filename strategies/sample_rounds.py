@@ -113,7 +113,8 @@ class SampleRounds(SampleLevel):
     def _promise(self, multiplier: float) -> Guarantee:
         """What the accountant finds for the rounds as they are drawn."""
         made = self._sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self._assumptions())
-        return replace(made, unit=self.privacy.unit)
+        # What protects a user protects each of its samples, never the other way.
+        return replace(made, unit=self.privacy.unit) if made.unit == "user" else made
 
     def _assumptions(self) -> tuple[str, ...]:
         """Beyond those of the sampler."""

@@ -16,11 +16,9 @@ from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import rounding_slack
 from userdp.problems.base import Vector
-from userdp.sampling.concentrated import ConcentratedBatches
+from userdp.sampling import ConcentratedBatches, DisjointBatches
 
 _MOST_SELECTION = 0.5
-_NOTHING = 1e-6
-"""Share of the budget kept from the mean when no interval has to be chosen, against rounding."""
 
 
 class WinsorizedRotationOptions(RowOptions):
@@ -37,8 +35,10 @@ class WinsorizedRotation(RowRounds):
     exponential mechanism chooses a cell for each of the d' rotated coordinates (score of sensitivity 1), ``d'
     epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre +- 2 tau', so replacing a user moves the
     mean of B users by at most ``4 tau' sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the
-    round's rho. The rotation's signs are public and drawn without looking at data. A user is in one round an epoch;
-    rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+    round's rho. With one cell there is nothing to choose: the mean is all that a round releases, and is accounted as
+    the Gaussian that it is. The rotation's signs are public and drawn without looking at data. A user is in one round
+    an epoch; rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer
+    anything.
 
     *Split.* The noise falls with the selection's share only as long as cells are found, so it gets what finding them
     takes and no more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a
@@ -56,7 +56,7 @@ class WinsorizedRotation(RowRounds):
         "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; "
         "give strategy.deviation (of one sample's gradient, per coordinate)"
     )
-    _sampler: ConcentratedBatches
+    _sampler: DisjointBatches
 
     def _make_plan(self) -> Plan:
         options, n, p, batch = self.options, self.public.users, self.problem.dimension, self._batch
@@ -64,11 +64,12 @@ class WinsorizedRotation(RowRounds):
             raise PopulationTooSmall(f"data.users = {n}: {options.rounds} rounds take a user each; use fewer rounds")
         self._rotation = HadamardRotation(p, self.seed)
         size = self._rotation.size
-        self._sampler = ConcentratedBatches(n, batch, options.epochs, self.seed)
-        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         reach = self._rotation.largest_coordinate(options.clip_norm, batch, options.failure)
         spread = self._rotation.largest_coordinate(self._concentration(), batch, options.failure)
         self._grid = CellGrid(reach, min(reach, spread))
+        scheme = DisjointBatches if self._grid.cells == 1 else ConcentratedBatches
+        self._sampler = scheme(n, batch, options.epochs, self.seed)
+        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         rho = 1 / (2 * self._multiplier**2)
         share = self._selection_share(rho)
         self._selection_epsilon = math.sqrt(8 * share * rho / size)
@@ -106,9 +107,9 @@ class WinsorizedRotation(RowRounds):
         return self._user_deviation * (math.sqrt(self.problem.dimension) + 3)
 
     def _selection_share(self, rho: float) -> float:
-        """Of a round's rho; next to nothing if there is one cell only."""
+        """Of a round's rho; none where one cell is all there is, for that choice reveals nothing."""
         if self._grid.cells == 1:
-            return _NOTHING
+            return 0.0
         size = self._rotation.size
         needed = 8 * math.log(self._grid.cells * size / self.options.failure) / self._batch
         return min(_MOST_SELECTION, size * needed**2 / (8 * rho))
@@ -120,6 +121,12 @@ class WinsorizedRotation(RowRounds):
     def _ask(self, index: int) -> Request:
         return Request(self._sampler.cohort(index), Computation("user_gradient", clip_norm=self.options.clip_norm))
 
+    def _centers(self, index: int, rotated: Vector) -> Vector:
+        """(d',) the middle of each coordinate's interval."""
+        if self._grid.cells == 1:
+            return np.repeat(self._grid.centers, self._rotation.size)
+        return self._grid.select(rotated, self._selection_epsilon, self._noise(index, 1))
+
     def _clamped_mean(self, rotated: Vector, centers: Vector) -> Vector:
         """Of (B, d') rows, each coordinate held to its interval."""
         interval = 2 * self._grid.half_width
@@ -127,7 +134,7 @@ class WinsorizedRotation(RowRounds):
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
         rotated = self._rotation(gathered.values)
-        centers = self._grid.select(rotated, self._selection_epsilon, self._noise(index, 1))
+        centers = self._centers(index, rotated)
         mean = self._mechanism.release(self._clamped_mean(rotated, centers), self._noise(index, 2))
         self.facts = {"noise_deviation": self._mechanism.standard_deviation}
         return self._descend(x, self._rotation.inverse(mean[None])[0])

@@ -368,8 +368,8 @@ def test_t16_noise_by_the_papers_formula_is_not_certified(kind, options):
 
 def test_samples_of_a_user_count_one_by_one_where_samples_are_clipped():
     single = PoissonSamples(10, 0.02, 50, joint=False)
-    group = PoissonSamples(10, 0.02, 50, group=4, joint=False)
-    joint = PoissonSamples(10, 0.02, 50, group=4)
+    group = PoissonSamples(10, 0.02, 50, most=4, joint=False)
+    joint = PoissonSamples(10, 0.02, 50, most=4)
     epsilons = [scheme.epsilon(3.0, 1e-5) for scheme in (single, joint, group)]
     assert epsilons == sorted(epsilons)
     assert "group privacy for 4 samples" in group.accountant
@@ -381,8 +381,8 @@ def test_samples_of_a_user_count_one_by_one_where_samples_are_clipped():
         grouped_poisson_epsilon(3.0, 0.5, 0, 1, 1e-5)
     with pytest.raises(BadInput, match="rate = 0"):
         PoissonSamples(10, 0.0, 1)
-    with pytest.raises(BadInput, match="group = 0"):
-        PoissonSamples(10, 0.5, 1, group=0)
+    with pytest.raises(BadInput, match="most = 0"):
+        PoissonSamples(10, 0.5, 1, most=0)
 
 
 def test_the_price_of_a_group_by_integration():

@@ -162,7 +162,7 @@ def _mixture(rate, out, inside, deviation):
 def test_fixed_size_covers_true_neighbours_at_every_order_when_noise_is_over_twice_the_clip(rate, noise, order):
     """Sums of a cohort with the user in it or another one of vector c in its place; the clip is 1, the noise 2z."""
     orders, bounds = _fixed_size_round(noise, rate)
-    bound, deviation = bounds[orders.index(order)], 2 * noise
+    bound, deviation = bounds[orders == order].item(), 2 * noise
     for others in (-1.0, 0.0, 1.0):
         for mine, yours in ((1.0, -1.0), (-1.0, 1.0), (1.0, 0.0), (0.0, 1.0)):
             first = _mixture(rate, 0.0, mine - others, deviation)

@@ -106,3 +106,21 @@ def test_after_a_run_the_ledger_stops_one_more_round():
     run(method, federation)
     with pytest.raises(RunFailed, match="a user would take part 3 times where 2 are planned"):
         method._ledger.charge(np.arange(20))
+
+
+@pytest.mark.parametrize("sampling", ["disjoint", "poisson", "fixed_size"])
+def test_a_step_that_fails_was_charged_before_it_began(sampling, monkeypatch):
+    """What a step released before it failed, or leaves in a log, has been paid for."""
+    method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=2, cohort=10, sampling=sampling)
+    assert method.spent_epsilon == 0
+    spent = []
+
+    def failing(index, x, gathered):
+        spent.append(method.spent_epsilon)
+        raise RunFailed("the step fails")
+
+    monkeypatch.setattr(method, "_step", failing)
+    with pytest.raises(RunFailed, match="the step fails"):
+        run(method, federation_of(np.zeros((20, 2))))
+    assert spent == [method.spent_epsilon]
+    assert spent[0] > 0

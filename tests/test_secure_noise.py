@@ -31,6 +31,7 @@ from userdp.errors import BadInput
 from userdp.estimators import CellGrid, RampKernel
 from userdp.mechanisms import (
     AboveThreshold,
+    ExponentialMechanism,
     GaussianMechanism,
     LaplaceMechanism,
     MinimumScore,
@@ -86,6 +87,38 @@ def test_secure_gaussian_noise_is_normal_with_the_deviation_it_says():
 def test_secure_laplace_noise_has_the_scale_it_says():
     noise = LaplaceMechanism(2.0, 0.5).release(np.zeros(30_000), SecureNoise())
     assert stats.kstest(noise / 4.0, "laplace").pvalue > FALSE_ALARM
+
+
+def test_secure_noise_is_drawn_by_opendp_and_never_by_numpy(monkeypatch):
+    import opendp.prelude as dp
+
+    used = []
+
+    def counted(name, make):
+        return lambda *given, **named: used.append(name) or make(*given, **named)
+
+    def forbidden(*given, **named):
+        raise AssertionError("numpy's generators can be predicted")
+
+    for name in ("make_gaussian", "make_laplace", "make_noisy_max"):
+        monkeypatch.setattr(dp.m, name, counted(name, getattr(dp.m, name)))
+    for name in (
+        "default_rng",
+        "Generator",
+        "PCG64",
+        "RandomState",
+        "laplace",
+        "normal",
+        "gumbel",
+        "random",
+        "uniform",
+    ):
+        monkeypatch.setattr(np.random, name, forbidden)
+    noise = SecureNoise()
+    GaussianMechanism(1.0, 2.0).release(np.zeros(3), noise)
+    LaplaceMechanism(1.0, 2.0).release(np.zeros(3), noise)
+    ExponentialMechanism(1.0, 2.0).choose(np.zeros(3), noise)
+    assert used == ["make_gaussian", "make_laplace", "make_noisy_max"]
 
 
 def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
@@ -417,6 +450,14 @@ def test_two_secure_runs_of_one_seed_differ_in_noise_and_agree_in_data_and_plan(
         assert (tmp_path / "0" / name).read_text() == (tmp_path / "1" / name).read_text()
     assert outcomes[0].result["reference"] == outcomes[1].result["reference"]
     assert outcomes[0].result["reference_private"]["non_private"] is None
+
+
+@pytest.mark.parametrize("name", ["dp_fed_sgd", "recentred_clipping", "sample_clipped_sgd"])
+def test_a_guarantee_with_seeded_noise_says_that_it_is_a_simulation(name):
+    for noise in ("seeded", "secure"):
+        guarantee = make_plan(parse_config(changed(strategy={"kind": name}, privacy__noise=noise))).guarantee
+        simulated = ["a simulation, whoever knows the seed can undo it" in each for each in guarantee.assumptions]
+        assert sum(simulated) == (noise == "seeded")
 
 
 def test_training_without_privacy_beside_secure_noise_is_refused():

@@ -543,6 +543,13 @@ def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
             scheme.epsilon(noise * scheme.budget.noise_multiplier, delta * 1e-4)
 
 
+def test_rounds_of_one_level_draw_cohorts_of_their_own():
+    scheme = method_for(users=4000, delta=1e-6)._rounds
+    alike = [scheme.draw(index) for index in np.flatnonzero(scheme.levels == 0)[:20]]
+    assert len(alike) == 20
+    assert len({tuple(draw.batch) for draw in alike}) == len({int(draw.single[0]) for draw in alike}) == 20
+
+
 def test_the_plan_knows_the_rounds_the_spend_and_that_secrecy_is_assumed():
     method = method_for(delta=1e-6)
     plan, budget = method.plan, method._rounds.budget

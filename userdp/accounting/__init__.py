@@ -3,6 +3,7 @@
 from userdp.accounting.composition import (
     add_or_remove_to_replace_one,
     group_privacy,
+    largest_rho,
     rho_for,
     share_of_group,
     zcdp_to_epsilon,
@@ -40,6 +41,7 @@ __all__ = [
     "delta_of",
     "epsilon_of",
     "group_privacy",
+    "largest_rho",
     "rho_for",
     "share_of_group",
     "zcdp_to_epsilon",

@@ -1,6 +1,7 @@
 """Conversions between privacy guarantees: groups, neighbouring relations, zero-concentrated privacy."""
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 from scipy.optimize import minimize_scalar
@@ -79,6 +80,27 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
     found = minimize_scalar(epsilon, bounds=(start - 5, start + 5), method="bounded", options={"xatol": 1e-10})
     simple = rho + 2 * math.sqrt(rho * math.log(1 / delta))
     return max(0.0, min(float(found.fun), simple))
+
+
+@lru_cache(maxsize=256)
+def largest_rho(epsilon: float, delta: float) -> float:
+    """The largest rho (rounded down) for which `zcdp_to_epsilon` finds at most ``epsilon``.
+
+    Noise set by it spends, by the tight conversion, what was asked for; `rho_for` inverts the simpler one, and leaves
+    a tenth of the budget unspent, or more of a small one.
+
+    Raises:
+        BadInput: a budget out of range.
+    """
+    low = rho_for(epsilon, delta)  # certainly small enough
+    high = 2 * low
+    while zcdp_to_epsilon(high, delta) <= epsilon:
+        low, high = high, 2 * high
+    while high > low * (1 + 1e-9):
+        middle = (low + high) / 2
+        low, high = (middle, high) if zcdp_to_epsilon(middle, delta) <= epsilon else (low, middle)
+    # A margin, so that accounting what was calibrated never exceeds the budget by rounding.
+    return low * (1 - 1e-9)
 
 
 def rho_for(epsilon: float, delta: float, form: Literal["tight", "paper"] = "tight") -> float:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import rho_for, zcdp_to_epsilon
+from userdp.accounting import largest_rho, zcdp_to_epsilon
 from userdp.accounting.composition import advanced_composition
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -109,11 +109,13 @@ class Selections:
     def calibrate(self, epsilon: float, delta: float) -> float:
         """Epsilon of each round: ``sqrt(8 rho / T)``, or the paper's ``epsilon / (2 sqrt(2 T ln(1/delta)))``.
 
+        The paper's spends about half of the budget, whatever the accountant.
+
         Raises:
             BadInput: "paper" where its steps compose to more than the budget, as they may for epsilon above 1.
         """
         if self.accounting == "zcdp":
-            return math.sqrt(8 * rho_for(epsilon, delta) / self.rounds)
+            return math.sqrt(8 * largest_rho(epsilon, delta) / self.rounds)
         each = epsilon / (2 * math.sqrt(2 * self.rounds * math.log(1 / delta)))
         spent = self.epsilon(2 / each, delta)
         if not spent <= epsilon:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import Cost, rho_for
+from userdp.accounting import Cost, largest_rho
 from userdp.accounting.composition import zcdp_to_epsilon_simple
 from userdp.errors import BadInput
 from userdp.noise import NoiseSource
@@ -31,7 +31,7 @@ class Peeling:
     ``|v_j|`` move by at most lam.
 
     "tight" selects by Gumbel noise. An exponential mechanism at e is ``e^2 / 8``-zCDP (Cesar, Rogers 2021), so the
-    whole costs ``rho = s (lam / b)^2``, which `rho_for` makes (epsilon, delta). Pure costs are ``3 s lam / b``;
+    whole costs ``rho = s (lam / b)^2``, `largest_rho` of (epsilon, delta). Pure costs are ``3 s lam / b``;
     the smaller b of the two is taken. For few entries that is the second, which is pure and needs no delta.
 
     "paper" selects by Laplace noise, with ``b = 2 lam sqrt(3 s ln(1/delta)) / epsilon``. By zCDP the whole costs
@@ -94,7 +94,7 @@ class Peeling:
 
     def _concentrated(self) -> float:
         """The scale over lam, by zero-concentrated privacy."""
-        return math.inf if self.delta == 0 else math.sqrt(self.sparsity / rho_for(self.epsilon, self.delta))
+        return math.inf if self.delta == 0 else math.sqrt(self.sparsity / largest_rho(self.epsilon, self.delta))
 
     @property
     def cost(self) -> Cost:

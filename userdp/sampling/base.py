@@ -6,7 +6,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation, RoundLedger, add_or_remove_to_replace_one
+from userdp.accounting import (
+    AnyLedger,
+    Guarantee,
+    Privacy,
+    Relation,
+    RoundLedger,
+    Unit,
+    add_or_remove_to_replace_one,
+)
 from userdp.errors import BadInput
 
 
@@ -20,16 +28,22 @@ class Sampler(ABC):
     Attributes:
         users: n; under add-or-remove a public constant that stays when a user comes or goes.
         rounds: rounds that can be drawn.
+        seed: of cohorts; None where the operating system draws them.
+        unit: whom the promise is for; one for users covers their samples, never the other way.
         relation: the neighbouring relation of every epsilon.
         accountant: how epsilons are computed, for `Guarantee.accountant`.
         assumption: what the accounting asks of the cohorts, one sentence.
+        secret: whether it asks that nobody can tell who takes part.
     """
 
     users: int
     rounds: int
+    seed: int | None
+    unit: ClassVar[Unit] = "user"
     relation: ClassVar[Relation]
     accountant: ClassVar[str]
     assumption: ClassVar[str]
+    secret: ClassVar[bool] = False
 
     @property
     def sensitivity_factor(self) -> int:
@@ -69,16 +83,22 @@ class Sampler(ABC):
         """The ledger that the rounds must be charged to.
 
         Raises:
-            BadInput: the rounds exceed the budget.
+            BadInput: the rounds exceed the budget, or noise is to be secure and who takes part follows from a seed
+                although it must stay secret.
         """
+        if self.secret and privacy.noise == "secure" and self.seed is not None:
+            raise BadInput(
+                "privacy.noise = 'secure': who takes part must stay secret and would come from the seed; use a "
+                "sampling that needs no secrecy, or noise = 'seeded' for a simulation"
+            )
         return RoundLedger(self, noise_multiplier, privacy)
 
     def guarantee(
         self, noise_multiplier: float, delta: float, adversary: str, assumptions: tuple[str, ...]
     ) -> Guarantee:
-        """What all rounds promise for a user, under the sampler's relation."""
+        """What all rounds promise, for the sampler's unit and under its relation."""
         return Guarantee(
-            unit="user",
+            unit=self.unit,
             relation=self.relation,
             epsilon=self.epsilon(noise_multiplier, delta),
             delta=delta,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from userdp.accounting import AnyLedger, Privacy, RoundLedger, rho_for, zcdp_to_epsilon
+from userdp.accounting import AnyLedger, Privacy, RoundLedger, largest_rho, zcdp_to_epsilon
 from userdp.sampling.disjoint import DisjointBatches
 
 
@@ -25,16 +25,8 @@ class ConcentratedBatches(DisjointBatches):
         return zcdp_to_epsilon(begun / (2 * noise_multiplier**2), delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """For all epochs, by bisection from above."""
-        low = math.sqrt(rho_for(epsilon, delta))  # a rho that is certainly small enough, as a square root
-        high = low
-        while zcdp_to_epsilon((2 * high) ** 2, delta) <= epsilon:
-            high *= 2
-        high *= 2
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if zcdp_to_epsilon(middle**2, delta) <= epsilon else (low, middle)
-        return math.sqrt(self.epochs / 2) / low
+        """For all epochs."""
+        return math.sqrt(self.epochs / (2 * largest_rho(epsilon, delta)))
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
         """One that counts rounds."""

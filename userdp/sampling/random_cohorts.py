@@ -4,7 +4,8 @@ The cohorts must stay secret: an observer who knows who took part gets plain com
 """
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +18,37 @@ from userdp.randomness import stream
 from userdp.sampling.base import Sampler
 from userdp.sampling.disjoint import check_batch
 
+Cohort = NDArray[np.int64]
+
 _SECRET = "who takes part in which round stays secret (each node knows of its own users only)"
+
+
+class Remembered:
+    """The one cohort that the operating system drew for the round under way: asked for again, it is the same.
+
+    Cohorts without a seed cannot be repeated, so each round is drawn once, rounds in their order: the cohort that is
+    asked is then the one that is accounted, and no round gets a second cohort.
+    """
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._cohort: Cohort = np.empty(0, dtype=np.int64)
+
+    def cohort(self, index: int, draw: Callable[[], Cohort]) -> Cohort:
+        """That of round ``index``, drawn now if it is a later round than the last.
+
+        Raises:
+            BadInput: an earlier round, whose cohort is gone.
+        """
+        if index < self._index:
+            raise BadInput(
+                f"the cohort of round {index} was drawn by the operating system and is gone: a round is never drawn "
+                "again; go on with later rounds, or give a seed for a simulation"
+            )
+        if index > self._index:
+            self._index, self._cohort = index, draw()
+            self._cohort.setflags(write=False)
+        return self._cohort
 
 
 @dataclass(frozen=True)
@@ -33,7 +64,7 @@ class PoissonBatches(Sampler):
         users: n, a public constant.
         rate: chance to take part, in (0, 1].
         rounds: how many.
-        seed: of SIMULATED coins; None to toss them by the operating system, other ones at each call.
+        seed: of SIMULATED coins; None to have the operating system toss them, once a round, rounds in their order.
 
     Raises:
         BadInput: an argument out of range.
@@ -43,12 +74,14 @@ class PoissonBatches(Sampler):
     rate: float
     rounds: int
     seed: int | None = 0
+    _remembered: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
     )
     assumption: ClassVar[str] = f"the number that divides is a public constant, and {_SECRET}"
+    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if min(self.users, self.rounds) < 1:
@@ -61,14 +94,17 @@ class PoissonBatches(Sampler):
         """``rate * users``."""
         return self.rate * self.users
 
-    def cohort(self, index: int) -> NDArray[np.int64]:
+    def cohort(self, index: int) -> Cohort:
         """Rising indices of the users whose coin fell for round ``index``."""
         self._checked(index)
         if self.seed is None:
-            # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
-            coins = np.frombuffer(secrets.token_bytes(8 * self.users), dtype=np.uint64) >> np.uint64(11)
-            return np.flatnonzero(coins < np.uint64(self.rate * 2**53))
+            return self._remembered.cohort(index, self._tossed)
         return np.flatnonzero(stream(self.seed, "sampling", index).random(self.users) < self.rate)
+
+    def _tossed(self) -> Cohort:
+        # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
+        coins = np.frombuffer(secrets.token_bytes(8 * self.users), dtype=np.uint64) >> np.uint64(11)
+        return np.flatnonzero(coins < np.uint64(self.rate * 2**53))
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Amplified by sampling, for adding or removing a user."""
@@ -93,7 +129,7 @@ class FixedSizeBatches(Sampler):
         users: n, public.
         batch: users a round.
         rounds: how many.
-        seed: of SIMULATED cohorts; None to draw them by the operating system, other ones at each call.
+        seed: of SIMULATED cohorts; None to have the operating system draw them, once a round, rounds in their order.
 
     Raises:
         BadInput: a number below one.
@@ -104,6 +140,7 @@ class FixedSizeBatches(Sampler):
     batch: int
     rounds: int
     seed: int | None = 0
+    _remembered: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = (
@@ -113,6 +150,7 @@ class FixedSizeBatches(Sampler):
         "n is public, and who takes part in which round stays secret, from other nodes too (what a large node knows of "
         "its own users' draws raises the others' rate)"
     )
+    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if min(self.users, self.batch, self.rounds) < 1:
@@ -126,13 +164,16 @@ class FixedSizeBatches(Sampler):
         """``batch``."""
         return float(self.batch)
 
-    def cohort(self, index: int) -> NDArray[np.int64]:
+    def cohort(self, index: int) -> Cohort:
         """(batch,) rising user indices of round ``index``."""
         self._checked(index)
         if self.seed is None:
-            return np.sort(secrets.SystemRandom().sample(range(self.users), self.batch)).astype(np.int64)
+            return self._remembered.cohort(index, self._drawn)
         rng = stream(self.seed, "sampling", index)
         return np.sort(rng.choice(self.users, self.batch, replace=False, shuffle=False))
+
+    def _drawn(self) -> Cohort:
+        return np.sort(secrets.SystemRandom().sample(range(self.users), self.batch)).astype(np.int64)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Amplified by sampling, for replacing a user."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import Relation
+from userdp.accounting import Relation, Unit
 from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
 from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
 from userdp.errors import BadInput
@@ -23,14 +23,15 @@ _ASSUMPTION = (
 class PoissonSamples(Sampler):
     """Every user is asked in every round, every sample by its own coin.
 
-    *Formal guarantees.* Unit: ``group`` samples that come or go together (1: a sample; the most samples of a user: a
-    user); relation: ADD-OR-REMOVE. Noise multipliers are noise over what ONE sample moves. Two prices:
+    *Formal guarantees.* Unit: a sample if ``most`` is None; else a user, whose samples come or go together, and of whom
+    no more than ``most`` are ever drawn, however many a node holds. Relation: ADD-OR-REMOVE. Noise multipliers are
+    noise over what ONE sample moves. Two prices, with g the ``group`` of samples that the promise covers at once:
 
     clipped after averaging (``joint``): whatever the group contributes, it moves the release by at most what one sample
-    can (`userdp.averaged_clipping.average_clip`). None of the group is drawn with probability ``(1 - rate)^group``;
-    then both data sets release the same law, and otherwise laws at most one sensitivity apart. By joint convexity of
-    the divergence over the other coins and over which of the group are drawn, a round is dominated by the
-    Poisson-sampled Gaussian of rate ``1 - (1 - rate)^group``: a larger rate, NOT a larger sensitivity.
+    can (`userdp.averaged_clipping.average_clip`). None of the group is drawn with probability ``(1 - rate)^g``; then
+    both data sets release the same law, and otherwise laws at most one sensitivity apart. By joint convexity of the
+    divergence over the other coins and over which of the group are drawn, a round is dominated by the Poisson-sampled
+    Gaussian of rate ``1 - (1 - rate)^g``: a larger rate, NOT a larger sensitivity.
 
     clipped before averaging: the group moves the sum by one unit for each of its samples drawn
     (`userdp.accounting.sampled_gaussian.grouped_poisson_epsilon`).
@@ -40,7 +41,7 @@ class PoissonSamples(Sampler):
         rate: chance of each sample.
         rounds: how many.
         seed: of the coins; secret in a deployment.
-        group: samples that the promise covers at once.
+        most: promise for a user: its samples beyond this many are never drawn; None: promise for a sample.
         joint: whether the group moves a release no further than one sample can.
 
     Raises:
@@ -51,19 +52,28 @@ class PoissonSamples(Sampler):
     rate: float
     rounds: int
     seed: int = 0
-    group: int = 1
+    most: int | None = None
     joint: bool = True
 
     relation: ClassVar[Relation] = "add_or_remove"
     assumption: ClassVar[str] = _ASSUMPTION
+    secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if min(self.users, self.rounds, self.group) < 1:
-            raise BadInput(
-                f"users = {self.users}, rounds = {self.rounds}, group = {self.group}: each must be at least 1"
-            )
+            raise BadInput(f"users = {self.users}, rounds = {self.rounds}, most = {self.most}: each must be at least 1")
         if not 0 < self.rate <= 1:
             raise BadInput(f"rate = {self.rate}: the chance of a sample to take part must lie in (0, 1]")
+
+    @property
+    def group(self) -> int:
+        """Samples that the promise covers at once."""
+        return 1 if self.most is None else self.most
+
+    @property
+    def unit(self) -> Unit:  # type: ignore[override]
+        """Whom the promise is for."""
+        return "sample" if self.most is None else "user"
 
     @property
     def accountant(self) -> str:  # type: ignore[override]
@@ -86,9 +96,8 @@ class PoissonSamples(Sampler):
         return np.arange(self.users)
 
     def coins(self, index: int) -> SampleCoins:
-        """What nodes draw the samples of round ``index`` by; at most ``group`` samples of a user, where that counts."""
-        keys = round_keys(self.seed, self.users, self._checked(index))
-        return SampleCoins(self.rate, keys, self.group if self.group > 1 else None)
+        """What nodes draw the samples of round ``index`` by; where users are promised, at most ``most`` of each."""
+        return SampleCoins(self.rate, round_keys(self.seed, self.users, self._checked(index)), self.most)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Amplified by sampling, for adding or removing the group."""
