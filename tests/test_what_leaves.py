@@ -136,8 +136,8 @@ def differing(first, second):
     """(file, path) -> kind, of the fields that two runs do not share; every field of both has to be listed."""
     assert first.keys() == second.keys()
     kinds = {key: field_of(*key).kind for key in first}
-    for file, path in kinds:
-        assert is_private(path) == (kinds[file, path] == "private"), (file, path)
+    for (file, path), kind in kinds.items():
+        assert is_private(path) == (kind == "private"), (file, path)
     return {key: kind for key, kind in kinds.items() if first[key] != second[key]}
 
 
