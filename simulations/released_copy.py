@@ -35,7 +35,7 @@ def copy_released(directory: Path, target: Path) -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"--released {target}: must be a new or an empty folder, so that nothing else is handed on")
     rounds = pd.read_parquet(directory / "rounds.parquet")
-    columns = [name for name in map(str, rounds) if kept("rounds.parquet", {name: None}, RELEASED)]
+    columns = list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), RELEASED))
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name in _AS_THEY_ARE:

@@ -68,7 +68,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
     result, plan, guarantee, data = (kept(name, _json(directory / name), kinds) for name in names)
     config = (directory / "config.toml").read_text(encoding="utf-8")
     rounds = pd.read_parquet(directory / "rounds.parquet")
-    rounds = rounds[[name for name in map(str, rounds) if kept("rounds.parquet", {name: None}, kinds)]]
+    rounds = rounds[list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), kinds))]
     return {
         "result": result,
         "plan": plan,
