@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from userdp.computations import clip_rows, finite_rows
 from userdp.errors import BadInput
 from userdp.estimators.depth import Reach, reach
+from userdp.estimators.robust import finite_mean
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
 
@@ -75,7 +76,7 @@ def simple_clip_mean(samples: Rows, clip_norm: float, rho: float, rng: np.random
     Raises:
         BadInput: an argument out of range.
     """
-    mean = clip_samples(samples, clip_norm).mean(axis=0)
+    mean = finite_mean(clip_samples(samples, clip_norm), axis=0)
     mechanism = sample_mechanism(clip_norm, len(samples), rho)
     return mean if mechanism is None else mechanism.release(mean, SeededNoise(rng))
 
@@ -275,7 +276,7 @@ def group_means(
     Raises:
         BadInput: an argument out of range.
     """
-    means = clip_samples(samples, clip_norm)[partition].mean(axis=1)
+    means = finite_mean(clip_samples(samples, clip_norm)[partition], axis=1)
     mechanism = sample_mechanism(clip_norm, partition.shape[1], rho)
     return means if mechanism is None else mechanism.release(means, SeededNoise(rng))
 
