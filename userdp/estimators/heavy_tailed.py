@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from userdp.computations import clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.estimators.depth import Reach, reach
+from userdp.estimators.depth import Reach, reach, size_exponent
 from userdp.estimators.robust import finite_mean
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
@@ -219,7 +219,9 @@ def deep_centre(
     if steps < 1:
         raise BadInput(f"steps = {steps}: must be at least 1")
     rng = np.random.default_rng(0) if rng is None else rng
-    centre = np.median(points, axis=0) if start is None else np.array(start, dtype=np.float64)
+    exponent = size_exponent(points if start is None else np.vstack([points, start]))
+    points = np.ldexp(points, -exponent)
+    centre = np.median(points, axis=0) if start is None else np.ldexp(start, -exponent)
     visited: list[Vector] = []
     found: list[Reach] = []
     for _ in range(steps):
@@ -235,7 +237,8 @@ def deep_centre(
         found.append(reach(points - centre, share, rng, restarts, found[-1].direction))
     distances = _looked_again(points, share, visited, found, rng, restarts)
     best = int(np.argmin(distances))
-    return Centre(visited[best], distances[best], tuple(distances))
+    measured = np.ldexp(distances, exponent).tolist()
+    return Centre(np.ldexp(visited[best], exponent), measured[best], tuple(measured))
 
 
 def _looked_again(
