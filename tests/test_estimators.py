@@ -1,5 +1,7 @@
 """P1, P2 and P4 for the estimators: invariances, and sensitivities that no neighbour exceeds and some case attains."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
+from userdp.computations import clip_rows
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import (
     Debiased,
@@ -20,6 +23,9 @@ from userdp.estimators import (
     smallest_trim,
     trimmed_mean,
 )
+from userdp.estimators.depth import geometric_median
+from userdp.estimators.heavy_tailed import deep_centre, group_means, simple_clip_mean
+from userdp.estimators.smoothed_truncation import smoothed_truncation_mean
 
 RADIUS = 1.0
 FAR = 1e3
@@ -138,6 +144,19 @@ def test_the_mean_of_the_largest_floats_is_the_largest_float():
     for count in range(1, 50):
         assert robust.finite_mean(np.full((1, count), LARGEST), axis=1) == LARGEST
         assert coordinate_median(np.full((count, 1), -LARGEST)) == -LARGEST
+
+
+@pytest.mark.parametrize("size", [2.0**-1000, 1.0, 2.0**1019])
+def test_centres_and_truncated_means_of_any_size_are_finite(size):
+    points = np.random.default_rng(0).uniform(-10, 10, size=(12, 3))
+    for centre in (geometric_median, lambda rows: deep_centre(rows).point):
+        np.testing.assert_allclose(centre(size * points) / size, centre(points), atol=1e-6)
+    for samples in (points, np.full((1000, 3), 20.0)):
+        mean = simple_clip_mean(size * samples, 17 * size, math.inf, np.random.default_rng(0))
+        np.testing.assert_allclose(mean / size, clip_rows(samples, 17.0).mean(axis=0), rtol=1e-9)
+        groups = group_means(size * samples, np.arange(12).reshape(2, 6), 17 * size, math.inf, np.random.default_rng(0))
+        np.testing.assert_allclose(groups[0] / size, clip_rows(samples[:6], 17.0).mean(axis=0), rtol=1e-9)
+    assert np.isfinite(smoothed_truncation_mean(np.full((1000, 2), 20.0 * size), 10 * size, 1.0)).all()
 
 
 @all_estimators
