@@ -195,11 +195,24 @@ class UserLevelStrategy(Strategy):
         self.facts = {}
         if self._ledger is not None:
             self._ledger.charge(self._request.users)
-        self._x, released = self._step(server_round - 1, self._x, gathered)
-        if released is not None:
-            self._released = released
+        with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
+            following, released = self._step(server_round - 1, self._x, gathered)
+        self._take(following, released)
         metrics = {"missing_users_private": gathered.missing, "non_finite_users_private": gathered.non_finite}
         return self._arrays_of(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
+
+    def _take(self, following: Vector, released: Vector | None) -> None:
+        """Go on from the next iterate and hand out the released model, unless such a step overflows.
+
+        Then both stay what they were: a step that releases a model follows from released values, and so does this.
+        Inside a phase, where nothing is released, the iterate is what the step says, for it may not be looked at.
+        """
+        if released is None:
+            self._x = following
+        elif np.isfinite(following).all() and np.isfinite(released).all():
+            self._x, self._released = following, released
+        else:
+            log.warning("a step of %s overflows, and is not taken: lower its step size", self.name)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

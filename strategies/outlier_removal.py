@@ -37,7 +37,7 @@ class OutlierRemovalSGD(TestedRounds):
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
-    without_secure_noise: ClassVar[str | None] = "users' vectors are not clipped, and so their rounding has no bound"
+    without_secure_noise: ClassVar[str | None] = "its noise does not account for how a robust mean is rounded"
     Options: ClassVar[type[StrategyOptions]] = OutlierRemovalOptions
     options: OutlierRemovalOptions
     undeclared: ClassVar[str] = (

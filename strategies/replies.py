@@ -85,6 +85,8 @@ def gather(
         node = reply.metadata.src_node_id
         try:
             answer = _checked(reply, expected.pop(node, None), request.computation, dimension, read)
+            if summed:
+                _check_size(answer, len(first))
         except BadInput as error:
             complaint = str(error)
             log.warning("node %d counts as missing: %s", node, complaint)
@@ -105,6 +107,12 @@ def gather(
             "largest share that may be missing"
         )
     return Gathered(values, missing, non_finite, broken_sums)
+
+
+def _check_size(answer: Answer, nodes: int) -> None:
+    """Refuse a sum that is so large that the sum over all nodes could overflow."""
+    if np.abs(entries(answer.values)).max(initial=0.0) > np.finfo(np.float64).max / nodes:
+        raise BadInput("its sum is so large that the sum of all nodes could overflow")
 
 
 def _checked(

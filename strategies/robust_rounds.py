@@ -37,7 +37,7 @@ class RobustRounds(TestedRounds):
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "ours, after Ghazi, Kumar, Liu, Manurangsi 2025"
-    without_secure_noise: ClassVar[str | None] = "users' vectors are not clipped, and so their rounding has no bound"
+    without_secure_noise: ClassVar[str | None] = "its noise does not account for how a robust mean is rounded"
     Options: ClassVar[type[StrategyOptions]] = RobustRoundsOptions
     options: RobustRoundsOptions
     undeclared: ClassVar[str] = (

@@ -1,5 +1,7 @@
 """P1, P2 and P4 for the estimators: invariances, and sensitivities that no neighbour exceeds and some case attains."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import minimize
 
+from userdp.computations import clip_rows
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import (
     Debiased,
@@ -20,6 +23,9 @@ from userdp.estimators import (
     smallest_trim,
     trimmed_mean,
 )
+from userdp.estimators.depth import geometric_median
+from userdp.estimators.heavy_tailed import deep_centre, group_means, simple_clip_mean
+from userdp.estimators.smoothed_truncation import smoothed_truncation_mean
 
 RADIUS = 1.0
 FAR = 1e3
@@ -118,6 +124,68 @@ def test_debiased_estimate_is_the_mean_near_the_statistic_and_clipped_beyond():
 def test_winsorised_estimate_of_agreeing_users_is_their_mean_without_bias():
     rows = np.random.default_rng(4).uniform(-1, 1, size=(30, 6))
     np.testing.assert_allclose(Winsorized(1.0)(rows), rows.mean(axis=0), atol=1e-15)
+
+
+LARGEST = np.finfo(np.float64).max
+SIZES = st.sampled_from([0.0, 5e-324, -5e-324, 1.0, -1.0, 2.0**52, 1e154, -1e154, 1.7e308, -1.7e308, LARGEST, -LARGEST])
+
+
+@quick
+@given(values=hnp.arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 3)), elements=SIZES))
+def test_means_of_finite_numbers_are_finite_and_what_they_should_be(values):
+    for axis in (0, 1):
+        mean, size = robust.finite_mean(values, axis), values.shape[axis]
+        scaled = values / 2**60
+        assert np.isfinite(mean).all()
+        np.testing.assert_allclose(mean / 2**60, scaled.sum(axis=axis) / size, atol=1e-12 * np.abs(scaled).max())
+
+
+def test_the_mean_of_the_largest_floats_is_the_largest_float():
+    for count in range(1, 50):
+        assert robust.finite_mean(np.full((1, count), LARGEST), axis=1) == LARGEST
+        assert coordinate_median(np.full((count, 1), -LARGEST)) == -LARGEST
+
+
+@pytest.mark.parametrize("size", [2.0**-1000, 1.0, 2.0**1019])
+def test_centres_and_truncated_means_of_any_size_are_finite(size):
+    points = np.random.default_rng(0).uniform(-10, 10, size=(12, 3))
+    for centre in (geometric_median, lambda rows: deep_centre(rows).point):
+        np.testing.assert_allclose(centre(size * points) / size, centre(points), atol=1e-6)
+    for samples in (points, np.full((1000, 3), 20.0)):
+        mean = simple_clip_mean(size * samples, 17 * size, math.inf, np.random.default_rng(0))
+        np.testing.assert_allclose(mean / size, clip_rows(samples, 17.0).mean(axis=0), rtol=1e-9)
+        groups = group_means(size * samples, np.arange(12).reshape(2, 6), 17 * size, math.inf, np.random.default_rng(0))
+        np.testing.assert_allclose(groups[0] / size, clip_rows(samples[:6], 17.0).mean(axis=0), rtol=1e-9)
+    assert np.isfinite(smoothed_truncation_mean(np.full((1000, 2), 20.0 * size), 10 * size, 1.0)).all()
+
+
+@all_estimators
+@quick
+@given(rows=hnp.arrays(np.float64, st.tuples(st.integers(7, 13), st.integers(1, 2)), elements=SIZES))
+def test_estimates_of_finite_rows_are_finite_and_lie_among_them(name, rows):
+    for scale in (1.0, 1e-200, 1e300):
+        estimate = apply(name, rows, scale)
+        assert np.isfinite(estimate).all()
+        assert (estimate / 2 <= np.maximum(rows.max(axis=0), 0) / 2 * (1 + 1e-12)).all()
+        assert (estimate / 2 >= np.minimum(rows.min(axis=0), 0) / 2 * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("place", [2.0**19, 2.0**30, 2.0**52, -(2.0**52), 2.0**53, 1e300])
+@pytest.mark.parametrize("batch", [30, 300])
+def test_rows_so_large_that_sums_are_rounded_by_more_than_the_radius_keep_the_sensitivity(place, batch):
+    """Two thirds agree within the radius, at a place where a mean of them is rounded to the floats there."""
+    rng = np.random.default_rng(batch)
+    unit = max(np.spacing(abs(place)), 0.25)
+    agreeing = place + unit * rng.integers(0, max(1, int(2 * RADIUS / unit)) + 1, size=(batch, 200))
+    if unit > 2 * RADIUS:
+        agreeing[:] = place
+    assert (np.ptp(agreeing, axis=0) <= 2 * RADIUS).all()
+    agreeing[: batch // 3 - 1] = rng.choice([0.0, -place, place, 2 * place], size=(batch // 3 - 1, 200))
+    replaced = agreeing.copy()
+    replaced[-1] = rng.choice([0.0, place, 2 * place], size=200)
+    for estimator in settings_of(batch):
+        moved = np.abs(estimator(agreeing) - estimator(replaced)).max()
+        assert moved <= estimator.sup_sensitivity(batch) + 2 * 2.0**-27 * RADIUS, estimator
 
 
 def neighbours(batch, trials, seed):

@@ -12,7 +12,7 @@ from strategies import OutlierRemovalSGD
 from strategies.replies import Gathered
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import IndicatorKernel, OutlierRemoval, neighbour_counts
+from userdp.estimators import IndicatorKernel, OutlierRemoval, neighbour_counts, replacement_bound
 from userdp.problems import Quadratic
 
 
@@ -59,6 +59,79 @@ def test_the_steps_of_the_proof(seed, batch):
     change = np.abs(weights[0] - weights[1])[common]
     assert (change > 0).sum() <= batch / 3
     assert change.max() <= 1 / (batch / 6 - 1.5) + 1e-9
+
+
+def worst_known(batch):
+    """Neighbours that attain 0.5625 of the bound in large batches, on a line, at radius 1.
+
+    A third of the users stands at 3, as far out as the bound takes them to be, each with one neighbour too few to
+    count; the others are just aligned about 0, and most of them at -1. One user comes from -1 to 1 and completes the
+    neighbours of the third at 3.
+    """
+    far = batch // 3
+    near = (batch + 1) // 2 - far + 1
+    rows = np.repeat([3.0, 1.0, 0.0, -1.0], [far, near, 1, batch - far - near - 1])[:, None]
+    other = rows.copy()
+    other[-1] = 1.0
+    return rows, other
+
+
+@pytest.mark.parametrize(("batch", "share"), [(60, 0.51), (600, 0.558), (3000, 0.561)])
+def test_neighbours_attain_more_than_half_of_what_is_stated(batch, share):
+    rows, other = worst_known(batch)
+    assert aligned(rows)
+    assert aligned(other)
+    estimator = OutlierRemoval(1.0)
+    moved = np.linalg.norm(estimator(rows) - estimator(other))
+    assert share * estimator.l2_sensitivity(batch) <= moved <= estimator.l2_sensitivity(batch)
+
+
+def test_the_stated_sensitivity_by_hand():
+    """Twelve of 36 users change their weights by 2/9 each, one is replaced; all 4 radii away, over a weight of 24."""
+    assert OutlierRemoval(1.0).l2_sensitivity(36) == pytest.approx(4 * (12 / 4.5 + 2) / 24)
+    assert 1e9 * OutlierRemoval(0.5).l2_sensitivity(10**9) == pytest.approx(12)
+
+
+def test_the_stated_effect_of_one_user_on_the_score_is_attained():
+    rows = np.zeros((30, 2))
+    other = rows.copy()
+    other[7] = 3.0
+    kernel = IndicatorKernel(1.0)
+    assert kernel.score(rows) - kernel.score(other) == pytest.approx(replacement_bound(30))
+
+
+def test_an_unaligned_batch_attains_the_stated_bound_on_its_score_but_for_one_user():
+    """Sixty users evenly around a circle, each with 19 neighbours on either side: 39 with itself, where 40 align."""
+    turns = 2 * np.pi * np.arange(60) / 60
+    rows = np.column_stack([np.cos(turns), np.sin(turns)]) / (2 * np.sin(np.pi * 19.5 / 60))
+    kernel = IndicatorKernel(1.0)
+    assert not aligned(rows)
+    assert kernel.score(rows) == 39
+    assert kernel.unaligned_bound(60) == 40
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_counts_and_means_do_not_depend_on_the_unit(size):
+    """Neither squares that vanish nor squares that overflow make neighbours, or part them."""
+    rows = np.concatenate([np.linspace(-1, 1, 14), [2.5, 1e3, 1e9, -1e9]])[:, None]
+    small, plain = OutlierRemoval(size), OutlierRemoval(1.0)
+    assert small.weights(size * rows)[15:].sum() == 0
+    np.testing.assert_allclose(small.weights(size * rows), plain.weights(rows))
+    np.testing.assert_allclose(small(size * rows) / size, plain(rows), atol=1e-12)
+    assert IndicatorKernel(size).score(size * rows) == IndicatorKernel(1.0).score(rows)
+
+
+@pytest.mark.parametrize("place", [2.0**19, 2.0**52, -1e300, 1.7e308])
+def test_rows_so_large_that_sums_are_rounded_by_more_than_the_radius_keep_the_bound(place):
+    rng, estimator = np.random.default_rng(0), OutlierRemoval(1.0)
+    unit = np.spacing(abs(place))
+    for _ in range(50):
+        rows = place + (unit * rng.integers(0, 2, size=(30, 1)) if unit <= 1 else np.zeros((30, 1)))
+        rows[:9] = rng.choice([0.0, place, -place], size=(9, 1))
+        other = rows.copy()
+        other[-1] = rng.choice([0.0, place, -place])
+        moved = np.abs(estimator(rows) - estimator(other)).max()
+        assert moved <= estimator.l2_sensitivity(30) * (1 + 1e-6)
 
 
 def test_the_crowds_above_are_mostly_aligned_and_come_near_the_bound():

@@ -91,6 +91,25 @@ def test_winsorised_sensitivity_falls_with_the_cohort_and_the_papers_does_not():
     assert noise(4000, estimate="debiased", statistic="median") >= 2.0
 
 
+@each_variant
+def test_four_users_of_two_hundred_at_the_largest_floats_do_not_fail_a_charged_round(variant):
+    """Their sum overflows, their mean does not: the run goes on, and the model is moved by what the others say."""
+    data = np.full((200, 2), 3)
+    data[:2], data[2:4] = 0, 1
+    largest = np.array([1.7e308, -1.7e308, 0.0, 0.3])
+
+    class Largest(Wild):
+        def user_gradients(self, x, block):
+            return largest[block.features.astype(np.int64)]
+
+    for codes_of_four in ([0, 0, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]):
+        data[:4] = np.array(codes_of_four)[:, None]
+        method = make(RobustRounds, Largest(2), 200, 20.0, 1e-3, rounds=1, radius=1.0, learning_rate=1.0, **variant)
+        result = run(method, federation_of(data))
+        assert result.rounds[0].facts["passed"] == 1.0
+        assert np.abs(final(result)).max() < 0.3 + 1.0 + 6 * method._mechanism.standard_deviation
+
+
 # --- The plan -------------------------------------------------------------------------------------------------------
 
 

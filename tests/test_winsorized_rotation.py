@@ -38,6 +38,17 @@ def test_a_rotation_keeps_distances_and_can_be_undone(dimension):
     assert rotation.size == {1: 1, 2: 2, 5: 8, 100: 128}[dimension]
 
 
+def test_rotated_rows_of_any_finite_size_are_never_nan_and_choose_cells():
+    rotation, grid = HadamardRotation(5, 3), CellGrid(1.0, 0.1)
+    rows = np.array([[1.7e308] * 5, [1.7e308, -1.7e308, 0.0, 5e-324, 1e154], [5e-324] * 5, [0.0] * 5])
+    rotated, smaller = rotation(rows), rotation(rows / 2**10)
+    assert not np.isnan(rotated).any()
+    within = np.isfinite(rotated)
+    assert within[1:].all()
+    np.testing.assert_allclose(rotated[within] / 2**10, smaller[within], rtol=1e-12)
+    assert grid.scores(rotated).shape == (8, grid.cells)
+
+
 def test_a_rotation_spreads_a_vector_as_far_as_stated():
     """The worst vector for a fixed matrix, all on one coordinate or spread evenly; 400 draws of the signs."""
     exceeded = 0

@@ -209,17 +209,24 @@ def geometric_median(points: Points, steps: int = 500) -> Vector:
     """
     if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all() or steps < 1:
         raise BadInput("points must be a non-empty matrix of finite numbers, and steps at least 1")
+    exponent = size_exponent(points)
+    points = np.ldexp(points, -exponent)
     centre: Vector = np.median(points, axis=0)
     least = 1e-9 * float(np.linalg.norm(points - centre, axis=1).max())
     if least == 0:
-        return centre
+        return np.ldexp(centre, exponent)
     for _ in range(steps):
         weights = 1 / np.maximum(np.linalg.norm(points - centre, axis=1), least)
         following = weights @ points / weights.sum()
         moved, centre = float(np.linalg.norm(following - centre)), following
         if moved <= least:
             break
-    return centre
+    return np.ldexp(centre, exponent)
+
+
+def size_exponent(points: Points) -> int:
+    """The power of two that is next above the largest entry: divided by it, which is exact, no square overflows."""
+    return int(np.frexp(np.abs(points).max(initial=0.0))[1])
 
 
 def _unit_rows(rows: Points) -> Points:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from userdp.computations import clip_rows, finite_rows
 from userdp.errors import BadInput
-from userdp.estimators.depth import Reach, reach
+from userdp.estimators.depth import Reach, reach, size_exponent
+from userdp.estimators.robust import finite_mean
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise
 
@@ -75,7 +76,7 @@ def simple_clip_mean(samples: Rows, clip_norm: float, rho: float, rng: np.random
     Raises:
         BadInput: an argument out of range.
     """
-    mean = clip_samples(samples, clip_norm).mean(axis=0)
+    mean = finite_mean(clip_samples(samples, clip_norm), axis=0)
     mechanism = sample_mechanism(clip_norm, len(samples), rho)
     return mean if mechanism is None else mechanism.release(mean, SeededNoise(rng))
 
@@ -218,7 +219,9 @@ def deep_centre(
     if steps < 1:
         raise BadInput(f"steps = {steps}: must be at least 1")
     rng = np.random.default_rng(0) if rng is None else rng
-    centre = np.median(points, axis=0) if start is None else np.array(start, dtype=np.float64)
+    exponent = size_exponent(points if start is None else np.vstack([points, start]))
+    points = np.ldexp(points, -exponent)
+    centre = np.median(points, axis=0) if start is None else np.ldexp(start, -exponent)
     visited: list[Vector] = []
     found: list[Reach] = []
     for _ in range(steps):
@@ -234,7 +237,8 @@ def deep_centre(
         found.append(reach(points - centre, share, rng, restarts, found[-1].direction))
     distances = _looked_again(points, share, visited, found, rng, restarts)
     best = int(np.argmin(distances))
-    return Centre(visited[best], distances[best], tuple(distances))
+    measured = np.ldexp(distances, exponent).tolist()
+    return Centre(np.ldexp(visited[best], exponent), measured[best], tuple(measured))
 
 
 def _looked_again(
@@ -275,7 +279,7 @@ def group_means(
     Raises:
         BadInput: an argument out of range.
     """
-    means = clip_samples(samples, clip_norm)[partition].mean(axis=1)
+    means = finite_mean(clip_samples(samples, clip_norm)[partition], axis=1)
     mechanism = sample_mechanism(clip_norm, partition.shape[1], rho)
     return means if mechanism is None else mechanism.release(means, SeededNoise(rng))
 

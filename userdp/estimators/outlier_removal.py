@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
+from userdp.estimators.robust import REACH
 
 _TILE = 1024
 
@@ -40,9 +41,20 @@ def neighbour_counts(rows: NDArray[np.float64], radius: float) -> NDArray[np.int
     return counts
 
 
+def in_radii(rows: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
+    """(B, d) rows in units of ``radius``, each coordinate clipped to `REACH` of them.
+
+    A map of each row by itself: scores and means of what it returns are scores and means of users' rows, whatever
+    rounding did to them. Squares of such numbers neither overflow nor vanish beside 1, and their sums are rounded by
+    far less than a radius. A row that is not finite stays so.
+    """
+    with np.errstate(over="ignore"):
+        return np.clip(rows / radius, -REACH, REACH, where=np.isfinite(rows), out=rows.astype(np.float64))
+
+
 @dataclass(frozen=True)
 class IndicatorKernel:
-    """``phi(u) = 1`` up to ``radius`` and 0 beyond, for scores in the l2 norm.
+    """``phi(u) = 1`` up to ``radius`` and 0 beyond, for scores in the l2 norm, of rows taken by `in_radii`.
 
     *Formal guarantees.* Call a batch aligned if some user has at least 2B/3 users within radius of it. If it is not,
     every user's count is below 2B/3, and so is the score, the counts' mean. A replaced user changes 2 (B - 1) ordered
@@ -73,12 +85,12 @@ class IndicatorKernel:
 
     def score(self, rows: NDArray[np.float64]) -> float:
         """Mean count of (B, d) rows, in [1, B]."""
-        return float(neighbour_counts(rows, self.radius).mean())
+        return float(neighbour_counts(in_radii(rows, self.radius), 1.0).mean())
 
 
 @dataclass(frozen=True)
 class OutlierRemoval:
-    """Weighted mean; a user's weight grows with its count f of users within 2 rho.
+    """Weighted mean; a user's weight grows with its count f of users within 2 rho, of rows taken by `in_radii`.
 
     ``w = clip((f - (B + 1)/2) / (B/6 - 3/2), 0, 1)``: none up to (B + 1)/2 neighbours, one from 2B/3 - 1.
 
@@ -93,7 +105,10 @@ class OutlierRemoval:
        3/2).
     3. As ``sum w'_i (q'_i - g') = 0``, ``W (g - g') = sum over i != k of (w_i - w'_i)(q_i - g') + w_k (q_k - g') -
        w'_k (q'_k - g')``. Every vector that occurs with a factor has norm at most 4 rho by 1, since g' is a mean of
-       points of positive weight. So the norm is at most ``4 rho ((B/3) / (B/6 - 3/2) + 2)``.
+       points of positive weight. So the norm is at most ``4 rho ((B/3) / (B/6 - 3/2) + 2) / W``.
+
+    Neighbours are known that attain 0.5625 of the bound in large batches, and over half of it from 60 users on.
+    Rounding adds less than 2^-30 rho a coordinate, rows being within `REACH` radii.
 
     Attributes:
         radius: rho > 0.
@@ -107,15 +122,18 @@ class OutlierRemoval:
         Raises:
             BadInput: too few rows, or rows that are not finite.
         """
-        batch = _checked(len(rows))
-        counts = neighbour_counts(rows, 2 * self.radius)
-        return np.clip((counts - (batch + 1) / 2) / (batch / 6 - 1.5), 0.0, 1.0)
+        return _weights(in_radii(rows, self.radius))
 
     def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """(d,) weighted mean of (B, d) rows; zero if nobody has any weight, which only an unaligned batch can do."""
-        weights = self.weights(rows)
+        points = in_radii(rows, self.radius)
+        weights = _weights(points)
         total = weights.sum()
-        return np.asarray(weights @ rows / total) if total > 0 else np.zeros(rows.shape[1])
+        if total == 0:
+            return np.zeros(rows.shape[1])
+        # Whoever counts lies within 4 radii of whoever counts most, and sums of that size are hardly rounded.
+        middle = points[np.argmax(weights)]
+        return np.asarray((middle + weights @ (points - middle) / total) * self.radius)
 
     def l2_sensitivity(self, batch: int) -> float:
         """Bound on how far one user of ``batch`` moves the mean when both batches are aligned.
@@ -124,6 +142,12 @@ class OutlierRemoval:
             BadInput: too few users.
         """
         return 6 * self.radius / _checked(batch) * (2 / (1 - 9 / batch) + 2)
+
+
+def _weights(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B,) weights of (B, d) points in units of the radius."""
+    batch = _checked(len(points))
+    return np.clip((neighbour_counts(points, 2.0) - (batch + 1) / 2) / (batch / 6 - 1.5), 0.0, 1.0)
 
 
 def _checked(batch: int) -> int:

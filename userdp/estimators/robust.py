@@ -23,6 +23,11 @@ not for B = 6), hence `MINIMUM_BATCH`.
 **Lemma (clipping).** ``|clip(c, a-r, a+r) - clip(d, b-r, b+r)| <= max(|a-b|, |c-d|)``, for a clip is the median of
 three numbers that move by at most that (Ghazi et al. 2025, Lemma 3.3). So every estimator here is 1-Lipschitz in
 the sup norm: rows that all move by at most h move it by at most h, aligned or not.
+
+*Floating point.* A sum of numbers far larger than rho is rounded by more than the sensitivity. So each estimator
+first clips every row to `REACH` radii in each coordinate, which is a map of each row by itself, keeps every ball in a
+ball and is 1-Lipschitz, so that all of the above stays true; what is left of rounding is below 2^-27 rho a coordinate.
+Means of finite numbers are finite, even where their sum is not (`finite_mean`).
 """
 
 from abc import ABC, abstractmethod
@@ -42,6 +47,9 @@ Statistic = Literal["median", "trimmed_mean"]
 MINIMUM_BATCH = 7
 """From this many rows on, the trim that the proofs need leaves at least one row to average."""
 
+REACH = 2.0**20
+"""Radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
+
 _CHUNK_ENTRIES = 1 << 21
 """Entries of the sorted copy held at a time (16 MiB)."""
 
@@ -54,6 +62,17 @@ def aligned_count(batch: int) -> int:
 def smallest_trim(batch: int) -> int:
     """The least trim for which the lemma holds, ``floor(batch / 3) + 1``."""
     return batch // 3 + 1
+
+
+def finite_mean(values: NDArray[np.float64], axis: int) -> Vector:
+    """The mean of finite numbers along an axis: finite even where their sum overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.asarray(values.mean(axis=axis))
+        if np.isfinite(mean).all():
+            return mean
+        shares = (values / values.shape[axis]).sum(axis=axis)
+    # Rounding may carry the sum of shares past the largest of the numbers, which may be the largest float.
+    return np.where(np.isfinite(mean), mean, np.clip(shares, values.min(axis=axis), values.max(axis=axis)))
 
 
 def coordinate_median(rows: Rows) -> Vector:
@@ -151,9 +170,10 @@ class Estimator(ABC):
         """
         checked = _checked(rows)
         self.check(len(checked))
-        trim = self._trim(len(checked))
+        trim, farthest = self._trim(len(checked)), REACH * self.radius
         result = np.empty(checked.shape[1])
         for columns, ordered in _sorted_columns(checked):
+            np.clip(ordered, -farthest, farthest, out=ordered)
             result[columns] = self._held_mean(ordered, _kept_mean(ordered, trim))
         return result
 
@@ -196,7 +216,7 @@ class Debiased(Estimator):
         return self.radius if self.width is None else self.width
 
     def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
-        held: Vector = np.clip(ordered.mean(axis=1), center - self.clip_width, center + self.clip_width)
+        held: Vector = np.clip(finite_mean(ordered, axis=1), center - self.clip_width, center + self.clip_width)
         return held
 
     def _sensitivity(self, batch: int, center_moves: float) -> float:
@@ -239,7 +259,7 @@ class Winsorized(Estimator):
 
     def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
         low, high = center[:, None] - self.clip_width, center[:, None] + self.clip_width
-        return np.asarray(np.clip(ordered, low, high, out=ordered).mean(axis=1))
+        return finite_mean(np.clip(ordered, low, high, out=ordered), axis=1)
 
     def _sensitivity(self, batch: int, center_moves: float) -> float:
         movers = batch // 3 if self.clip_width >= 2 * self.radius else batch
@@ -270,7 +290,7 @@ def _sorted_columns(rows: Rows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
 
 
 def _kept_mean(ordered: NDArray[np.float64], trim: int) -> Vector:
-    return np.asarray(ordered[:, trim : ordered.shape[1] - trim].mean(axis=1))
+    return finite_mean(ordered[:, trim : ordered.shape[1] - trim], axis=1)
 
 
 def _trimmed_mean(rows: Rows, trim: int) -> Vector:

@@ -45,10 +45,15 @@ class HadamardRotation:
         return stream(self.seed, "sampling", 1 << 20).choice([-1.0, 1.0], self.size)
 
     def __call__(self, rows: Rows) -> Rows:
-        """(B, d) -> (B, d')."""
+        """(B, d) -> (B, d'), never NaN: a coordinate beyond the largest float is infinite.
+
+        Rows are turned at a size near 1, to which a power of two takes them exactly, so that no sum overflows.
+        """
+        exponents = np.frexp(np.abs(rows).max(axis=1, keepdims=True))[1]
         padded = np.zeros((len(rows), self.size))
-        padded[:, : self.dimension] = rows
-        return _hadamard(padded * self._signs)
+        padded[:, : self.dimension] = np.ldexp(rows, -exponents)
+        with np.errstate(over="ignore"):
+            return np.asarray(np.ldexp(_hadamard(padded * self._signs), exponents))
 
     def inverse(self, rows: Rows) -> Rows:
         """(B, d') -> (B, d)."""
@@ -99,7 +104,8 @@ class CellGrid:
         and so the larger one by at most 1.
         """
         users, columns = rows.shape
-        cell = np.floor(rows / (2 * self.half_width) + self.cells / 2)
+        with np.errstate(over="ignore"):  # infinitely many cells away is at the end, too
+            cell = np.floor(rows / (2 * self.half_width) + self.cells / 2)
         cell = np.clip(cell, 0, self.cells - 1).astype(np.int64) + self.cells * np.arange(columns)
         counts = np.bincount(cell.ravel(), minlength=columns * self.cells).reshape(columns, self.cells)
         upto = counts.cumsum(axis=1)

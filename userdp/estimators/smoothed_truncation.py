@@ -112,7 +112,7 @@ def smoothed_truncation_mean(rows: Array, scale: float, inverse_variance: float)
     *Formal guarantees.* Unit: a row; relation: replace-one, n public. Entries lie in ``+-B(beta)``, so one row
     moves each coordinate by at most `coordinate_sensitivity` and the vector by `truncation_sensitivity`.
     """
-    return np.asarray(scale * truncated_samples(rows, scale, inverse_variance).sum(axis=0) / len(rows))
+    return np.asarray(scale * (truncated_samples(rows, scale, inverse_variance).sum(axis=0) / len(rows)))
 
 
 def coordinate_sensitivity(scale: float, samples: float, inverse_variance: float = math.inf) -> float:
