@@ -4,6 +4,7 @@ Contents are made by hand here, so that these tests hold whatever the reader bec
 """
 
 import logging
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -56,11 +57,11 @@ def made_roster() -> Roster:
     return roster
 
 
-def gathered(reduce: str, contents: list[RecordDict]) -> Gathered:
+def gathered(request: Request, contents: list[RecordDict]) -> Gathered:
     """The round of these replies, the first from node 1 and so on; an empty one from nobody."""
     asked = [Message(RecordDict(), node, MessageType.TRAIN) for node in (1, 2, 3)]
     replies = [Message(content, reply_to=question) for content, question in zip(contents, asked, strict=True)]
-    return gather(REQUESTS[reduce], made_roster(), replies, P, 1.0)
+    return gather(request, made_roster(), replies, P, 1.0)
 
 
 @cache
@@ -72,12 +73,12 @@ def honest(at: int, reduce: str, sparse: bool) -> RecordDict:
 @cache
 def without(reduce: str, sparse: bool) -> Gathered:
     """The round in which the hostile node says nothing."""
-    return gathered(reduce, [honest(0, reduce, sparse), RecordDict(), honest(2, reduce, sparse)])
+    return gathered(REQUESTS[reduce], [honest(0, reduce, sparse), RecordDict(), honest(2, reduce, sparse)])
 
 
 def harmless(reduce: str, sparse: bool, hostile: RecordDict) -> bool:
     """Whether the hostile reply was taken; in both cases it must have touched nothing but its own users' values."""
-    result = gathered(reduce, [honest(0, reduce, sparse), hostile, honest(2, reduce, sparse)])
+    result = gathered(REQUESTS[reduce], [honest(0, reduce, sparse), hostile, honest(2, reduce, sparse)])
     silent = without(reduce, sparse).values
     assert type(result.non_finite) is int
     assert 0 <= result.non_finite <= len(USERS[HOSTILE])
@@ -121,6 +122,8 @@ CRAFTED = {
     "a shape beyond all machines": numpy_file("'<f8'", (2, 10**30), bytes(64), (2, 10**30)),
     "a shape below zero": numpy_file("'<f8'", (-2, -P), bytes(64), (-2, -P)),
     "numbers the other way round": numpy_file("'>f8'", (2, P), bytes(64)),
+    "the other way round, and saying so": Array(np.zeros((2, P), ">f8")),
+    "a header that quotes data": Array("float64", (2, P), "numpy.ndarray", npy_head("{'patient 34 of Bern': 171}")),
     "objects": numpy_file("'|O'", (2, P), bytes(64)),
     "structures": numpy_file("[('a', '<f8')]", (2, P), bytes(64)),
     "structures with a text": numpy_file("[('patient 34 of Bern', '<f8')]", (2, P), bytes(64)),
@@ -167,6 +170,16 @@ def test_records_that_were_not_asked_for_count_as_missing(change):
     hostile = answer(HOSTILE, "rows", False)
     change(hostile)
     assert not harmless("rows", False, hostile)
+
+
+@pytest.mark.parametrize("reduce", REQUESTS)
+def test_no_user_is_counted_twice(reduce):
+    """A node may send what is not finite and say so: those are the same users."""
+    request = replace(REQUESTS[reduce], computation=Computation(reduce=reduce))
+    hostile = answer(HOSTILE, reduce, False)
+    hostile["answer"]["values"] = Array(np.full((2 if reduce == "rows" else 1, P), np.nan))
+    hostile["facts"]["non_finite"] = 2
+    assert gathered(request, [honest(0, reduce, False), hostile, honest(2, reduce, False)]).non_finite == 2
 
 
 # A generator of hostile replies ---------------------------------------------------------------------------------
