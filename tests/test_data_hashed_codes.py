@@ -1,13 +1,14 @@
 """Columns of codes without a vocabulary: buckets that are the same everywhere, rows of length one, what is refused."""
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from test_data_tabular import people, read, whole
 
+from userdp.data.cells import texts_of
 from userdp.data.hashed_codes import bucket, hashed_rows
 from userdp.errors import BadInput
 from userdp.problems import SparseLogistic
@@ -17,7 +18,8 @@ cells = st.lists(st.tuples(*[st.text(max_size=3)] * 3), min_size=1, max_size=20)
 
 
 def table_of(rows):
-    return {f"column {place}": pd.Series(texts, dtype=object) for place, texts in enumerate(zip(*rows, strict=True))}
+    columns = {f"column {place}": pa.chunked_array([texts]) for place, texts in enumerate(zip(*rows, strict=True))}
+    return {name: texts_of(column, name) for name, column in columns.items()}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -5,10 +5,11 @@ the data, only counts, column names and row numbers.
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from userdp.data.cells import Texts, cell_text, numbers_of, texts_of
 from userdp.errors import BadInput
 
 Range = tuple[float, float]
@@ -147,25 +149,45 @@ def checked_range(name: str, bounds: Sequence[float]) -> Range:
     return values[0], values[1]
 
 
-def checked_levels(name: str, levels: Sequence[object]) -> pd.Index:
-    """Declared levels as an index of text.
+def checked_levels(name: str, levels: Sequence[object]) -> list[str]:
+    """Declared levels as text, by `cell_text` as cells are.
 
     Raises:
         BadInput: none, or one twice.
     """
     if isinstance(levels, str) or len(levels) == 0:
         raise BadInput(f"{name} must be a list of levels, at least one")
-    index = pd.Index([str(level) for level in levels], dtype=object)
-    if index.has_duplicates:
-        raise BadInput(f"{name} lists {index[index.duplicated()][0]!r} twice; every level must differ")
-    return index
+    texts = [cell_text(level) for level in levels]
+    text, times = Counter(texts).most_common(1)[0]
+    if times > 1:
+        raise BadInput(f"{name} lists {text!r} twice; every level must differ")
+    return texts
 
 
-def read_columns(path: Path, columns: Columns) -> pd.DataFrame:
-    """The declared columns of a CSV or Parquet file, text columns as text.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The declared columns of a file with N rows.
+
+    Attributes:
+        count: N.
+        texts: those compared as text.
+        numbers: the others, each (N,) float64, NaN where a cell holds no finite number.
+    """
+
+    count: int
+    texts: Mapping[str, Texts]
+    numbers: Mapping[str, NDArray[np.float64]]
+
+
+def read_columns(path: Path, columns: Columns) -> Rows:
+    """The declared columns of a CSV or Parquet file.
+
+    *Formal guarantee*: what a row becomes depends on its own cells, the declarations and the file's list of columns; no
+    cell makes reading fail. Of a CSV file, cells are what stands between its delimiters: a cell with a delimiter or a
+    line break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
 
     Raises:
-        BadInput: file missing or unreadable, suffix unknown, column missing, no rows.
+        BadInput: file missing or unreadable, suffix unknown, column missing or of a type that cannot be used, no rows.
     """
     if not path.is_file():
         raise BadInput(f"the data file {path} does not exist; check the path")
@@ -174,24 +196,37 @@ def read_columns(path: Path, columns: Columns) -> pd.DataFrame:
         raise BadInput(f"the data file {path} ends with {path.suffix!r}; use a .csv or .parquet file")
     try:
         table = readers[path.suffix.lower()](path, columns)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, pa.ArrowInvalid):
-        raise BadInput(f"the data file {path} cannot be read as {path.suffix[1:].lower()}; check its format") from None
-    if len(table) == 0:
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
+        kind = path.suffix[1:].lower()
+        raise BadInput(f"the data file {path} cannot be read as {kind}; check its format and permissions") from None
+    if table.num_rows == 0:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
-    for column in columns.text:
-        table[column] = _as_text(table[column])
-    return table
+    texts = {name: texts_of(table[name], name) for name in columns.names if name in columns.text}
+    numbers = {name: numbers_of(table[name], name) for name in columns.names if name not in columns.text}
+    return Rows(table.num_rows, texts, numbers)
 
 
-def _read_csv(path: Path, columns: Columns) -> pd.DataFrame:
-    _require_columns(path, columns, pd.read_csv(path, nrows=0).columns)
-    # Everything as text: "007" stays a name, and cells that are no numbers are found and counted below.
-    return pd.read_csv(path, usecols=columns.names, dtype=str, keep_default_na=False)
+def _read_csv(path: Path, columns: Columns) -> pa.Table:
+    """Every cell as text.
+
+    Nothing is asked of the rows as a whole. A row that is too short lacks its last cells, one that is too long has
+    cells of no column: without ``index_col`` the FIRST row would decide which column is which. Bytes that are no UTF-8
+    are spelled out, in their cell. Where the header ends without a carriage return, one in a cell ends no row.
+    """
+    with path.open("rb") as file:
+        header = file.readline()
+    ends = "\n" if header.endswith(b"\n") and b"\r" not in header else None
+    how: dict[str, Any] = {"index_col": False, "encoding_errors": "backslashreplace", "lineterminator": ends}
+    _require_columns(path, columns, pd.read_csv(path, nrows=0, **how).columns)
+    frame = pd.read_csv(path, usecols=columns.names, dtype=str, na_filter=False, **how)
+    return pa.table({name: pa.array(frame[name], type=pa.large_string()) for name in columns.names})
 
 
-def _read_parquet(path: Path, columns: Columns) -> pd.DataFrame:
-    _require_columns(path, columns, pq.read_schema(path).names)
-    return pd.read_parquet(path, columns=columns.names)
+def _read_parquet(path: Path, columns: Columns) -> pa.Table:
+    """Columns of the types that the file's schema says; pandas would round large numbers where any cell is missing."""
+    with pq.ParquetFile(path) as file:
+        _require_columns(path, columns, file.schema_arrow.names)
+        return file.read(columns=columns.names)
 
 
 def _require_columns(path: Path, columns: Columns, present: Iterable[str]) -> None:
@@ -200,16 +235,8 @@ def _require_columns(path: Path, columns: Columns, present: Iterable[str]) -> No
         if name not in present:
             hint = did_you_mean(name, present) or f"; it has {', '.join(present[:12])}"
             raise BadInput(f"the data file {path} has no column {name!r}{hint}")
-
-
-def _as_text(column: pd.Series) -> pd.Series:
-    """Cells as text, a missing cell as ''; whole numbers without a decimal point, as a CSV file would hold them."""
-    missing = column.isna()
-    if pd.api.types.is_float_dtype(column):
-        numbers = column.to_numpy(dtype=np.float64)
-        if np.all(missing.to_numpy() | ((numbers == np.round(numbers)) & (np.abs(numbers) < 2**53))):
-            column = pd.Series(np.where(missing, 0.0, numbers).astype(np.int64), index=column.index)
-    return column.astype(str).mask(missing, "").astype(object)
+        if present.count(name) > 1:
+            raise BadInput(f"the data file {path} has column {name!r} more than once; rename the others")
 
 
 def first_row(bad: NDArray[np.bool_]) -> str:
@@ -218,34 +245,19 @@ def first_row(bad: NDArray[np.bool_]) -> str:
     return f"{count} cell{'s' if count > 1 else ''} (the first in row {int(np.argmax(bad)) + 1})"
 
 
-def numbers_of(table: pd.DataFrame, column: str) -> NDArray[np.float64]:
-    """A column as float64, finite in float32 too.
-
-    Raises:
-        BadInput: cells that are missing or not finite numbers: how many and the first row.
-    """
-    cells = table[column]
-    if pd.api.types.is_numeric_dtype(cells):
-        values: NDArray[np.float64] = cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    elif pd.api.types.is_string_dtype(cells):
-        values = pd.to_numeric(cells.astype(object), errors="coerce").to_numpy(dtype=np.float64)
-    else:
-        raise BadInput(f"column {column!r} holds {cells.dtype}, not numbers; convert it or declare it categorical")
-    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
-    if bad.any():
-        raise BadInput(f"column {column!r} has {first_row(bad)} that are not finite numbers; mend or remove these rows")
-    return values
-
-
 def scaled(values: NDArray[np.float64], bounds: Range, low: float, high: float) -> tuple[NDArray[np.float32], int]:
-    """Values clipped into ``bounds`` and mapped to [low, high], and how many were clipped."""
+    """Values clipped into ``bounds`` and mapped to [low, high], and how many were clipped; NaN stays NaN.
+
+    Each by itself, in operations that IEEE 754 rounds exactly: where a value stands in an array changes no bit of it.
+    """
     first, last = bounds
     inside = np.clip(values, first, last)
     unit = (inside - first) / (last - first)
-    return (low + (high - low) * unit).astype(np.float32), int(np.count_nonzero(inside != values))
+    clipped = np.count_nonzero((values < first) | (values > last))
+    return (low + (high - low) * unit).astype(np.float32), int(clipped)
 
 
-def level_codes(texts: pd.Series, levels: pd.Index) -> NDArray[np.int64]:
+def level_codes(texts: Texts, levels: Sequence[str]) -> NDArray[np.int64]:
     """Position of each cell among the declared levels, -1 where it is none of them."""
-    codes: NDArray[np.int64] = levels.get_indexer(pd.Index(texts, dtype=object)).astype(np.int64)
-    return codes
+    codes = {level: code for code, level in enumerate(levels)}
+    return texts.mapped(codes.get(text, -1) for text in texts.distinct)

@@ -16,7 +16,8 @@ def bounded_rows(
 
     Every row gets a pseudo-random key from (seed, owner, how many rows of this owner come before it) and an owner keeps
     the rows with its smallest keys. *Formal guarantee*: the rows kept of one user depend on the seed, the user's number
-    and the user's own rows only, so replacing one user's rows changes nothing of any other user, for every seed.
+    and how many rows the user has, so replacing one user's rows changes nothing of any other user, for every seed: keys
+    are hashed element by element, and where two are equal the earlier row wins.
 
     Args:
         owner: (N,) user of each row, 0..U-1, or -1 for rows that are left out; every user has at least one row.
@@ -48,6 +49,9 @@ def public_order(
     The rule reads who exists and who holds at least ``min_samples``, and nothing else; the guarantee assumes that both
     are public.
 
+    Sorting and permuting take labels from everybody, but only which labels there are: with one user's rows replaced
+    these are the same, and so is the result.
+
     Args:
         labels: (L,) distinct labels, sorted as text.
         sizes: (L,) samples of each.
@@ -76,6 +80,8 @@ def split(
     federation: Federation, *, test_fraction: float | None = None, test_users: int | None = None, seed: int = 0
 ) -> tuple[Federation, Federation]:
     """Train and test federations with disjoint users: a user is wholly in one of them.
+
+    Which one depends on the user's number, the public number of users and the seed, not on anybody's samples.
 
     Args:
         federation: all users.

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from userdp.data.cells import Texts
 from userdp.sparse_rows import Sparse, sparse_rows
 
 
@@ -24,11 +24,14 @@ def bucket(column: str, cell: str, buckets: int) -> int:
     return int.from_bytes(blake2b(cell.encode(), digest_size=8, key=key).digest()) % buckets
 
 
-def hashed_rows(table: Mapping[str, pd.Series], buckets: int) -> Sparse:
+def hashed_rows(table: Mapping[str, Texts], buckets: int) -> Sparse:
     """(N, buckets) float32 rows of l2 norm 1 (never above), from k columns of text with N cells each.
 
     Where the cells of a row lie in k buckets, each has the value 1/sqrt(k). A bucket that several of them share counts
     once for each, and the row is scaled to norm 1 all the same.
+
+    *Formal guarantee*: a row depends on its own cells alone, to the last bit: counts are whole numbers, and IEEE 754
+    rounds roots and quotients exactly wherever in an array they stand.
     """
     cells = np.sort(np.stack([_codes(column, texts, buckets) for column, texts in table.items()], axis=1), axis=1)
     first = np.diff(cells, axis=1, prepend=-1) > 0
@@ -39,10 +42,9 @@ def hashed_rows(table: Mapping[str, pd.Series], buckets: int) -> Sparse:
     return sparse_rows(_rounded_down(counts / np.repeat(lengths, np.diff(ends))), cells.ravel()[starts], ends, buckets)
 
 
-def _codes(column: str, texts: pd.Series, buckets: int) -> NDArray[np.int64]:
+def _codes(column: str, texts: Texts, buckets: int) -> NDArray[np.int64]:
     """(N,) the bucket of each cell; every distinct one is hashed once."""
-    numbers, distinct = pd.factorize(texts.to_numpy(dtype=object))
-    return np.array([bucket(column, cell, buckets) for cell in distinct], dtype=np.int64)[numbers]
+    return texts.mapped(bucket(column, cell, buckets) for cell in texts.distinct)
 
 
 def _rounded_down(values: NDArray[np.float64]) -> NDArray[np.float32]:

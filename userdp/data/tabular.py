@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from userdp.data.block import Block, Features
+from userdp.data.cells import Texts, cell_text
 from userdp.data.columns import (
     Columns,
+    Rows,
     checked_levels,
     checked_range,
     first_row,
     level_codes,
-    numbers_of,
     read_columns,
     scaled,
 )
@@ -36,7 +36,9 @@ class LoadReport:
         users: users of the federation.
         samples: samples of the federation.
         clipped: column -> cells of the federation that lay outside the declared range.
-        unknown_levels: column -> cells of the federation that hold no declared level.
+        unknown_levels: categorical column -> cells of the federation that hold no declared level.
+        unusable: column of numbers, codes or the target -> cells of the federation that hold nothing that a loss could
+            use. Each makes its sample weigh nothing.
         small_users: users left out for holding fewer than ``min_samples``.
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
@@ -47,6 +49,7 @@ class LoadReport:
     samples: int
     clipped: Mapping[str, int] = field(default_factory=dict)
     unknown_levels: Mapping[str, int] = field(default_factory=dict)
+    unusable: Mapping[str, int] = field(default_factory=dict)
     small_users: int = 0
     surplus_users: int = 0
     surplus_samples: int = 0
@@ -97,17 +100,29 @@ def read_table(
     Users come from the rows, so none is without samples. They are numbered by a public rule: distinct labels sorted
     as text, permuted by the seed. Which labels exist, and who holds at least ``min_samples``, is taken to be public.
 
+    Cells that a loss cannot use stay where they are, marked: NaN among numeric features and targets (a cell that is
+    missing, no number, or not finite), -1 among codes (a cell that is no declared level). Problems let such a sample
+    weigh nothing.
+
+    *Formal guarantee*: replacing one user's rows by any others, with any cells, changes no bit of anybody else's
+    samples, whatever the columns' types become by it, and never makes the load fail. Two things are public by
+    assumption: who exists and holds at least ``min_samples``, and of which type the columns of a Parquet file are, as
+    far as that is refused at all (lists, or dates where numbers are declared). One refusal is for the holder of the
+    data alone: that ``positive`` is in no cell of the whole table, most likely misspelt.
+
     Args:
         path: the file, one row a sample.
         user: column that says whose sample it is.
         features: numeric columns; each needs a range, is clipped into it and scaled.
         categorical: column -> declared levels; one feature column of 0 and 1 for each. A cell with another level (or
-            none) becomes all zeros and is counted. Cells and levels are compared as text, a missing cell is ''.
+            none) becomes all zeros and is counted. Cells and levels are compared as text, a missing cell is '': see
+            `userdp.data.cells.cell_text`.
         ranges: numeric column -> declared [low, high].
         scale: "symmetric" maps ranges to [-1, 1], "unit" to [0, 1].
-        target: column to predict; a number kept as it is, unless one of the next two is given.
+        target: column to predict; a number kept as it is (beyond float32's range: NaN), unless one of the next two is
+            given.
         target_range: declared [low, high] of the target, clipped into and mapped to [-1, 1].
-        positive: the cell that means 1; all others mean 0.
+        positive: the cell that means 1; all others mean 0, but for a missing one, which is NaN. Compared as text.
         codes: instead of features: one column of categories for one-hot problems, kept as int32 codes; or a list of
             columns for sparse problems, whose cells are hashed: see `userdp.data.hashed_codes.hashed_rows`.
         levels: of one column of ``codes``: a number L (the cells hold 0..L-1) or the list of declared levels.
@@ -118,7 +133,8 @@ def read_table(
         seed: of the order of users and of the choice of samples (stream "split").
 
     Raises:
-        BadInput: a file, column, cell or declaration that cannot be used; no cell's content is shown.
+        BadInput: a file, column or declaration that cannot be used, a row without a user, or ``positive`` in no cell
+            (see above); no cell's content is shown.
         PopulationTooSmall: fewer eligible users than ``users``.
     """
     columns = Columns(
@@ -141,19 +157,22 @@ def read_table(
     if max_samples is not None and max_samples < min_samples:
         raise BadInput(f"max_samples must be at least min_samples = {min_samples}, got {max_samples}")
     table = read_columns(Path(path), columns)
-    labels, sizes, owner = _owners(table, user)
+    labels, sizes, owner = _owners(table.texts[user], user)
     chosen = public_order(labels, sizes, min_samples, users, seed)
     numbers = np.full(len(labels), -1, dtype=np.int64)
     numbers[chosen] = np.arange(len(chosen))
     rows, offsets = bounded_rows(numbers[owner], max_samples, seed)
-    block, clipped, unknown = _block(table, columns, rows, offsets)
+    counts = _Counts()
+    made = _features(table, columns, rows, counts)
+    block = Block(made, offsets, None if target is None else _targets(table, columns, target, rows, counts))
     eligible = int(np.count_nonzero(sizes >= min_samples))
     report = LoadReport(
-        rows=len(table),
+        rows=table.count,
         users=block.users,
         samples=block.samples,
-        clipped=clipped,
-        unknown_levels=unknown,
+        clipped=counts.clipped,
+        unknown_levels=counts.unknown,
+        unusable=counts.unusable,
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - block.samples,
@@ -161,89 +180,86 @@ def read_table(
     return Table(ColumnarFederation(block), labels[chosen], columns.feature_names, report)
 
 
-def _owners(table: pd.DataFrame, user: str) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.int64]]:
+@dataclass(frozen=True)
+class _Counts:
+    """Column -> cells, for the report."""
+
+    clipped: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    unusable: dict[str, int] = field(default_factory=dict)
+
+
+def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.int64]]:
     """Distinct labels sorted as text, rows of each, and the position of each row's label."""
-    cells = table[user].to_numpy(dtype=object)
-    if (missing := cells == "").any():
-        raise BadInput(f"the user column {user!r} has {first_row(missing)} without a user; mend or remove these rows")
-    owner, labels = pd.factorize(cells, sort=True)
-    return np.asarray(labels, dtype=object), np.bincount(owner).astype(np.int64), owner.astype(np.int64)
+    labels = sorted(users.distinct)
+    ranks = {label: rank for rank, label in enumerate(labels)}
+    owner = users.mapped(ranks[label] for label in users.distinct)
+    if labels[0] == "":
+        raise BadInput(
+            f"the user column {column!r} has {first_row(owner == 0)} without a user; mend or remove these rows"
+        )
+    return np.array(labels, dtype=object), np.bincount(owner).astype(np.int64), owner
 
 
-def _block(
-    table: pd.DataFrame, columns: Columns, rows: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> tuple[Block, dict[str, int], dict[str, int]]:
-    """The chosen rows as a block, with cells clipped and levels unknown by column.
-
-    Cells are checked in all rows, so that whether a file loads does not depend on the seed.
-    """
-    clipped: dict[str, int] = {}
-    unknown: dict[str, int] = {}
-    features: Features
+def _features(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: _Counts) -> Features:
+    """The chosen rows' features."""
     if columns.buckets is not None:
-        features = hashed_rows({column: table[column].iloc[rows] for column in columns.hashed}, columns.buckets)
-    elif isinstance(columns.codes, str):
-        features = _codes(table, columns.codes, columns.levels)[rows].astype(np.int32)[:, None]
-    else:
-        features = _features(table, columns, rows, clipped, unknown)
-    if columns.target is None:
-        return Block(features, offsets), clipped, unknown
-    return Block(features, offsets, _targets(table, columns, rows, clipped)), clipped, unknown
+        return hashed_rows({column: table.texts[column].taken(rows) for column in columns.hashed}, columns.buckets)
+    if isinstance(columns.codes, str):
+        return _codes(table, columns, columns.codes, rows, counts)
+    return _numbers_and_levels(table, columns, rows, counts)
 
 
-def _features(
-    table: pd.DataFrame,
-    columns: Columns,
-    rows: NDArray[np.int64],
-    clipped: dict[str, int],
-    unknown: dict[str, int],
-) -> NDArray[np.float32]:
+def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: _Counts) -> NDArray[np.float32]:
     features = np.zeros((len(rows), len(columns.feature_names)), dtype=np.float32)
     low = -1.0 if columns.scale == "symmetric" else 0.0
     for position, column in enumerate(columns.features):
+        values = table.numbers[column][rows]
+        counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
         bounds = checked_range(column, columns.ranges[column])
-        features[:, position], clipped[column] = scaled(numbers_of(table, column)[rows], bounds, low, 1.0)
+        features[:, position], counts.clipped[column] = scaled(values, bounds, low, 1.0)
     position = len(columns.features)
     for column, listed in columns.categorical.items():
-        levels = level_codes(table[column].iloc[rows], checked_levels(column, listed))
+        levels = level_codes(table.texts[column], checked_levels(column, listed))[rows]
         known = np.flatnonzero(levels >= 0)
         features[known, position + levels[known]] = 1.0
-        unknown[column] = len(rows) - len(known)
+        counts.unknown[column] = len(rows) - len(known)
         position += len(listed)
     return features
 
 
-def _codes(table: pd.DataFrame, column: str, levels: int | Sequence[object] | None) -> NDArray[np.int64]:
-    if isinstance(levels, int):
-        numbers = numbers_of(table, column)
-        bad = (numbers != np.round(numbers)) | (numbers < 0) | (numbers >= levels)
-        codes = np.where(bad, -1, numbers).astype(np.int64)
-        wanted = f"a whole number in 0..{levels - 1}"
+def _codes(table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: _Counts) -> NDArray[np.int32]:
+    """(N, 1) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
+    if isinstance(columns.levels, int):
+        values = table.numbers[column][rows]
+        known = (values == np.floor(values)) & (values >= 0) & (values < columns.levels)
+        codes = np.where(known, values, -1.0).astype(np.int32)
     else:
-        codes = level_codes(table[column], checked_levels("levels", levels or ()))
-        bad = codes < 0
-        wanted = "a declared level"
-    if bad.any():
-        raise BadInput(f"column {column!r} has {first_row(bad)} that are not {wanted}; declare more levels")
-    return codes
+        listed = checked_levels("levels", columns.levels or ())
+        codes = level_codes(table.texts[column], listed)[rows].astype(np.int32)
+    counts.unusable[column] = int(np.count_nonzero(codes < 0))
+    return codes[:, None]
 
 
 def _targets(
-    table: pd.DataFrame, columns: Columns, rows: NDArray[np.int64], clipped: dict[str, int]
+    table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: _Counts
 ) -> NDArray[np.float32]:
-    column = str(columns.target)
     if columns.positive is not None:
-        cells = table[column].to_numpy(dtype=object)
-        if (missing := cells == "").any():
-            raise BadInput(f"the target {column!r} is missing in {first_row(missing)}; mend or remove these rows")
-        hits: NDArray[np.bool_] = cells == str(columns.positive)
-        if not hits.any():
-            raise BadInput(
-                f"positive = {columns.positive!r} is in no cell of the target {column!r}; check its spelling"
-            )
-        return hits[rows].astype(np.float32)
-    values = numbers_of(table, column)[rows]
-    if columns.target_range is None:
-        return values.astype(np.float32)
-    targets, clipped[column] = scaled(values, checked_range("target_range", columns.target_range), -1.0, 1.0)
+        targets = _binary_targets(table.texts[column], column, columns.positive)[rows]
+    elif columns.target_range is not None:
+        bounds = checked_range("target_range", columns.target_range)
+        targets, counts.clipped[column] = scaled(table.numbers[column][rows], bounds, -1.0, 1.0)
+    else:
+        values = table.numbers[column][rows]
+        targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
+    counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
     return targets
+
+
+def _binary_targets(texts: Texts, column: str, positive: object) -> NDArray[np.float32]:
+    """Of all rows: 1 for ``positive``, NaN for a missing cell, 0 for others."""
+    wanted = cell_text(positive)
+    if wanted not in texts.distinct:
+        raise BadInput(f"positive = {positive!r} is in no cell of the target {column!r}; check its spelling")
+    meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
+    return meanings[texts.positions]

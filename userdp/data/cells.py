@@ -1,0 +1,185 @@
+"""Cells of a table: one text or one number for each, whatever the other cells hold.
+
+A column's type follows from ALL its cells in most files: one 2.5 makes a column of whole numbers one of floats, one
+time of day makes dates timestamps, one word makes numbers text. Privacy proofs replace one user's cells and need
+everybody else's to stay as they are. So a cell is read by its VALUE: the same for 1, 1.0, "1" and "1.0", in a column of
+any type, from CSV or Parquet. Nothing a cell can hold makes reading fail.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput
+
+# Each takes time linear in a cell's length: no cell can make loading hang.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+")
+_FLOAT = re.compile(r"-?[0-9](?:\.[0-9]+)?e[+-][0-9]{2,3}")
+_DAY = r"(?:([+-]?[0-9]{4,}-[0-9]{2}-[0-9]{2}|-?[0-9]+ days)[ T])?"
+_TIME = re.compile(_DAY + r"([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?([+-][0-9]{2}:[0-9]{2})?")
+_BOOLEANS = {"True": 1.0, "False": 0.0}
+
+
+def cell_text(cell: object) -> str:
+    """The text that a cell is compared by, hashed by, and told from others by; '' where it is missing.
+
+    Numbers have neither an exponent nor zeros at the end of a fraction, and all their digits: 1.0, Decimal("1.00") and
+    "1.0" are "1". A date and its midnight are one text, fractions of a second lose zeros at the end, and a timestamp
+    from a column with a time zone is in UTC. Other text stays as it is, so "007" is not "7". Declared levels go through
+    the same function.
+    """
+    if cell is None or cell is pd.NaT or cell is pd.NA:
+        return ""
+    if isinstance(cell, float | np.floating):
+        return _float_text(float(cell))
+    if isinstance(cell, Decimal):
+        return "" if cell.is_nan() else _string_text(format(cell, "f"))
+    if isinstance(cell, datetime) and cell.tzinfo is not None:
+        cell = cell.astimezone(UTC)
+    return _string_text(cell.isoformat() if isinstance(cell, date) else str(cell))
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return ""
+    if value.is_integer():
+        return str(int(value))
+    return format(Decimal(repr(value)), "f") if math.isfinite(value) else repr(value)
+
+
+def _string_text(cell: str) -> str:
+    if _DECIMAL.fullmatch(cell):
+        short = cell.rstrip("0").rstrip(".")
+        return "0" if short == "-0" else short
+    if _FLOAT.fullmatch(cell) and math.isfinite(value := float(cell)):
+        return _float_text(value)
+    if match := _TIME.fullmatch(cell):
+        day, time, fraction, zone = (part or "" for part in match.groups())
+        time += fraction.rstrip("0").rstrip(".") + zone
+        return day if day and time == "00:00:00" else f"{day} {time}".strip()
+    return cell
+
+
+def cell_number(cell: object) -> float:
+    """The number that a cell of text (or a Decimal) holds, NaN where it holds none.
+
+    Numbers are as CSV files have them, "-1.5e3" or ".5", blanks around them or not; True and False are 1 and 0, as in
+    a column of them. Other spellings that programming languages know, such as "1_000", "0x1f" or "nan", are none.
+    """
+    if isinstance(cell, str):
+        text = cell.strip(" \t")
+        return float(text) if _NUMBER.fullmatch(text) else _BOOLEANS.get(text, math.nan)
+    return float(cell) if isinstance(cell, Decimal) else math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """A column of N cells as text; a table repeats most of its cells, so each distinct one is kept once.
+
+    The order of ``distinct`` says where cells were met first. Nothing may depend on it.
+
+    Attributes:
+        distinct: (D,) texts, all different; of a column as it is read, each is in some cell.
+        positions: (N,) which of them each cell holds.
+    """
+
+    distinct: list[str]
+    positions: NDArray[np.int64]
+
+    def mapped(self, values: Iterable[int]) -> NDArray[np.int64]:
+        """(N,) for each cell the number that ``values`` (D,) gives its text."""
+        return np.fromiter(values, dtype=np.int64, count=len(self.distinct))[self.positions]
+
+    def taken(self, rows: NDArray[np.int64]) -> "Texts":
+        """The cells of these rows."""
+        return Texts(self.distinct, self.positions[rows])
+
+
+def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
+    """A column as text, by `cell_text`.
+
+    Raises:
+        BadInput: its type holds no text, numbers or dates (lists, say): the type of the file's schema, not of a cell.
+    """
+    column = _plain(column)
+    if not (_holds_numbers(column.type) or pa.types.is_temporal(column.type)) or pa.types.is_duration(column.type):
+        raise BadInput(f"column {name!r} holds {column.type}, not text, numbers or dates; convert it")
+    positions, cells = _distinct(column)
+    texts = [cell_text(cell) for cell in cells]
+    distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    numbers = np.array([distinct[text] for text in texts], dtype=np.int64)
+    return Texts(list(distinct), numbers[positions])
+
+
+def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
+    """A column as float64; NaN where a cell is missing, no number, or infinite.
+
+    Columns of numbers are converted each by itself to the nearest float64, which is what `cell_number` makes of their
+    text, so the column's type changes nothing.
+
+    Raises:
+        BadInput: its type holds no numbers (dates, lists): the type of the file's schema, not of a cell.
+    """
+    column = _plain(column)
+    if not _holds_numbers(column.type):
+        raise BadInput(f"column {name!r} holds {column.type}, not numbers; convert it or declare it categorical")
+    if pa.types.is_large_binary(column.type) or pa.types.is_decimal(column.type):
+        positions, cells = _distinct(column)
+        values = np.array([cell_number(cell) for cell in cells], dtype=np.float64)[positions]
+    else:
+        values = pc.cast(column, pa.float64(), safe=False).fill_null(math.nan).to_numpy()
+    return np.where(np.isfinite(values), values, math.nan)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column without dictionaries and extensions, text as bytes: whether it is valid is asked of each cell."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kinds = ("string", "binary", "large_string", "string_view", "binary_view", "fixed_size_binary")
+    if any(getattr(pa.types, f"is_{kind}")(column.type) for kind in kinds):
+        column = column.cast(pa.large_binary())
+    return column
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    tests = ("null", "boolean", "integer", "floating", "decimal", "large_binary")
+    return any(getattr(pa.types, f"is_{test}")(kind) for test in tests)
+
+
+def _distinct(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[object]]:
+    """For each row the position of its cell among the distinct ones, and these; None for a missing one."""
+    flat = column.combine_chunks()
+    encoded = pc.dictionary_encode(flat, null_encoding="encode")
+    cells, positions = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+    if pa.types.is_temporal(cells.type):
+        return positions, _times(cells)
+    if not pa.types.is_large_binary(cells.type):
+        return positions, cells.to_pylist()
+    texts = (None if cell is None else cell.decode("utf-8", "backslashreplace") for cell in cells.to_pylist())
+    return positions, list(texts)
+
+
+def _times(cells: pa.Array) -> list[object]:
+    """Dates, times of day and timestamps as text, by NumPy, whose years have no end (those of Python end at 9999)."""
+    kind = cells.type
+    unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+    ticks = cells.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+    missing = np.iinfo(np.int64).min  # NumPy's own mark
+    times = ticks.fill_null(missing).to_numpy().view(f"M8[{unit}]")
+    texts = np.datetime_as_string(times).tolist()
+    if pa.types.is_time(kind):
+        texts = [text.partition("T")[2] for text in texts]
+    zone = "+00:00" if pa.types.is_timestamp(kind) and kind.tz else ""
+    return [None if gone else text + zone for text, gone in zip(texts, np.isnat(times), strict=True)]
