@@ -1,5 +1,6 @@
 """From a configuration to the things it names. Only `load_datasets` reads data."""
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,8 @@ from userdp.accounting import Guarantee, Privacy
 from userdp.data import Federation, LoadReport, SyntheticFederation, Table, public_file, read_table, split
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import Problem
+
+log = logging.getLogger("userdp")
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
         train: the training users, once they are read; `plan` has none and refuses what is not declared.
 
     Raises:
-        BadInput: data.users is not declared and there is no federation to count, or declarations and data disagree.
+        BadInput: data.users is not declared and there is no federation to count, or another number than there are.
     """
     data = config.data
     users, samples = data.declared_users, data.declared_samples
@@ -159,13 +162,32 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
     if train is not None:
         if users not in (None, train.users):
             raise BadInput(f"the data give {train.users} training users where {users} are declared: mend data.users")
-        if samples not in (None, train.samples):
-            raise BadInput(
-                f"data.samples = {samples}, but the training users hold {train.samples} samples: mend data.samples"
-            )
         users = train.users
     fewest, most = data.sample_limits
     return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples)
+
+
+def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -> None:
+    """Compare the declared number of samples, by which means are divided, with what the training users hold.
+
+    How many samples somebody holds must not decide whether a run is refused, which everybody can see. So a difference
+    is told to the holder of the data and nobody else, without the number. Only where it is one sample that is
+    protected, by replacing it, do neighbours hold the same number, which then is public.
+
+    Raises:
+        BadInput: the two differ there.
+    """
+    if facts.samples in (None, train.samples):
+        return
+    if guarantee.holds and guarantee.unit == "sample" and guarantee.relation == "replace_one":
+        raise BadInput(
+            f"data.samples = {facts.samples}, but the training users hold {train.samples} samples: mend data.samples"
+        )
+    log.warning(
+        "data.samples = %d is not the number of samples that the training users hold: means are divided by what is "
+        "declared, so all gradients are too long or too short by the same factor",
+        facts.samples,
+    )
 
 
 def assumptions(config: RunConfig) -> tuple[str, ...]:
@@ -202,7 +224,12 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     """The guarantee with what it rests on because of the data; unchanged when nothing is promised."""
     if not guarantee.holds:
         return guarantee
-    return replace(guarantee, assumptions=(*guarantee.assumptions, *assumptions(config)))
+    data, found = config.data, assumptions(config)
+    if isinstance(data, TableColumns) and (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove"):
+        # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
+        if data.max_samples is not None:
+            found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+    return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
 
 
 def make_plan(config: RunConfig) -> Plan:

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from simulations.build import (
     Datasets,
     build_problem,
+    check_samples,
     load_datasets,
     make_strategy,
     public_facts,
@@ -109,6 +110,8 @@ def run(
     problem, datasets = build_problem(config), server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
+    if datasets.train is not None:
+        check_samples(facts, datasets.train, strategy.plan.guarantee)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
     check_installed(config.output.trackers)
     files = RunDirectory(directory or config.run_directory)
