@@ -290,6 +290,6 @@ def test_a_node_that_never_recovers_beyond_the_allowed_share_stops_the_run():
     problem = FaultyQuadratic(2, "exit")
     with RayGrid(problem, federation_of(data), [np.arange(50), np.arange(50, USERS)], workers=2) as grid:
         method = method_of(problem=problem)
-        with pytest.raises(RunFailed, match=r"50 of 100 users .*ActorDied"):
+        with pytest.raises(RunFailed, match=r"too many users of a cohort .*ActorDied"):
             method.start(grid)
     assert not method.result.rounds

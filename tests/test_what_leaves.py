@@ -41,7 +41,7 @@ DECLARES_SAMPLES = {
 """Strategies that need the public number of samples."""
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
-WORST_CELLS = [1e9, -1e9]
+WORST_CELLS = [1e9, -1e9, np.nan, np.inf]
 """What the neighbour's cells are: out of the declared range."""
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
