@@ -175,7 +175,7 @@ def test_a_word_changes_no_other_cell_of_a_binary_target(tmp_path):
     ],
 )
 def test_one_ragged_line_of_a_csv_file_changes_nobody_elses_samples(tmp_path, row, first):
-    """A first row that was too long made each declared column the next one; bytes that are no UTF-8 refused the file."""
+    """A first row that was too long made each declared column the next one; bytes of another encoding refused all."""
     others, tables = "ann,0,1,2\nbob,0,2,3\nbob,0,3,4\n", []
     for own in ("cy,0,3,1\n", row):
         rows = own + others if first else others + own
