@@ -152,7 +152,7 @@ def test_a_number_beyond_float32_changes_nobody_elses_samples(tmp_path):
 
 def test_a_word_changes_no_other_cell_of_a_binary_target(tmp_path):
     columns = FLOATS | {"b": [1.0, 0.0, 1.0, 0.0, 1.0]}
-    form = {"user": "who", "features": ["a"], "ranges": {"a": [0, 10]}, "target": "b", "positive": 1}
+    form = {"user": "who", "features": ["a"], "ranges": {"a": [0, 10]}, "target": "b", "positive": 1.0}
     for suffix in FORMATS:
         for cell in (None, 2.5, "Zebra"):
             before, after = neighbours(tmp_path, suffix, columns, 4, {"b": cell}, **form)

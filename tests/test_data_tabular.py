@@ -132,6 +132,14 @@ def test_missing_levels_and_whole_floats_are_the_same_text_in_csv_and_parquet(tm
     assert whole(halves).features[:, 2].all()
 
 
+def test_na_and_nan_are_levels_like_any_other(tmp_path):
+    """In text, that is: Namibia's code is no missing cell."""
+    table = people().assign(dept=["NA", "nan", "null", *["art"] * 16])
+    for suffix in ("csv", "parquet"):
+        features = whole(read(tmp_path, table, suffix, categorical={"dept": ["NA", "nan", "null", ""]})).features
+        np.testing.assert_array_equal(features[:, 2:].sum(axis=0), [1, 1, 1, 0])
+
+
 def test_unit_scale_maps_ranges_to_zero_and_one(tmp_path):
     features = whole(read(tmp_path, scale="unit")).features
     assert features[:, :2].min() >= 0
@@ -237,6 +245,7 @@ def test_cells_that_no_loss_can_use_are_marked_and_counted_in_their_own_sample(
     before, after = read(tmp_path, suffix=suffix, **form), read(tmp_path, table, suffix, **form)
     assert after.report.unusable[column] == count
     assert sum(after.report.unusable.values()) == count
+    assert after.report.clipped.get(column, 0) <= before.report.clipped.get(column, 0)
     marks = np.isnan(whole(after).features) | (whole(after).features == -1) & ("codes" in form)
     marked = marks.any(axis=1) | np.isnan(whole(after).targets)
     assert marked.sum() == count

@@ -363,7 +363,7 @@ def test_nobody_need_be_held_out(tmp_path):
         ({"samples": 100}, BadInput, "data.samples = 100, but the training users hold 192 samples"),
         ({"path": "absent.csv"}, BadInput, "absent.csv does not exist"),
         ({"target": "pased"}, BadInput, "has no column 'pased'; did you mean 'passed'?"),
-        ({"features": ["team"], "ranges": {"team": [0.0, 1.0]}, "categorical": None}, BadInput, "not finite numbers"),
+        ({"positive": "Passed"}, BadInput, "positive = 'Passed' is in no cell of the target 'passed'"),
         ({"min_samples": 5}, PopulationTooSmall, "min_samples = 5"),
     ],
     ids=lambda value: str(value)[:40],
@@ -376,12 +376,13 @@ def test_a_table_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path, s
     assert not (tmp_path / "run").exists()
 
 
-def test_missing_cells_are_refused(tmp_path):
+def test_a_missing_cell_refuses_nothing_and_is_counted(tmp_path):
     table = pd.read_csv(write_table(tmp_path / "t.csv"))
     table.loc[7, "height"] = np.nan
     table.to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(BadInput, match=r"column 'height' has 1 cell \(the first in row 8\)"):
-        run(parse_config(logistic(tmp_path / "t.csv")), directory=tmp_path / "run")
+    report = load_datasets(parse_config(logistic(tmp_path / "t.csv"))).report
+    assert report.unusable["height"] == 1
+    assert report.samples == len(table)
 
 
 def test_sample_level_needs_the_declared_number_of_samples(tmp_path):
