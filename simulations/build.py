@@ -225,10 +225,10 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     if not guarantee.holds:
         return guarantee
     data, found = config.data, assumptions(config)
-    if isinstance(data, TableColumns) and (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove"):
+    comes_or_goes = (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove")
+    if comes_or_goes and isinstance(data, TableColumns) and data.max_samples is not None:
         # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
-        if data.max_samples is not None:
-            found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+        found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
     return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
 
 
