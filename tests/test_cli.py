@@ -240,7 +240,7 @@ def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_pat
     from userdp.problems import Quadratic
 
     def gradients(self, x, block):
-        raise ValueError
+        raise RunFailed
 
     monkeypatch.setattr(Quadratic, "user_gradients", gradients)
     outcome = call("run", config, "--output", tmp_path / "runs", "--json")

@@ -319,7 +319,7 @@ class Case:
 
 
 USER_CASES = [
-    Case("localized_robust_sgd", {"radius": 1.0, "phases": 1, "batch": 100}, QUADRATIC, seed=4),
+    Case("localized_robust_sgd", {"radius": 2.0, "phases": 1, "batch": 100}, QUADRATIC),
     Case("robust_rounds", ROBUST),
     Case("recentred_clipping", {"rounds": 3}),
     Case("localized_clipping", problem=QUADRATIC),
@@ -328,7 +328,7 @@ USER_CASES = [
     Case("winsorized_rotation", {"rounds": 2}),
     Case("dp_fed_sgd", {"rounds": 2}, bounded=False),
     Case("dp_fed_sgd", {"rounds": 2, "sampling": "poisson", "cohort": 160}, group=2.0),
-    Case("dp_fed_sgd", {"rounds": 2, "sampling": "fixed_size", "cohort": 160}),
+    Case("dp_fed_sgd", {"rounds": 2, "sampling": "fixed_size", "cohort": 160}, seed=4),
     Case("projected_sgd", {"rounds": 2, "sparsity": 2}),
     Case("dp_fed_avg", {"rounds": 2}),
     Case("adaptive_clipping", {"rounds": 2}),
@@ -351,7 +351,7 @@ USER_CASES = [
 """Every strategy on a table of numbers and levels."""
 
 SAMPLE_CASES = [
-    replace(case, unit="sample", group=2.0 if case.group > 1 else 1.0)
+    replace(case, unit="sample", group=2.0 if case.group > 1 else 1.0, seed=4)
     for case in USER_CASES
     if "sample" in STRATEGIES[case.strategy].units
 ]
@@ -361,6 +361,7 @@ ONE_HOT = {"kind": "one_hot_squared"}
 SPARSE = {"kind": "sparse_squared"}
 HASHED = {"codes": ["team", "n"], "buckets": 24, "target": "y", "target_range": [-1.0, 1.0]}
 CLASSES = {"kind": "torch", "outputs": 3, "loss": "cross_entropy"}
+TO_CLASSES = {"categorical": NUMBERS["categorical"], "target": "k"}
 SOURCES = [
     *(
         Case("dp_fed_sgd", SGD, problem, data, suffix=suffix)
@@ -377,9 +378,9 @@ SOURCES = [
                 {"codes": "team", "levels": ["red", "green", "blue"], "target": "y", "target_range": [-1.0, 1.0]},
             ),
             (SPARSE, HASHED),
-            (CLASSES, {**NUMBERS, "target_range": None, "target": "k"}),
         )
     ),
+    Case("dp_fed_sgd", SGD, CLASSES, TO_CLASSES),
     Case("output_perturbation", {"rounds": 2}, SPARSE, HASHED),
     Case("output_perturbation", {"rounds": 2}, SPARSE, HASHED, unit="sample"),
     Case("stopped_sgd", {}, SPARSE, HASHED, epsilon=1.0),
@@ -427,7 +428,8 @@ def compare(case: Case, faults, run) -> None:
     """The run on zoe's ordinary rows and on those with each fault."""
     ordinary, moves = run(None), set()
     assert ordinary.code == 0
-    assert ordinary.result["guarantee"]["holds"] == bool(ordinary.log.given) == (case.strategy != "non_private")
+    released = any(given.kind != "score" for given in ordinary.log.given)
+    assert ordinary.result["guarantee"]["holds"] == released == (case.strategy != "non_private")
     for fault in faults:
         other = run(fault)
         ordinary.like(other)
@@ -447,7 +449,8 @@ def test_one_persons_cells_move_no_release_further_than_its_sensitivity(case, tm
 
 @pytest.mark.parametrize("case", SOURCES, ids=str)
 def test_from_every_form_of_table(case, tmp_path):
-    compare(case, case.faults(), lambda fault: go(case, tmp_path, fault))
+    faults = COMMON | {"half", "no level", "unknown answer", "no answer"}
+    compare(case, case.faults(faults), lambda fault: go(case, tmp_path, fault))
 
 
 @pytest.mark.slow
@@ -461,10 +464,11 @@ def test_every_fault_in_every_form_of_file(case, suffix, tmp_path):
 # Ray leaves the pipes and handles of its processes to the garbage collector.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("case", [Case("dp_fed_sgd", SGD), Case("robust_rounds", ROBUST)], ids=str)
+@pytest.mark.parametrize("case", [Case("dp_fed_sgd", SGD, CLASSES, TO_CLASSES), Case("robust_rounds", ROBUST)], ids=str)
 def test_on_ray(case, tmp_path):
+    """Where a node that fails on one person's class is 40 people missing, which the run would bear."""
     case = replace(case, engine={"kind": "ray", "workers": 1})
-    compare(case, ["nothing", "text", "more"], lambda fault: go(case, tmp_path, fault))
+    compare(case, case.faults({"no class", "text", "more"}), lambda fault: go(case, tmp_path, fault))
 
 
 def test_from_a_public_data_set(tmp_path, monkeypatch):
@@ -486,22 +490,29 @@ def test_from_a_public_data_set(tmp_path, monkeypatch):
     compare(case, Case("dp_fed_sgd").faults(COMMON), published)
 
 
-@pytest.mark.parametrize("fault", ["nothing", "text", "level", "more"])
-def test_from_somebody_who_is_held_out_nothing_is_released(fault, tmp_path):
+def test_from_somebody_who_is_held_out_nothing_is_released(tmp_path):
     """What is measured on held-out people, and the reference without privacy, cannot end a run either."""
     held_out = {"test_fraction": 0.5, "users": USERS // 2}
-    case = Case("dp_fed_sgd", SGD, data=NUMBERS | held_out, bounded=False, seed=1, reference=True)
-    ordinary, other = go(case, tmp_path), go(case, tmp_path, fault)
-    ordinary.like(other)
-    assert ordinary.result["metrics"] != other.result["metrics"]
-    assert not check(ordinary.log, other.log, 0.0, fault)
+    case = Case("dp_fed_sgd", SGD, data=NUMBERS | held_out, bounded=False, reference=True)
+    ordinary, measured = go(case, tmp_path), set()
+    for fault in ("nothing", "text", "more"):
+        other = go(case, tmp_path, fault)
+        ordinary.like(other)
+        assert not check(ordinary.log, other.log, 0.0, fault)
+        measured.add(other.result["metrics"]["test_loss"])
+    assert len(measured | {ordinary.result["metrics"]["test_loss"]}) > 1  # zoe is among them
 
 
 SECURE = [case for case in USER_CASES if STRATEGIES[case.strategy].without_secure_noise is None]
+AT_ONCE = {"dp_fed_sgd", "local_dp", "winsorized_rotation", "sample_clipped_sgd"}
+BY_AND_BY = [
+    case if case.strategy in AT_ONCE and "sampling" not in case.options else pytest.param(case, marks=pytest.mark.slow)
+    for case in SECURE
+]
 SILOS = 4
 
 
-@pytest.mark.parametrize("case", SECURE, ids=str)
+@pytest.mark.parametrize("case", BY_AND_BY, ids=str)
 def test_from_the_folders_of_silos(case, tmp_path):
     """As `prepare` makes them from each silo's own table; zoe is in the last one."""
     raw = case.raw(tmp_path / "table.csv")
@@ -527,7 +538,7 @@ def test_from_the_folders_of_silos(case, tmp_path):
         prepared(everybody(person(fault)), SILOS - 1)
         grid = LocalGrid([silo_node(config, problem, folder) for folder in folders])
         with recording() as log:
-            done = run(config, grid=grid, directory=tmp_path / "run", report=False, deployed=True)
+            done = run(config, grid=grid, directory=tmp_path / str(fault), report=False, deployed=True)
         return Ending(0, log, done.result, json.loads((done.directory / "plan.json").read_text()))
 
     compare(case, case.faults({"nothing", "text", "level", "more"}), deployed)
@@ -535,8 +546,9 @@ def test_from_the_folders_of_silos(case, tmp_path):
 
 @pytest.mark.parametrize("fault", ["fewer", None])
 def test_a_number_of_samples_that_is_not_the_declared_one_is_for_the_holder_of_the_data(fault, tmp_path, caplog):
-    ending = go(Case("sample_clipped_sgd", {"rounds": 2}), tmp_path, fault)
-    assert ending.code == 0
+    config = parse_config(Case("sample_clipped_sgd", {"rounds": 2}).raw(tmp_path / "table.csv"))
+    write(tmp_path / "table.csv", everybody(person(fault)))
+    run(config, directory=tmp_path / "run")
     told = [record.getMessage() for record in caplog.records if "data.samples" in record.getMessage()]
     assert len(told) == (fault == "fewer")
     assert all("data.samples = 640 is not the number" in one and "639" not in one for one in told)

