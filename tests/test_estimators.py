@@ -306,6 +306,7 @@ def test_without_alignment_the_sensitivity_is_exceeded():
 
 def test_a_trim_of_exactly_a_third_breaks_the_lemma():
     batch, trim = 9, 3
+    assert smallest_trim(batch) == trim + 1
     rows = np.repeat([-FAR, 0.0], [3, 6])[:, None]  # aligned: six of nine agree
     replaced = rows.copy()
     replaced[-1] = -FAR

@@ -104,6 +104,16 @@ def test_a_step_beyond_the_floating_point_numbers_is_not_taken(name):
     assert method.spent_epsilon > 0
 
 
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+def test_a_model_that_is_not_finite_is_never_released(wrong):
+    method = make(DPFedSGD, Quadratic(2, 1.0, 1.0), 100, 1.0, 1e-3, rounds=1)
+    method._take(np.array([0.5, 0.25]), np.array([0.5, 0.25]))
+    for following, released in (([wrong, 0.0], [0.0, 0.0]), ([0.0, 0.0], [0.0, wrong])):
+        method._take(np.array(following), np.array(released))
+        np.testing.assert_array_equal(method._x, [0.5, 0.25])
+        np.testing.assert_array_equal(method._released, [0.5, 0.25])
+
+
 def test_sums_that_would_overflow_together_count_as_missing_one_by_one():
     """Without a clip on the sum there is no other bound on it: neither an infinity nor a NaN comes of adding them."""
     method = method_of("non_private", max_missing=0.2)

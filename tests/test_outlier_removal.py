@@ -269,3 +269,12 @@ def test_noise_that_drowns_the_gradient_is_a_warning():
     method = make(OutlierRemovalSGD, Quadratic(50, 1.0, 1.0), 2000, rounds=1, radius=100.0)
     assert method.plan.drowned
     assert "exceeds the largest gradient" in method.plan.warnings[0]
+
+
+@pytest.mark.parametrize("near", [31, 33, 35, 37])
+def test_a_weight_grows_with_the_neighbours_as_stated(near):
+    """Of 60 users, who has 30.5 neighbours or fewer weighs nothing, who has 39 weighs one."""
+    rows = np.concatenate([np.zeros(near), 100.0 * np.arange(1, 61 - near)])[:, None]
+    weights = OutlierRemoval(1.0).weights(rows)
+    np.testing.assert_allclose(weights[:near], (near - 30.5) / 8.5)
+    np.testing.assert_array_equal(weights[near:], 0.0)
