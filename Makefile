@@ -7,10 +7,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
+SLOW ?= slow or containers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo install test test-all mutants containers lint format bench clean
+.PHONY: demo install test test-slow test-all mutants containers lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -29,10 +30,14 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not containers"
+	$(BIN)/python -m pytest -q -m "not slow and not containers" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
+
+# What `make test` leaves out; SLOW="slow and not containers" without a container engine.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m "$(SLOW)" $(PYTEST_ARGS)
 
 # make mutants MUTANTS_ARGS="recentred --verbose": some of them, and which test noticed.
 mutants: $(STAMP)
