@@ -64,7 +64,7 @@ def load_datasets(config: RunConfig) -> Datasets:
     """Read or describe the users; the same configuration gives the same users in the same order everywhere.
 
     Raises:
-        BadInput: a file or a cell that cannot be used.
+        BadInput: a file that cannot be used, or a row without a user.
         PopulationTooSmall: fewer training users than data.users declares.
     """
     data = config.data
@@ -116,7 +116,7 @@ def configured_table(data: TableColumns, seed: int) -> Table:
     """The table that a [data] section names, with all users, and their labels.
 
     Raises:
-        BadInput: a file or a cell that cannot be used.
+        BadInput: a file that cannot be used, or a row without a user.
     """
     path = public_file(data.name, data.cache) if isinstance(data, PublicData) else data.path  # type: ignore[attr-defined]
     declarations = dict(data.declarations)
