@@ -144,7 +144,7 @@ def checked_range(name: str, bounds: Sequence[float]) -> Range:
         BadInput: not two finite numbers with low < high.
     """
     values = tuple(float(value) for value in bounds)
-    if len(values) != 2 or not np.isfinite(values).all() or not values[0] < values[1]:
+    if len(values) != 2 or not values[0] < values[1] or not np.isfinite(values[1] - values[0]):
         raise BadInput(f"{name} must be [low, high] with low < high, got {list(bounds)}")
     return values[0], values[1]
 
