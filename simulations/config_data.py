@@ -144,7 +144,9 @@ class TableColumns(Section):
     target_range: list[float] | None = Field(
         None, description="[low, high] of the target, which is clipped into it and scaled to [-1, 1]."
     )
-    positive: Any = Field(None, description="The target cell that means 1; all others mean 0, and a missing one sets its sample aside.")
+    positive: Any = Field(
+        None, description="The target cell that means 1; all others mean 0, and a missing one sets its sample aside."
+    )
     codes: str | list[str] | None = Field(
         None,
         description="Instead of features: one categorical column, for one-hot problems; or a list of them, whose cells "

@@ -401,7 +401,7 @@ class Ending:
         """Two neighbours end alike, whatever their data, and nobody is missing."""
         assert self.code == other.code
         if self.code == 0:
-            assert (self.result["missing_users"], other.result["missing_users"]) == (0, 0)
+            assert (self.result["missing_users_private"], other.result["missing_users_private"]) == (0, 0)
             assert self.result["guarantee"] == other.result["guarantee"]
             assert self.plan == other.plan
 
