@@ -84,6 +84,8 @@ def test_neighbours_attain_more_than_half_of_what_is_stated(batch, share):
     estimator = OutlierRemoval(1.0)
     moved = np.linalg.norm(estimator(rows) - estimator(other))
     assert share * estimator.l2_sensitivity(batch) <= moved <= estimator.l2_sensitivity(batch)
+    risen = (estimator.weights(other) - estimator.weights(rows))[rows[:, 0] == 3]
+    np.testing.assert_allclose(risen, 1 / (batch / 6 - 1.5))  # as far as a weight can move, by step 2 of the proof
 
 
 def test_the_stated_sensitivity_by_hand():
