@@ -57,16 +57,16 @@ def stored(folder, name="result.json"):
 
 
 def failing_after(calls, error):
-    """A `user_gradients` that raises from its ``calls``-th call on."""
-    original, count = Quadratic.user_gradients, SimpleNamespace(calls=0)
+    """A `Node.compute` that raises from its ``calls``-th call on."""
+    original, count = Node.compute, SimpleNamespace(calls=0)
 
-    def gradients(self, x, block):
+    def compute(self, x, users, computation):
         count.calls += 1
         if count.calls > calls:
             raise error
-        return original(self, x, block)
+        return original(self, x, users, computation)
 
-    return gradients
+    return compute
 
 
 # The directory and result.json --------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def test_a_plan_reads_no_data(tmp_path, monkeypatch, source):
 
 
 def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
-    monkeypatch.setattr(Quadratic, "user_gradients", failing_after(2 * 8, RunFailed("secret data")))
+    monkeypatch.setattr(Node, "compute", failing_after(2 * 8, ValueError("secret data")))
     with pytest.raises(RunFailed, match="did not answer"):
         go(tmp_path, strategy__rounds=5)
     kept = {path.name for path in (tmp_path / "run").iterdir()}
@@ -453,7 +453,7 @@ def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
 
 
 def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Quadratic, "user_gradients", failing_after(0, RunFailed("secret data")))
+    monkeypatch.setattr(Node, "compute", failing_after(0, ValueError("secret data")))
     with pytest.raises(RunFailed):
         go(tmp_path)
     result = stored(tmp_path)
