@@ -263,12 +263,18 @@ def test_a_huge_cell_is_clipped_into_its_declared_range(tmp_path):
     assert loaded.report.clipped["height"] == read(tmp_path).report.clipped["height"] + (people().height[4] <= 2)
 
 
-def test_a_row_without_a_user_and_a_positive_that_nobody_has_are_refused(tmp_path):
+def test_a_row_without_a_user_is_refused(tmp_path):
     for suffix in ("csv", "parquet"):
         with pytest.raises(BadInput, match=r"user column 'who' has 1 cell \(the first in row 5\) without a user"):
             read(tmp_path, put("who", None)(people()), suffix)
-        with pytest.raises(BadInput, match="positive = 'Yes' is in no cell"):
-            read(tmp_path, people(), suffix, **BINARY | {"positive": "Yes"})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_positive_that_nobody_has_is_a_warning_for_one_cell_can_decide_it(tmp_path, suffix, caplog):
+    loaded = read(tmp_path, people(), suffix, **BINARY | {"positive": "Yes"})
+    assert "positive = 'Yes' is in no cell of the target" in caplog.text
+    targets = whole(loaded).targets
+    assert not np.any(targets[np.isfinite(targets)])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Any CSV or Parquet file with a user column, as a federation."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from userdp.data.federation import ColumnarFederation
 from userdp.data.hashed_codes import hashed_rows
 from userdp.data.populations import require_number
 from userdp.errors import BadInput
+
+log = logging.getLogger("userdp")
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ def read_table(
     *Formal guarantee*: replacing one user's rows by any others, with any cells, changes no bit of anybody else's
     samples, whatever the columns' types become by it, and never makes the load fail. Two things are public by
     assumption: who exists and holds at least ``min_samples``, and of which type the columns of a Parquet file are, as
-    far as that is refused at all (lists, or dates where numbers are declared). One refusal is for the holder of the
-    data alone: that ``positive`` is in no cell of the whole table, most likely misspelt.
+    far as that is refused at all (lists, or dates where numbers are declared). That ``positive`` is in no cell, most
+    likely misspelt, is a warning in the log of the holder of the data: one person's cell can decide it.
 
     Args:
         path: the file, one row a sample.
@@ -133,8 +136,8 @@ def read_table(
         seed: of the order of users and of the choice of samples (stream "split").
 
     Raises:
-        BadInput: a file, column or declaration that cannot be used, a row without a user, or ``positive`` in no cell
-            (see above); no cell's content is shown.
+        BadInput: a file, column or declaration that cannot be used, or a row without a user; no cell's content is
+            shown.
         PopulationTooSmall: fewer eligible users than ``users``.
     """
     columns = Columns(
@@ -260,6 +263,6 @@ def _binary_targets(texts: Texts, column: str, positive: object) -> NDArray[np.f
     """Of all rows: 1 for ``positive``, NaN for a missing cell, 0 for others."""
     wanted = cell_text(positive)
     if wanted not in texts.distinct:
-        raise BadInput(f"positive = {positive!r} is in no cell of the target {column!r}; check its spelling")
+        log.warning("positive = %r is in no cell of the target %r: check its spelling", positive, column)
     meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
     return meanings[texts.positions]
