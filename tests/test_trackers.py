@@ -20,7 +20,7 @@ from simulations.released_fields import SHARED, kept
 from simulations.run import run
 from simulations.trackers import ARTIFACTS, TRACKERS, tracking
 from userdp.errors import BadInput, RunFailed
-from userdp.problems import Quadratic
+from userdp.node import Node
 
 # What MLflow's store does with SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
@@ -323,14 +323,14 @@ def test_a_run_that_cannot_write_its_end_still_closes_its_events(tensorboard, tm
 
 def _stopped(folder, monkeypatch, *trackers):
     """A run that fails in its second round."""
-    original = Quadratic.user_gradients
+    original = Node.compute
 
-    def gradients(self, x, block):
+    def compute(self, x, users, computation):
         if np.abs(x).max() > 0:
             raise ZeroDivisionError("a user's value")
-        return original(self, x, block)
+        return original(self, x, users, computation)
 
-    monkeypatch.setattr(Quadratic, "user_gradients", gradients)
+    monkeypatch.setattr(Node, "compute", compute)
     return go(folder, *trackers)
 
 

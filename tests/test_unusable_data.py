@@ -119,7 +119,7 @@ class Lookup(nn.Module):
 
 
 @pytest.mark.parametrize("reduce", ["rows", "sum"])
-def test_a_module_that_fails_on_one_users_data_fails_for_that_user_alone(reduce):
+def test_a_module_that_fails_on_one_users_data_fails_for_that_user_alone(reduce, caplog):
     problem = TorchProblem(Lookup, "cross_entropy", 1)
     features = np.array([0, 1, 2, 3, 0, 1], np.float32).reshape(6, 1, 1)
     targets, users = np.array([0, 1, 0, 1, 1, 0], np.float32), np.arange(6)
@@ -131,6 +131,7 @@ def test_a_module_that_fails_on_one_users_data_fails_for_that_user_alone(reduce)
         for values in (features, wrong)
     )
     assert (whole.non_finite, answer.non_finite) == (0, 1)
+    assert caplog.text.count("the loss fails on users' data (IndexError)") == 1
     if reduce == "rows":
         np.testing.assert_array_equal(answer.values[4], 0)
         np.testing.assert_allclose(np.delete(answer.values, 4, 0), np.delete(whole.values, 4, 0), rtol=1e-5, atol=1e-7)

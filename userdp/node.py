@@ -76,6 +76,7 @@ class Node:
         self._federation = federation
         self._local: ColumnarFederation | None = None
         self.clipped_samples = 0
+        self._warned = False
         if len(self.users) and int(federation.sizes[self._rows].sum()) * federation.sample_bytes <= MEMORY_BYTES:
             bounded, self.clipped_samples = problem.bound(federation.block(self._rows))
             self._local = ColumnarFederation(bounded)
@@ -140,11 +141,17 @@ class Node:
             raise  # about the question, which is the same whatever anybody's data
         except Exception as error:
             if block.users == 1:
-                log.debug("the loss fails on a user's data (%s)", type(error).__name__)
+                self._warn(error)
                 return computation.nothing(1, self.problem), 1
         users = ((block.part(user, user + 1), where.start + user) for user in range(block.users))
         own = [self._answered(computation, x, user, slice(place, place + 1)) for user, place in users]
         return stacked([rows for rows, _ in own]), sum(bad for _, bad in own)
+
+    def _warn(self, error: Exception) -> None:
+        """Tell whoever runs this node, once, that the loss fails here; for all users it does if it has a fault."""
+        if not self._warned:
+            log.warning("the loss fails on users' data (%s): each such user counts as zero", type(error).__name__)
+        self._warned = True
 
     def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
         """A block's rows; where samples are drawn by coins, only those drawn are looked at."""
