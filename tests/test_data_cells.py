@@ -15,15 +15,14 @@ from userdp.data.cells import cell_number, cell_text, numbers_of, texts_of
 
 SAME = {
     "": [None, float("nan"), np.float32("nan"), pd.NaT, pd.NA, Decimal("NaN"), ""],
-    "1": [1, 1.0, np.float32(1), np.int8(1), Decimal("1.00"), "1", "1.0", "1.000"],
-    "0": [0, 0.0, -0.0, "-0.0", Decimal("-0.00"), "0.0"],
+    "1": [1, 1.0, np.float32(1), np.int8(1), Decimal("1.00"), "1", "1.0", "1.000", True, np.True_, "True"],
+    "0": [0, 0.0, -0.0, "-0.0", Decimal("-0.00"), "0.0", False, np.False_, "False"],
     "2.5": [2.5, np.float32(2.5), Decimal("2.50"), "2.5", "2.50"],
     "-12.5": [-12.5, "-12.50"],
     "9007199254740993": [2**53 + 1, np.int64(2**53 + 1), Decimal(2**53 + 1), "9007199254740993"],
     "1152921504606846976": [2**60, float(2**60), str(float(2**60))],
     "10000000000000000": [10**16, 1e16, "1e+16", Decimal("1E+16")],
     "0.00001": [1e-5, "1e-05", "0.00001", Decimal("1E-5")],
-    "True": [True, np.True_, "True"],
     "2024-01-31": [
         date(2024, 1, 31),
         datetime(2024, 1, 31),
@@ -185,3 +184,8 @@ def test_dictionaries_and_extensions_are_read_as_what_they_hold():
     numbers = pa.chunked_array([pa.array([5, None, 5]).dictionary_encode()])
     np.testing.assert_array_equal(numbers_of(numbers, "c"), [5, np.nan, 5])
     assert len(texts_of(pa.chunked_array([pa.array([b"x" * 16, b"y" * 16], pa.uuid())]), "c").distinct) == 2
+
+
+def test_a_number_that_is_not_finite_is_none():
+    column = pa.chunked_array([pa.array([1.0, np.inf, -np.inf, np.nan, None])])
+    np.testing.assert_array_equal(numbers_of(column, "c"), [1.0, np.nan, np.nan, np.nan, np.nan])

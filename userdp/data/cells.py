@@ -34,9 +34,9 @@ def cell_text(cell: object) -> str:
     """The text that a cell is compared by, hashed by, and told from others by; '' where it is missing.
 
     Numbers have neither an exponent nor zeros at the end of a fraction, and all their digits: 1.0, Decimal("1.00") and
-    "1.0" are "1". A date and its midnight are one text, fractions of a second lose zeros at the end, and a timestamp
-    from a column with a time zone is in UTC. Other text stays as it is, so "007" is not "7". Declared levels go through
-    the same function.
+    "1.0" are "1". True and False are "1" and "0", for one number among them makes a column of them one of numbers. A
+    date and its midnight are one text, fractions of a second lose zeros at the end, and a timestamp from a column with
+    a time zone is in UTC. Other text stays as it is, so "007" is not "7". Declared levels go through the same function.
     """
     if cell is None or cell is pd.NaT or cell is pd.NA:
         return ""
@@ -58,6 +58,8 @@ def _float_text(value: float) -> str:
 
 
 def _string_text(cell: str) -> str:
+    if cell in _BOOLEANS:
+        return _float_text(_BOOLEANS[cell])
     if _DECIMAL.fullmatch(cell):
         short = cell.rstrip("0").rstrip(".")
         return "0" if short == "-0" else short
