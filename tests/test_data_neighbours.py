@@ -39,12 +39,19 @@ def column_of(cells):
     return series if all(made == cell for made, cell in numbers) else pd.Series(cells, dtype=object)
 
 
+def as_text(cells):
+    return pa.array([None if cell_text(cell) == "" else str(cell) for cell in cells], type=pa.string())
+
+
 def array_of(cells, how):
     """As PyArrow or pandas would write them, of a type that suits all cells; as text where there is none."""
     try:
         made = pa.array(cells) if how["by"] == "arrow" else pa.Array.from_pandas(column_of(cells))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        made = pa.array([None if cell_text(cell) == "" else str(cell) for cell in cells], type=pa.string())
+        made = as_text(cells)
+    # A date that comes first makes PyArrow write numbers as dates, and cut times: then the file holds other values.
+    if pa.types.is_temporal(made.type) and list(map(cell_text, made.to_pylist())) != list(map(cell_text, cells)):
+        made = as_text(cells)
     if how["narrow"] and pa.types.is_float64(made.type):
         with np.errstate(over="ignore"):
             narrow = made.to_numpy(zero_copy_only=False).astype(np.float32)
