@@ -50,7 +50,7 @@ def array_of(cells, how):
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         made = as_text(cells)
     # A date that comes first makes PyArrow write numbers as dates, and cut times: then the file holds other values.
-    if pa.types.is_temporal(made.type) and list(map(cell_text, made.to_pylist())) != list(map(cell_text, cells)):
+    if pa.types.is_temporal(made.type) and len({type(cell) for cell in cells if cell is not None}) > 1:
         made = as_text(cells)
     if how["narrow"] and pa.types.is_float64(made.type):
         with np.errstate(over="ignore"):
