@@ -21,7 +21,7 @@ _HEADER_BYTES = 1 << 12
 """Most that is looked at to find an array's header, which takes 128 bytes for any that is asked for."""
 _WORD_BYTES = 8
 """Of the widest numbers read: longer ones differ between machines."""
-_KINDS = {"f": "floats", "i": "whole numbers", "u": "bytes", "fiub": "plain numbers"}
+_KINDS = {"f": "floats", "i": "whole numbers", "u": "bytes", "fiu": "numbers", "fiub": "numbers or booleans"}
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
 

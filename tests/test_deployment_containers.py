@@ -208,7 +208,9 @@ def test_a_silo_that_sends_nan_a_wrong_shape_or_more_users_is_missing_and_the_gu
     (federation.lies / "kind").unlink()
     assert code == 0, said
     assert "the norm of its sum exceeds what its clipped users can add up to" in said
-    assert said.count("it returned values of shape") == 2
+    assert said.count("a reply does not follow the protocol") == 2
+    assert "values must be numbers of shape (1, " in said
+    assert "users must be whole numbers of shape (" in said
     assert result["missing_users_private"] == 3 * SILO
     assert guarantee["holds"]
     assert guarantee["epsilon"] == pytest.approx(planned(settings), rel=1e-6)

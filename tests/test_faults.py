@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,19 @@ def test_a_faulty_node_counts_as_missing_and_the_run_goes_on(strategy, fault, ca
     assert result.missing_users == PER_NODE * method.plan.rounds
     assert "node 4 counts as missing" in caplog.text
     assert np.isfinite(final(result)).all()
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("too few columns", r"values must be numbers of shape \(1, 2\)"),
+        ("users twice", r"users must be whole numbers of shape \(10\)"),
+    ],
+)
+def test_the_log_says_what_a_reply_should_have_held(fault, told, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(FAULTS[fault]) as grid:
+        method_of().start(grid)
+    assert re.search(told, caplog.text)
 
 
 @pytest.mark.parametrize("fault", SUM_FAULTS, ids=str)
