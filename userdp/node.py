@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.computations import Computation
+from userdp.computations import SAMPLE_SUMS, Computation
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
 from userdp.errors import BadInput, UserdpError
@@ -142,10 +142,29 @@ class Node:
         except Exception as error:
             if block.users == 1:
                 self._warn(error)
-                return computation.nothing(1, self.problem), 1
+                return self._without_failing(computation, x, block, where)
         users = ((block.part(user, user + 1), where.start + user) for user in range(block.users))
         own = [self._answered(computation, x, user, slice(place, place + 1)) for user, place in users]
         return stacked([rows for rows, _ in own]), sum(bad for _, bad in own)
+
+    def _without_failing(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[Rows, int]:
+        """A user's row where the loss fails: zero; of a sum over samples, that of the samples for which it does not.
+
+        Where one sample is protected, the others of its user must not vanish with it.
+        """
+        if computation.name not in SAMPLE_SUMS:
+            return computation.nothing(1, self.problem), 1
+        good = np.ones(block.samples, dtype=bool) if block.usable is None else block.usable.copy()
+        part = computation.part(where)
+        for sample in np.flatnonzero(good):
+            try:
+                self._computed(part, x, replace(block, usable=np.arange(block.samples) == sample), where)
+            except Exception:
+                good[sample] = False
+        try:
+            return self._computed(part, x, replace(block, usable=good), where)
+        except Exception:  # of samples none of which fails alone
+            return computation.nothing(1, self.problem), 1
 
     def _warn(self, error: Exception) -> None:
         """Tell whoever runs this node, once, that the loss fails here; for all users it does if it has a fault."""
