@@ -1,18 +1,24 @@
 """Clipped rounds whose clip follows a quantile of the users' norms, learned privately on the way."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.base import UserLevelStrategy
+from strategies.clipped_rounds import ClippedOptions, drowned_clip, sampler_of
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
-from strategies.replies import Gathered
+from strategies.plan import Plan, sampler_numbers
+from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
+from strategies.server_optimiser import ServerOptimiser
 from userdp.computations import Computation
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
+from userdp.sampling import Sampler
 
 _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
@@ -41,7 +47,45 @@ class AdaptiveClippingOptions(ClippedOptions):
     )
 
 
-class AdaptiveClipping(ClippedRounds):
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveScheme(Scheme):
+    """A `Scheme` whose clip moves: mechanisms for any clip.
+
+    Attributes:
+        sampler: who takes part in each round.
+        noise_multiplier: z, of a round.
+        sum_multiplier: z_u, of its sum alone.
+        count_mechanism: of the share of unclipped users.
+        count_noise: deviation of the noise on their number.
+        low: smallest clip.
+        high: largest clip.
+        rate: step size of the server.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float
+    sum_multiplier: float
+    count_mechanism: GaussianMechanism
+    count_noise: float
+    low: float
+    high: float
+    rate: float
+
+    def mechanism(self, clip: float) -> GaussianMechanism:
+        """Of the mean of one cohort's vectors of norm at most ``clip``."""
+        sensitivity = self.sampler.sensitivity_factor * clip / self.sampler.expected_batch
+        return GaussianMechanism(sensitivity, self.sum_multiplier)
+
+
+@dataclass
+class MovingClip:
+    """What the server remembers: the clip in force, and what its optimiser does."""
+
+    clip: float
+    optimiser: ServerOptimiser
+
+
+class AdaptiveClipping(UserLevelStrategy):
     """Clipped mean of user vectors with noise; the clip moves geometrically towards a quantile of their norms.
 
     Round t clips to ``C_t`` and releases, with ``b_i = 1`` for users whose norm is at most ``C_t`` (UNCLIPPED),
@@ -65,72 +109,107 @@ class AdaptiveClipping(ClippedRounds):
     paper: ClassVar[str] = "Andrew, Thakkar, McMahan, Ramaswamy 2021"
     Options: ClassVar[type[StrategyOptions]] = AdaptiveClippingOptions
     options: AdaptiveClippingOptions
+    scheme: AdaptiveScheme
+    memory: MovingClip
 
     # The plan ------------------------------------------------------------------------------------------------------
 
-    def _make_plan(self) -> Plan:
-        options = self.options
-        self._low, self._high = (
-            options.clip_low or options.clip_norm / 1e3,
-            options.clip_high or options.clip_norm * 1e3,
+    def _make_scheme(self) -> AdaptiveScheme:
+        options, sampler = self.options, sampler_of(self)
+        low, high = self._bounds()
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        count_noise, count_multiplier = self._count_noise(sampler, multiplier)
+        rate = options.rate(self._local_rate if options.local_steps is None else 1.0)
+        return AdaptiveScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            new_memory=lambda: MovingClip(options.clip_norm, ServerOptimiser(options, rate, self.problem.dimension)),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            sum_multiplier=float((multiplier**-2 - count_multiplier**-2) ** -0.5),
+            count_mechanism=GaussianMechanism(
+                sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
+            ),
+            count_noise=count_noise,
+            low=low,
+            high=high,
+            rate=rate,
         )
-        if not self._low <= options.clip_norm <= self._high:
-            raise BadInput(
-                f"strategy.clip_norm = {options.clip_norm:g} lies outside strategy.clip_low = {self._low:g} to "
-                f"strategy.clip_high = {self._high:g}: mend one of them"
-            )
-        return super()._make_plan()
 
-    def _sum_multiplier(self) -> float:
-        factor, cohort = self._sampler.sensitivity_factor, self._sampler.expected_batch
+    def _bounds(self) -> tuple[float, float]:
+        """Smallest and largest clip."""
+        options = self.options
+        low, high = options.clip_low or options.clip_norm / 1e3, options.clip_high or options.clip_norm * 1e3
+        if not low <= options.clip_norm <= high:
+            raise BadInput(
+                f"strategy.clip_norm = {options.clip_norm:g} lies outside strategy.clip_low = {low:g} to "
+                f"strategy.clip_high = {high:g}: change one of them"
+            )
+        return low, high
+
+    def _count_noise(self, sampler: Sampler, multiplier: float) -> tuple[float, float]:
+        """Deviation of the noise on the number of unclipped users, and that over its sensitivity."""
+        factor = sampler.sensitivity_factor
         # Where a twentieth of the cohort is too little, twice the least: the sum then gets 1.15 times its noise.
-        self._count_noise = self.options.count_noise or max(cohort / _COUNT_SHARE, factor * self._multiplier)
-        self._count_multiplier = 2 * self._count_noise / factor
-        if self._count_multiplier <= self._multiplier:
+        noise = self.options.count_noise or max(sampler.expected_batch / _COUNT_SHARE, factor * multiplier)
+        if 2 * noise / factor <= multiplier:
             raise BadInput(
-                f"strategy.count_noise = {self._count_noise:g} alone spends the budget: it must exceed "
-                f"{factor * self._multiplier / 2:.4g}; leave it out, or raise it"
+                f"strategy.count_noise = {noise:g} alone spends the budget: it must exceed "
+                f"{factor * multiplier / 2:.4g}; leave it out, or raise it"
             )
-        return float((self._multiplier**-2 - self._count_multiplier**-2) ** -0.5)
-
-    def _more_numbers(self) -> dict[str, float | int | str]:
-        return {
-            "clip_low": self._low,
-            "clip_high": self._high,
-            "quantile": self.options.quantile,
-            "count_noise": self._count_noise,
-            "sum_multiplier": self._sum_multiplier(),
-        }
-
-    # A round -------------------------------------------------------------------------------------------------------
-
-    def _computation(self) -> Computation:
-        if self.options.local_steps is None:
-            return Computation("user_gradient", reduce="sum", clip_norm=self._clip, statistic="unclipped")
-        parameters = {"steps": float(self.options.local_steps), "step_size": self._local_rate}
-        return Computation("local_update", "sum", self._clip, parameters=parameters, statistic="unclipped")
+        return noise, 2 * noise / factor
 
     @property
     def _local_rate(self) -> float:
         return self.options.local_rate or self._default_step
 
-    def _default_rate(self) -> float:
-        return self._local_rate if self.options.local_steps is None else 1.0
+    def _make_plan(self) -> Plan:
+        options, scheme = self.options, self.scheme
+        cohort, mechanism = options.cohort or self.public.users, scheme.mechanism(options.clip_norm)
+        noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        return self._planned(
+            rounds=options.rounds,
+            cohort=cohort,
+            users_needed=cohort,
+            noise=noise,
+            signal=options.clip_norm,
+            numbers={
+                "clip_norm": options.clip_norm,
+                "cohort": cohort,
+                "sampling": options.sampling,
+                "learning_rate": scheme.rate,
+                "noise_multiplier": scheme.noise_multiplier,
+                "noise_deviation": mechanism.standard_deviation,
+                "l2_sensitivity": mechanism.l2_sensitivity,
+                **sampler_numbers(scheme.sampler, scheme.guarantee),
+                "clip_low": scheme.low,
+                "clip_high": scheme.high,
+                "quantile": options.quantile,
+                "count_noise": scheme.count_noise,
+                "sum_multiplier": scheme.sum_multiplier,
+            },
+            warnings=drowned_clip(noise, options.clip_norm),
+        )
 
-    def _gradient(self, released: Vector) -> Vector:
-        return released if self.options.local_steps is None else -released
+    # A round -------------------------------------------------------------------------------------------------------
 
-    def _count_mechanism(self) -> GaussianMechanism:
-        """Of the share of unclipped users."""
-        sensitivity = self._sampler.sensitivity_factor / 2 / self._sampler.expected_batch
-        return GaussianMechanism(sensitivity, self._count_multiplier)
+    def _ask(self, index: int) -> Request:
+        clip, steps = self.memory.clip, self.options.local_steps
+        if steps is None:
+            computation = Computation("user_gradient", reduce="sum", clip_norm=clip, statistic="unclipped")
+        else:
+            parameters = {"steps": float(steps), "step_size": self._local_rate}
+            computation = Computation("local_update", "sum", clip, parameters=parameters, statistic="unclipped")
+        return Request(self.scheme.sampler.cohort(index), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        following, released = super()._step(index, x, Gathered(gathered.values[:-1], gathered.missing, 0))
-        centred = gathered.values[-1:] / self._sampler.expected_batch
-        share = 0.5 + float(self._count_mechanism().release(centred, self._noise(index, 1))[0])
-        self.facts |= {"clip_norm": self._clip, "unclipped_share": share}
-        moved = math.log(self._clip) - self.options.clip_rate * (share - self.options.quantile)
-        self._clip = math.exp(min(max(moved, math.log(self._low)), math.log(self._high)))
-        self._mechanism = self._mechanism_for(self._clip)
-        return following, released
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, memory, clip = self.scheme, self.memory, self.memory.clip
+        mechanism, means = scheme.mechanism(clip), gathered.values / scheme.sampler.expected_batch
+        released = mechanism.release(means[:-1], self._noise(index))
+        share = 0.5 + float(scheme.count_mechanism.release(means[-1:], self._noise(index, 1))[0])
+        facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
+        gradient = released if self.options.local_steps is None else -released
+        following = self.problem.domain.project(memory.optimiser.step(x, gradient))
+        moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
+        memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))
+        return Step(following, following, facts)

@@ -10,29 +10,26 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
 from strategies.options import StrategyOptions, parse_options
 from strategies.plan import Plan, PublicFacts
-from strategies.protocol import model_record, model_vector, read_answer, train_content
 from strategies.replies import Gathered, Request, gather
 from strategies.results import Evaluate, PrivateResult, RoundRecord
-from strategies.roster import Roster
-from strategies.secure_noise import NOISE_SOURCES, check_noise, relying_on_secure_noise, separately
+from strategies.scheme import Scheme, Step
+from strategies.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, check_noise, separately
+from strategies.wire import Wire
 from userdp.accounting import AnyLedger, Guarantee, Privacy
-from userdp.computations import Computation
 from userdp.errors import BadInput
-from userdp.node import Answer
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.problems.base import Problem, Vector
 from userdp.randomness import stream
-from userdp.sampling import Sampler
 
 log = logging.getLogger("userdp")
 
@@ -40,14 +37,22 @@ log = logging.getLogger("userdp")
 class UserLevelStrategy(Strategy):
     """Base of the strategies.
 
+    A strategy defines four methods: `_make_scheme` and `_make_plan`, before any data is seen, and `_ask` and `_step`
+    for each round. Everything else here is final.
+
     Args:
         problem: the loss to minimise.
         public: public facts about the users.
         privacy: the budget.
         seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
+        wire: how models and answers travel; to nodes that run `client_app` if not given.
         options: the fields of the strategy's `Options`.
 
     Attributes:
+        scheme: what is done to users' data.
+        plan: what people see of it.
+        memory: what the server remembers between rounds, made by the scheme.
+        result: what there is so far.
         require_identities: refuse nodes that cannot say who their users are, so that one person in two silos is found;
             a deployment sets it before `start`.
 
@@ -69,11 +74,22 @@ class UserLevelStrategy(Strategy):
     """Whether ``privacy.delta = 0`` can be asked for."""
     server_trusted: ClassVar[bool] = True
     """Whether nodes tell the server exact counts of what their users' data are like."""
+    adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
+    """Who may see what, and who is trusted."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     require_identities: bool = False
+    scheme: Scheme
+    memory: Any
 
     def __init__(
-        self, problem: Problem, public: PublicFacts, privacy: Privacy, *, seed: int = 0, **options: Any
+        self,
+        problem: Problem,
+        public: PublicFacts,
+        privacy: Privacy,
+        *,
+        seed: int = 0,
+        wire: Wire | None = None,
+        **options: Any,
     ) -> None:
         privacy.check_population(public.users)
         if privacy.unit not in self.units:
@@ -88,73 +104,80 @@ class UserLevelStrategy(Strategy):
             )
         check_noise(privacy, self.name, self.without_secure_noise)
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
+        self.wire = wire or Wire()
         self.options = parse_options(self.Options, options)
-        self.result = PrivateResult()
-        self.facts: dict[str, float] = {}
+        self.scheme = self._make_scheme()
+        self.memory = self.scheme.new_memory()
         self.plan: Plan = self._make_plan()
-        self._slack = 0.0
-        if privacy.noise == "secure":
-            self._slack = self._rounding_slack()
-            self.plan = relying_on_secure_noise(self.plan, privacy.unit)
-        self._ledger: AnyLedger | None = self._make_ledger()
+        self._slack = self._rounding_slack() if privacy.noise == "secure" else 0.0
+        self._ledger: AnyLedger | None = self.scheme.ledger(privacy) if self.plan.guarantee.holds else None
+        self.result = PrivateResult()
         self._x: Vector = problem.initial()
         self._released: Vector = self._x
         self._request: Request | None = None
-        self._roster = Roster(public.users)
+        self._facts: dict[str, float] = {}
+        self._roster = self.wire.roster(public.users, self.options.max_missing)
 
     # What a strategy defines ---------------------------------------------------------------------------------------
 
     @abstractmethod
+    def _make_scheme(self) -> Scheme:
+        """Who takes part, what is done to their data and what it costs, from public facts alone."""
+
+    @abstractmethod
     def _make_plan(self) -> Plan:
-        """All numbers of the run, from public facts alone."""
+        """The scheme in numbers, for people; made by `_planned`."""
 
     @abstractmethod
     def _ask(self, index: int) -> Request | None:
         """The request of round ``index`` (from 0); None skips the round."""
 
     @abstractmethod
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
-        """From a round's replies to (next iterate, newly released model or None if nothing is released)."""
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        """The private step: what becomes of a round's replies."""
 
-    _sampler: Sampler
-    _multiplier: float
+    # What a strategy is built with ---------------------------------------------------------------------------------
 
-    def _make_ledger(self) -> AnyLedger | None:
-        """The ledger that the rounds are charged to, by default the sampler's; None when nothing is promised."""
-        return self._sampler.ledger(self._multiplier, self.privacy) if self.plan.guarantee.holds else None
+    def _promise(self, epsilon: float, accountant: str, assumptions: Iterable[str]) -> Guarantee:
+        """That of a scheme under replace-one, for the unit asked for."""
+        return Guarantee(
+            unit=self.privacy.unit,
+            relation="replace_one",
+            epsilon=epsilon,
+            delta=self.privacy.delta,
+            accountant=accountant,
+            adversary=self.adversary,
+            assumptions=tuple(assumptions),
+            holds=True,
+        )
+
+    def _planned(self, *, rounds: int, cohort: int, users_needed: int, **more: Any) -> Plan:
+        """A plan with the strategy's name, n and the guarantee filled in; ``more`` are further fields of `Plan`."""
+        relied_on = SECURE_ASSUMPTIONS[self.privacy.unit] if self.privacy.noise == "secure" else ()
+        return Plan(
+            strategy=self.name,
+            rounds=rounds,
+            cohort=cohort,
+            users=self.public.users,
+            users_needed=users_needed,
+            guarantee=self.scheme.guarantee.assuming(*relied_on),
+            **more,
+        )
+
+    def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
+        """Where the noise of round ``index`` comes from; ``purpose`` separates several seeded draws of one round."""
+        if self.privacy.noise == "secure":
+            return SecureNoise(self._slack)
+        return SeededNoise(stream(self.seed, "noise", index, purpose))
 
     @property
     def _default_step(self) -> float:
         """1 / smoothness; half where the loss certifies none, or is linear."""
         return 1 / (self.problem.certificate.smoothness or 2.0)
 
-    def _done(self, index: int) -> bool:
-        """Whether to stop before round ``index``."""
-        return False
-
-    # How models and answers travel; `strategies.drop_in` has another way --------------------------------------------
-
-    def _initial_arrays(self, given: ArrayRecord | None) -> ArrayRecord:
-        """The model that a run starts at."""
-        return self._arrays_of(self.problem.initial()) if given is None else given
-
-    def _arrays_of(self, x: Vector) -> ArrayRecord:
-        """A model as it travels."""
-        return model_record(x)
-
-    def _vector_of(self, arrays: ArrayRecord) -> Vector:
-        """The model in a record."""
-        return model_vector(arrays)
-
-    def _content(
-        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
-    ) -> RecordDict:
-        """What a node is sent."""
-        return train_content(arrays, users, computation)
-
-    def _read(self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int) -> Answer:
-        """The answer in a reply; see `strategies.replies.Read`."""
-        return read_answer(reply, users, computation, dimension)
+    def _rounding_slack(self) -> float:
+        """How much sensitivities grow by rounding."""
+        return rounding_slack(self.scheme.summands or self.public.users, self.scheme.spread)
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
@@ -162,7 +185,7 @@ class UserLevelStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One message a node: the model, which of its users answer, and what they compute."""
-        self._x = self._vector_of(arrays)
+        self._x = self.wire.vector(arrays)
         self._request = self._ask(server_round - 1)
         if self._request is None:
             return []
@@ -171,7 +194,7 @@ class UserLevelStrategy(Strategy):
         request = self._request
         return [
             Message(
-                self._content(arrays, config, users, request.computation),
+                self.wire.content(arrays, config, users, request.computation),
                 node,
                 MessageType.TRAIN,
                 group_id=str(server_round),
@@ -189,28 +212,28 @@ class UserLevelStrategy(Strategy):
         """
         if self._request is None:
             return None, None
-        gathered = gather(
-            self._request, self._roster, replies, self.problem.dimension, self.options.max_missing, self._read
-        )
-        self.facts = {}
+        read = partial(self.wire.read, sent=self._x)
+        missing = self.options.max_missing
+        gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
         if self._ledger is not None:
             self._ledger.charge(self._request.users)
         with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
-            following, released = self._step(server_round - 1, self._x, gathered)
-        self._take(following, released)
+            step = self._step(server_round - 1, self._x, gathered)
+        self._facts = dict(step.facts)
+        self._take(step)
         metrics = {"missing_users_private": gathered.missing, "non_finite_users_private": gathered.non_finite}
-        return self._arrays_of(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
+        return self.wire.record(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
 
-    def _take(self, following: Vector, released: Vector | None) -> None:
+    def _take(self, step: Step) -> None:
         """Go on from the next iterate and hand out the released model, unless such a step overflows.
 
         Then both stay what they were: a step that releases a model follows from released values, and so does this.
         Inside a phase, where nothing is released, the iterate is what the step says, for it may not be looked at.
         """
-        if released is None:
-            self._x = following
-        elif np.isfinite(following).all() and np.isfinite(released).all():
-            self._x, self._released = following, released
+        if step.released is None:
+            self._x = step.following
+        elif np.isfinite(step.following).all() and np.isfinite(step.released).all():
+            self._x, self._released = step.following, step.released
         else:
             log.warning("a step of %s overflows, and is not taken: lower its step size", self.name)
 
@@ -269,7 +292,7 @@ class UserLevelStrategy(Strategy):
                 for drop-in strategies), or the strategy has run before.
             RunFailed: too many users are missing.
         """
-        arrays = self._initial_arrays(initial_arrays)
+        arrays = self.wire.initial(self.problem, initial_arrays)
         if num_rounds is not None and num_rounds != self.plan.rounds:
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         if self.result.rounds:
@@ -279,12 +302,12 @@ class UserLevelStrategy(Strategy):
         self._roster.require_identities = self.require_identities
         self._roster.counts = self.server_trusted
         self._roster.gather(grid, roster_timeout)
-        result = PrivateResult(arrays=arrays, guarantee=self._guarantee(), clipped_samples=self._roster.clipped_samples)
+        result = PrivateResult(
+            arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=self._roster.clipped_samples
+        )
         result.initial_metrics = result.evaluate(evaluate_fn, 0)
         self.result = result
         for server_round in range(1, self.plan.rounds + 1):
-            if self._done(server_round - 1):
-                break
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
             messages = list(self.configure_train(server_round, arrays, config, grid))
@@ -297,12 +320,14 @@ class UserLevelStrategy(Strategy):
         return result
 
     def _checked_initial(self, arrays: ArrayRecord) -> Vector:
-        x = self._vector_of(arrays)
+        x = self.wire.vector(arrays)
         if x.shape != (self.problem.dimension,) or not np.array_equal(self.problem.domain.project(x), x):
             raise BadInput(
                 f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on "
                 "which its certificate was computed"
             )
+        if self.scheme.check_start is not None:
+            self.scheme.check_start(x)
         return x
 
     def _record(
@@ -314,8 +339,7 @@ class UserLevelStrategy(Strategy):
         on_round: Callable[[RoundRecord], None] | None,
     ) -> None:
         result = self.result
-        result.arrays = self._arrays_of(self._released)
-        result.guarantee = self._guarantee()
+        result.arrays = self.wire.record(self._released)
         counts: dict[str, Any] = dict(metrics or {})
         record = RoundRecord(
             round=server_round,
@@ -323,7 +347,7 @@ class UserLevelStrategy(Strategy):
             missing_users=int(counts.get("missing_users_private", 0)),
             non_finite_users=int(counts.get("non_finite_users_private", 0)),
             spent=None if self._ledger is None else self._ledger.spent(),
-            facts=dict(self.facts),
+            facts=self._facts,
             metrics=result.evaluate(evaluate_fn, server_round),
         )
         result.rounds.append(record)
@@ -336,20 +360,6 @@ class UserLevelStrategy(Strategy):
     def spent_epsilon(self) -> float | None:
         """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
         return None if self._ledger is None else self._ledger.epsilon()
-
-    def _guarantee(self) -> Guarantee:
-        """What is promised for the rounds run so far."""
-        return self.plan.guarantee
-
-    def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
-        """Where the noise of round ``index`` comes from; ``purpose`` separates several seeded draws of one round."""
-        if self.privacy.noise == "secure":
-            return SecureNoise(self._slack)
-        return SeededNoise(stream(self.seed, "noise", index, purpose))
-
-    def _rounding_slack(self) -> float:
-        """How much sensitivities grow by rounding: here, of sums with one vector a user, no longer than they are."""
-        return rounding_slack(self.public.users)
 
     @property
     def noise_source(self) -> str:

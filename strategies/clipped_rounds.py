@@ -1,14 +1,17 @@
-"""What strategies share that release a noisy sum of clipped user vectors every round."""
+"""Strategies that release a noisy sum of clipped user vectors every round, with one clip for all of them."""
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
-from strategies.plan import Plan, sampler_numbers
+from strategies.plan import Number, Plan, sampler_numbers
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
 from strategies.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.computations import Computation
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -33,6 +36,10 @@ class ClippedOptions(ServerOptions):
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
 
+    def rate(self, default: float) -> float:
+        """The step size of the server, where that of plain gradient descent is ``default``."""
+        return self.learning_rate or (0.1 if self.server_optimiser == "adam" else default)
+
 
 def make_sampler(
     sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
@@ -53,103 +60,139 @@ def make_sampler(
     return kind(users, cohort, -(-rounds // (users // cohort)), seed)
 
 
+def sampler_of(strategy: UserLevelStrategy) -> Sampler:
+    """The sampler that a strategy's `ClippedOptions` ask for."""
+    options, users = strategy.options, strategy.public.users
+    secret = strategy.privacy.noise == "secure"
+    return make_sampler(options.sampling, users, options.cohort or users, options.rounds, strategy.seed, secret=secret)
+
+
+def drowned_clip(noise: float, clip: float) -> tuple[str, ...]:
+    """The warning that the noise of a round exceeds the clip, if it does."""
+    if noise < clip:
+        return ()
+    return (
+        f"the noise of one round ({noise:.3g}) exceeds the clip ({clip:g}), which bounds what is released: use fewer "
+        "strategy.rounds, a larger strategy.cohort, more users or a larger epsilon",
+    )
+
+
+def as_is(released: Vector) -> Vector:
+    """The released mean, followed like a gradient."""
+    return released
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedScheme(Scheme):
+    """A `Scheme` of clipped sums.
+
+    Attributes:
+        sampler: who takes part in each round.
+        noise_multiplier: noise over sensitivity of a round.
+        mechanism: of a round's mean over the public size of a cohort.
+        computation: what users send.
+        rate: step size of the server.
+        gradient: what the server's optimiser follows, from the released mean; costs no privacy.
+        noise: l2 norm that the noise of a round's gradient is expected to have.
+        numbers: of the plan, beyond those that all have.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float
+    mechanism: GaussianMechanism | LaplaceMechanism
+    computation: Computation
+    rate: float
+    gradient: Callable[[Vector], Vector] = as_is
+    noise: float
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def sensitivity(self) -> dict[str, Number]:
+        """That of one round's mean, by the name of its norm."""
+        if isinstance(self.mechanism, LaplaceMechanism):
+            return {"l1_sensitivity": self.mechanism.sensitivity}
+        return {"l2_sensitivity": self.mechanism.l2_sensitivity}
+
+
 class ClippedRounds(UserLevelStrategy):
-    """A noisy sum of clipped user vectors every round, divided by the public size of a cohort."""
+    """A noisy sum of clipped user vectors every round, divided by the public size of a cohort.
+
+    A strategy here defines `_make_scheme` alone.
+    """
 
     options: ClippedOptions
-    adversary = "against other nodes and whoever sees every iterate; the server is trusted"
-    trust = "nodes clip each user as told, and the server is trusted"
+    scheme: ClippedScheme
+    memory: ServerOptimiser
 
-    # What a strategy defines ---------------------------------------------------------------------------------------
+    def _gaussian_scheme(
+        self,
+        computation: Computation,
+        rate: float,
+        gradient: Callable[[Vector], Vector] = as_is,
+        numbers: Mapping[str, Number] | None = None,
+    ) -> ClippedScheme:
+        """Gaussian noise for the clip, as the sampler calibrates it."""
+        sampler = sampler_of(self)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        sensitivity = sampler.sensitivity_factor * self.options.clip_norm / sampler.expected_batch
+        mechanism = GaussianMechanism(sensitivity, multiplier)
+        return self._scheme_of(sampler, multiplier, mechanism, computation, rate, gradient, numbers or {})
 
-    @abstractmethod
-    def _computation(self) -> Computation:
-        """What users send in the next round, but for its clip."""
-
-    @abstractmethod
-    def _default_rate(self) -> float:
-        """Step size of plain gradient descent, if none is set."""
-
-    def _gradient(self, released: Vector) -> Vector:
-        """What the server's optimiser follows, from the released mean."""
-        return released
-
-    def _sum_multiplier(self) -> float:
-        """Noise over sensitivity of the sum alone, when the whole round is worth ``self._multiplier``."""
-        return self._multiplier
-
-    # The plan ------------------------------------------------------------------------------------------------------
-
-    def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.public.users, self.problem.dimension
-        cohort = options.cohort or n
-        self._sampler = self._make_sampler(cohort)
-        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        self._clip = options.clip_norm
-        self._mechanism = self._mechanism_for(self._clip)
-        rate = options.learning_rate or (0.1 if options.server_optimiser == "adam" else self._default_rate())
-        self._optimiser = ServerOptimiser(options, rate, p)
-        guarantee = self._sampler.guarantee(self._multiplier, self.privacy.delta, self.adversary, (self.trust,))
-        noise = self._expected_noise()
-        warnings = []
-        if noise >= self._clip:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({self._clip:g}), which bounds what is "
-                "released: use fewer strategy.rounds, a larger strategy.cohort, more users or a larger epsilon"
-            )
-        numbers: dict[str, float | int | str] = {
-            "clip_norm": self._clip,
-            "cohort": cohort,
-            "sampling": options.sampling,
-            "learning_rate": rate,
-            "noise_multiplier": self._multiplier,
-            "noise_deviation": self._mechanism.standard_deviation,
-        }
-        return Plan(
-            strategy=self.name,
-            rounds=options.rounds,
-            cohort=cohort,
-            users=n,
-            users_needed=cohort,
-            guarantee=guarantee,
-            noise=noise,
-            signal=self._clip,
-            numbers=numbers | self._sensitivity() | sampler_numbers(self._sampler, guarantee) | self._more_numbers(),
-            warnings=tuple(warnings),
+    def _scheme_of(
+        self,
+        sampler: Sampler,
+        multiplier: float,
+        mechanism: GaussianMechanism | LaplaceMechanism,
+        computation: Computation,
+        rate: float,
+        gradient: Callable[[Vector], Vector],
+        numbers: Mapping[str, Number],
+    ) -> ClippedScheme:
+        """The scheme of these parts; ``rate`` is the default step of plain descent."""
+        options, p = self.options, self.problem.dimension
+        rate = options.rate(rate)
+        return ClippedScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            new_memory=partial(ServerOptimiser, options, rate, p),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            mechanism=mechanism,
+            computation=computation,
+            rate=rate,
+            gradient=gradient,
+            noise=mechanism.standard_deviation * math.sqrt(p),
+            numbers=numbers,
         )
 
-    def _make_sampler(self, cohort: int) -> Sampler:
-        """Who takes part, and what it costs."""
-        options = self.options
-        secret = self.privacy.noise == "secure"
-        return make_sampler(options.sampling, self.public.users, cohort, options.rounds, self.seed, secret=secret)
-
-    def _expected_noise(self) -> float:
-        """l2 norm that the noise of one round's gradient is expected to have."""
-        return self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
-
-    def _sensitivity(self) -> dict[str, float | int | str]:
-        """The sensitivity of one round's mean, by the name of its norm."""
-        if isinstance(self._mechanism, LaplaceMechanism):
-            return {"l1_sensitivity": self._mechanism.sensitivity}
-        return {"l2_sensitivity": self._mechanism.l2_sensitivity}
-
-    def _more_numbers(self) -> dict[str, float | int | str]:
-        """Numbers of the plan beyond those that all have."""
-        return {}
-
-    def _mechanism_for(self, clip: float) -> GaussianMechanism | LaplaceMechanism:
-        """Of the mean of one cohort's vectors of norm at most ``clip``."""
-        sensitivity = self._sampler.sensitivity_factor * clip / self._sampler.expected_batch
-        return GaussianMechanism(sensitivity, self._sum_multiplier())
-
-    # A round -------------------------------------------------------------------------------------------------------
+    def _make_plan(self) -> Plan:
+        options, scheme = self.options, self.scheme
+        cohort = options.cohort or self.public.users
+        numbers: dict[str, Number] = {
+            "clip_norm": options.clip_norm,
+            "cohort": cohort,
+            "sampling": options.sampling,
+            "learning_rate": scheme.rate,
+            "noise_multiplier": scheme.noise_multiplier,
+            "noise_deviation": scheme.mechanism.standard_deviation,
+            **scheme.sensitivity,
+            **sampler_numbers(scheme.sampler, scheme.guarantee),
+        }
+        return self._planned(
+            rounds=options.rounds,
+            cohort=cohort,
+            users_needed=cohort,
+            noise=scheme.noise,
+            signal=options.clip_norm,
+            numbers=numbers | dict(scheme.numbers),
+            warnings=drowned_clip(scheme.noise, options.clip_norm),
+        )
 
     def _ask(self, index: int) -> Request:
-        return Request(self._sampler.cohort(index), self._computation())
+        return Request(self.scheme.sampler.cohort(index), self.scheme.computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        released = self._mechanism.release(gathered.values / self._sampler.expected_batch, self._noise(index))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        x = self.problem.domain.project(self._optimiser.step(x, self._gradient(released)))
-        return x, x
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        released = scheme.mechanism.release(gathered.values / scheme.sampler.expected_batch, self._noise(index))
+        x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released)))
+        return Step(x, x, {"noise_deviation": scheme.mechanism.standard_deviation})

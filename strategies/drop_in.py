@@ -1,20 +1,21 @@
 """User-level privacy for an existing Flower app: its clients stay as they are, its server gets another strategy.
 
 Ordinary clients train a whole model and reply with it. Here a node is a user, the reply minus the model sent is that
-user's update, and the SERVER clips it; sampler, clip, noise, ledger and guarantee are those of the strategies that
-these classes extend. See docs/drop-in.md.
+user's update, and the SERVER clips it; sampler, clip, noise, ledger and guarantee are those of the strategies within
+these classes. See docs/drop-in.md.
 """
 
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from strategies.adaptive_clipping import AdaptiveClipping
@@ -23,8 +24,10 @@ from strategies.fed_avg import DPFedAvg
 from strategies.model_layout import ModelLayout
 from strategies.plan import Plan, PublicFacts
 from strategies.recentred import RecentredClipping
+from strategies.results import PrivateResult
 from strategies.roster import Roster
 from strategies.untrusted import untrusted
+from strategies.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
 from userdp.computations import Computation
 from userdp.data import Block
@@ -113,14 +116,69 @@ class NodeRoster(Roster):
             log.warning("there are more nodes than the plan has users, %d: the others are not used", users)
 
 
-class DropIn(UserLevelStrategy):
-    """What the drop-in strategies share: ordinary messages out, ordinary replies in.
+class ClientWire(Wire):
+    """To ordinary Flower clients, each of them a user, which train a whole model and reply with it.
+
+    A client gets ``{"arrays": model, "config": train_config}``, as from Flower's FedAvg, and replies with one
+    ArrayRecord of the same names and shapes. Its metrics, "num-examples" among them, are not read.
+
+    Args:
+        layout: the model's arrays; None before a run, when they are not known.
+    """
+
+    clipping = ASSUMPTIONS
+
+    def __init__(self, layout: ModelLayout | None = None) -> None:
+        self._layout = layout
+
+    def roster(self, users: int, max_missing: float) -> NodeRoster:
+        """Each node is a user."""
+        return NodeRoster(users, max_missing)
+
+    def record(self, x: Vector) -> ArrayRecord:
+        """The model in its own arrays."""
+        return self._known.record(x)
+
+    def vector(self, arrays: ArrayRecord) -> Vector:
+        """The trained numbers of the model's arrays."""
+        return self._known.vector(arrays)
+
+    @property
+    def _known(self) -> ModelLayout:
+        if self._layout is None:
+            raise BadInput("the model's arrays are not known yet: call start with initial_arrays")
+        return self._layout
+
+    def content(
+        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
+    ) -> RecordDict:
+        """What Flower's own FedAvg sends."""
+        return RecordDict({"arrays": arrays, "config": config})
+
+    def read(
+        self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int, sent: Vector
+    ) -> Answer:
+        """A user's update, clipped as the computation asked for would have it."""
+        with untrusted("it did not reply with a model"):
+            records = list(reply.content.array_records.values())
+        if len(records) != 1:
+            raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
+            update = self._known.vector(records[0]) - sent
+        # Where the strategy follows gradients, what the clients' training takes off the model is one.
+        row = update if computation.name == "local_update" else -update
+        rows, non_finite = computation.finish(row[None])
+        return Answer(users, rows, non_finite)
+
+
+class DropIn(Strategy):
+    """A userdp strategy for clients that know nothing of userdp: ordinary messages out, ordinary replies in.
 
     A client gets ``{"arrays": model, "config": train_config}`` with "server-round" in the config, as from Flower's
     FedAvg, and replies with one ArrayRecord of the same names and shapes. Its metrics, "num-examples" among them, are
     not read: all users weigh the same, and what is computed from private data without noise would leak.
 
-    *Formal guarantees.* Those of the strategy extended, with the update ``reply - model sent`` in the place of what
+    *Formal guarantees.* Those of the strategy within, with the update ``reply - model sent`` in the place of what
     nodes compute there. Unit: one whole user, who is one node, with any number of examples. The update is a function
     of the released model and of that user's data alone, whatever the client's code does, and it is clipped here, by
     the server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names
@@ -138,17 +196,22 @@ class DropIn(UserLevelStrategy):
             noise off again: give one in tests only.
         noise: "seeded": fast, and neither safe in floating point nor from a generator for cryptography; or "secure":
             both, and takes about 15 microseconds a parameter in each round.
-        options: of the strategy extended: rounds, clip_norm, cohort, ...
+        options: of the strategy within: rounds, clip_norm, cohort, ...
+
+    Attributes:
+        inner: the strategy within. The model's size is known at the start of the run: until then it is for one
+            parameter, with the final guarantee.
 
     Raises:
         BadInput: an option is unknown or out of range, or the clients' to choose.
     """
 
+    strategy: ClassVar[type[UserLevelStrategy]]
     settings: ClassVar[dict[str, Any]] = {}
-    """Options of the strategy extended that have another default here."""
+    """Options of the strategy within that have another default here."""
     by_clients: ClassVar[frozenset[str]] = frozenset()
-    """Options of the strategy extended that say how users train."""
-    _roster: NodeRoster
+    """Options of the strategy within that say how users train."""
+    inner: UserLevelStrategy
 
     def __init__(
         self,
@@ -167,7 +230,6 @@ class DropIn(UserLevelStrategy):
                 f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
             )
         self._patterns = frozen, nonnegative
-        self._layout: ModelLayout | None = None
         self._given = {
             "public": PublicFacts(users),
             "privacy": Privacy(epsilon, delta, noise=noise),
@@ -175,63 +237,65 @@ class DropIn(UserLevelStrategy):
             **self.settings,
             **options,
         }
-        # The model's size is known at the start of the run: until then the plan, whose guarantee is final, is for one
-        # parameter.
-        self._prepare(1)
-
-    def _prepare(self, dimension: int) -> None:
-        """Make the plan for a model of that size."""
-        super().__init__(ClientSideLoss(dimension), **self._given)
-        self._roster = NodeRoster(self.public.users, self.options.max_missing)
-
-    def _make_plan(self) -> Plan:
-        plan = super()._make_plan()  # type: ignore[safe-super]  # the strategy extended comes next in line
-        guarantee = replace(plan.guarantee, assumptions=(self._sampler.assumption, *ASSUMPTIONS))
-        numbers = {name: number for name, number in plan.numbers.items() if name not in self.by_clients}
-        return replace(plan, guarantee=guarantee, numbers=numbers)
-
-    # How models and answers travel ---------------------------------------------------------------------------------
-
-    def _initial_arrays(self, given: ArrayRecord | None) -> ArrayRecord:
-        if given is None:
-            raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
-        if not self.result.rounds:
-            self._layout = ModelLayout(given, *self._patterns)
-            self._prepare(self._layout.dimension)
-        return given
-
-    def _arrays_of(self, x: Vector) -> ArrayRecord:
-        return self._bound_layout.record(x)
-
-    def _vector_of(self, arrays: ArrayRecord) -> Vector:
-        return self._bound_layout.vector(arrays)
+        self.inner = self.strategy(ClientSideLoss(1), wire=ClientWire(), **self._given)
 
     @property
-    def _bound_layout(self) -> ModelLayout:
-        if self._layout is None:
-            raise BadInput("the model's arrays are not known yet: call start with initial_arrays")
-        return self._layout
+    def plan(self) -> Plan:
+        """Of the strategy within, without what clients choose."""
+        plan = self.inner.plan
+        return replace(
+            plan, numbers={name: value for name, value in plan.numbers.items() if name not in self.by_clients}
+        )
 
-    def _content(
-        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
-    ) -> RecordDict:
-        return RecordDict({"arrays": arrays, "config": config})
+    @property
+    def result(self) -> PrivateResult:
+        """What there is so far."""
+        return self.inner.result
 
-    def _read(self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int) -> Answer:
-        """A user's update, as the computation asked for would have it."""
-        with untrusted("it did not reply with a model"):
-            records = list(reply.content.array_records.values())
-        if len(records) != 1:
-            raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and becomes zero
-            update = self._bound_layout.vector(records[0]) - self._x
-        # Where the strategy follows gradients, what the clients' training takes off the model is one.
-        row = update if computation.name == "local_update" else -update
-        rows, non_finite = computation.finish(row[None])
-        return Answer(users, rows, non_finite)
+    def start(self, grid: Grid, initial_arrays: ArrayRecord | None = None, **more: Any) -> PrivateResult:
+        """Run the plan for this model; ``more`` are the further arguments of `UserLevelStrategy.start`.
+
+        Raises:
+            BadInput: there is no initial model, num_rounds disagrees with the plan, or the strategy has run before.
+            RunFailed: too many users are missing.
+        """
+        if initial_arrays is None:
+            raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
+        if not self.inner.result.rounds:
+            layout = ModelLayout(initial_arrays, *self._patterns)
+            self.inner = self.strategy(ClientSideLoss(layout.dimension), wire=ClientWire(layout), **self._given)
+        return self.inner.start(grid, initial_arrays, **more)
+
+    # Flower's five methods are those of the strategy within --------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """See `UserLevelStrategy.configure_train`."""
+        return self.inner.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """See `UserLevelStrategy.aggregate_train`."""
+        return self.inner.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """See `UserLevelStrategy.configure_evaluate`."""
+        return self.inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """See `UserLevelStrategy.aggregate_evaluate`."""
+        return self.inner.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log the plan and the guarantee."""
+        self.inner.summary()
 
 
-class DropInFedAvg(DropIn, DPFedAvg):
+class DropInFedAvg(DropIn):
     """DP-FedAvg of ordinary Flower clients: the mean of clipped model updates, plus Gaussian noise, every round.
 
     Options: those of `DPFedAvgOptions`, but for how clients train.
@@ -240,11 +304,12 @@ class DropInFedAvg(DropIn, DPFedAvg):
     clipped updates by at most 2C (adding or removing one, for poisson, by C), and the noise is calibrated to that.
     """
 
+    strategy: ClassVar[type[UserLevelStrategy]] = DPFedAvg
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
     by_clients: ClassVar[frozenset[str]] = frozenset({"local_steps", "local_rate"})
 
 
-class DropInAdaptiveClipping(DropIn, AdaptiveClipping):
+class DropInAdaptiveClipping(DropIn):
     """Adaptive clipping of ordinary Flower clients: the clip follows a private quantile of their updates' norms.
 
     Options: those of `AdaptiveClippingOptions`, but for how clients train.
@@ -252,11 +317,12 @@ class DropInAdaptiveClipping(DropIn, AdaptiveClipping):
     *Formal guarantees.* Those of `AdaptiveClipping` as `DropIn` says; the server also counts who was not clipped.
     """
 
+    strategy: ClassVar[type[UserLevelStrategy]] = AdaptiveClipping
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
     by_clients: ClassVar[frozenset[str]] = frozenset({"local_steps", "local_rate"})
 
 
-class DropInRecentredClipping(DropIn, RecentredClipping):
+class DropInRecentredClipping(DropIn):
     """Recentred clipping of ordinary Flower clients: about the update as released so far.
 
     Options: those of `RecentredOptions`. What training takes off the model, ``x - T(x)``, stands for the gradient, with
@@ -267,4 +333,5 @@ class DropInRecentredClipping(DropIn, RecentredClipping):
     *Formal guarantees.* Those of `RecentredClipping` as `DropIn` says.
     """
 
+    strategy: ClassVar[type[UserLevelStrategy]] = RecentredClipping
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}

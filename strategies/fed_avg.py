@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
-from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.clipped_rounds import ClippedOptions, ClippedRounds, ClippedScheme
 from strategies.options import StrategyOptions
 from userdp.computations import Computation
-from userdp.problems.base import Vector
 
 
 class DPFedAvgOptions(ClippedOptions):
@@ -38,19 +38,9 @@ class DPFedAvg(ClippedRounds):
     Options: ClassVar[type[StrategyOptions]] = DPFedAvgOptions
     options: DPFedAvgOptions
 
-    def _computation(self) -> Computation:
-        parameters = {"steps": float(self.options.local_steps), "step_size": self._local_rate}
-        return Computation("local_update", reduce="sum", clip_norm=self._clip, parameters=parameters)
-
-    @property
-    def _local_rate(self) -> float:
-        return self.options.local_rate or self._default_step
-
-    def _default_rate(self) -> float:
-        return 1.0
-
-    def _gradient(self, released: Vector) -> Vector:
-        return -released
-
-    def _more_numbers(self) -> dict[str, float | int | str]:
-        return {"local_steps": self.options.local_steps, "local_rate": self._local_rate}
+    def _make_scheme(self) -> ClippedScheme:
+        steps, rate = self.options.local_steps, self.options.local_rate or self._default_step
+        parameters = {"steps": float(steps), "step_size": rate}
+        computation = Computation("local_update", "sum", self.options.clip_norm, parameters=parameters)
+        numbers = {"local_steps": steps, "local_rate": rate}
+        return self._gaussian_scheme(computation, 1.0, gradient=np.negative, numbers=numbers)

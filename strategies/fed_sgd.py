@@ -1,16 +1,18 @@
 """Gradient descent on the mean of users' gradients: with clipping and noise every round, or without any privacy."""
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
-from strategies.clipped_rounds import ClippedOptions, ClippedRounds
+from strategies.clipped_rounds import ClippedOptions, ClippedRounds, ClippedScheme
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step, no_ledger
 from userdp.accounting import Guarantee
 from userdp.computations import Computation
 from userdp.problems.base import Vector
@@ -46,11 +48,9 @@ class DPFedSGD(ClippedRounds):
     Options: ClassVar[type[StrategyOptions]] = DPFedSGDOptions
     options: DPFedSGDOptions
 
-    def _computation(self) -> Computation:
-        return Computation("user_gradient", reduce="sum", clip_norm=self._clip)
-
-    def _default_rate(self) -> float:
-        return self._default_step
+    def _make_scheme(self) -> ClippedScheme:
+        computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
+        return self._gaussian_scheme(computation, self._default_step)
 
 
 class NonPrivateOptions(StrategyOptions):
@@ -59,6 +59,26 @@ class NonPrivateOptions(StrategyOptions):
     rounds: int = Field(200, ge=1, description="Most rounds; it stops as soon as the gradient is small.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; default from the loss, or 0.5.")
     tolerance: float = Field(1e-7, gt=0, description="Stop when a step moves no coordinate by more than this.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactScheme(Scheme):
+    """A `Scheme` without any privacy.
+
+    Attributes:
+        rate: step size.
+    """
+
+    rate: float
+
+
+@dataclass
+class Momentum:
+    """The memory of accelerated descent: the last step's end and length, and how far the next one is pushed on."""
+
+    previous: Vector | None = None
+    weight: float = 1.0
+    moved: float = math.inf
 
 
 class NonPrivate(UserLevelStrategy):
@@ -77,42 +97,43 @@ class NonPrivate(UserLevelStrategy):
     without_secure_noise: ClassVar[str | None] = "it adds no noise at all"
     Options: ClassVar[type[StrategyOptions]] = NonPrivateOptions
     options: NonPrivateOptions
+    scheme: ExactScheme
+    memory: Momentum
 
-    def _make_plan(self) -> Plan:
-        n, certificate = self.public.users, self.problem.certificate
-        self._rate = self.options.learning_rate or self._default_step
-        if certificate.smoothness == 0:
-            # A linear loss is minimised at a corner: one step that crosses the box from any gradient worth following.
-            self._rate = self.options.learning_rate or 1e9
-        self._previous: Vector | None = None
-        self._momentum = 1.0
-        self._moved = math.inf
-        return Plan(
-            strategy=self.name,
-            rounds=self.options.rounds,
-            cohort=n,
-            users=n,
-            users_needed=1,
+    def _make_scheme(self) -> ExactScheme:
+        # A linear loss is minimised at a corner: one step that crosses the box from any gradient worth following.
+        default = 1e9 if self.problem.certificate.smoothness == 0 else self._default_step
+        return ExactScheme(
             guarantee=Guarantee.none("this strategy adds no noise"),
-            numbers={"learning_rate": self._rate, "tolerance": self.options.tolerance},
+            ledger=no_ledger,
+            new_memory=Momentum,
+            rate=self.options.learning_rate or default,
         )
 
-    def _done(self, index: int) -> bool:
-        return self._moved <= self.options.tolerance
+    def _make_plan(self) -> Plan:
+        return self._planned(
+            rounds=self.options.rounds,
+            cohort=self.public.users,
+            users_needed=1,
+            numbers={"learning_rate": self.scheme.rate, "tolerance": self.options.tolerance},
+        )
 
-    def _ask(self, index: int) -> Request:
+    def _ask(self, index: int) -> Request | None:
+        if self.memory.moved <= self.options.tolerance:
+            return None
         return Request(np.arange(self.public.users), Computation("user_gradient", reduce="sum"))
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         """One accelerated step; ``x`` is the extrapolated point at which nodes took their gradients."""
+        memory = self.memory
         gradient = gathered.values / (self.public.users - gathered.missing)
-        new = self.problem.domain.project(x - self._rate * gradient)
-        previous = x if self._previous is None else self._previous
-        self._moved = float(np.abs(new - x).max())
-        self._previous = new
+        new = self.problem.domain.project(x - self.scheme.rate * gradient)
+        previous = x if memory.previous is None else memory.previous
+        memory.moved = float(np.abs(new - x).max())
+        memory.previous = new
         if gradient @ (new - previous) > 0:
-            self._momentum = 1.0
-        following = (1 + math.sqrt(1 + 4 * self._momentum**2)) / 2
-        pushed = new + (self._momentum - 1) / following * (new - previous)
-        self._momentum = following
-        return self.problem.domain.project(pushed), new
+            memory.weight = 1.0
+        following = (1 + math.sqrt(1 + 4 * memory.weight**2)) / 2
+        pushed = new + (memory.weight - 1) / following * (new - previous)
+        memory.weight = following
+        return Step(self.problem.domain.project(pushed), new)

@@ -1,6 +1,8 @@
 """Follow the regularised leader on privately released sums of gradients, with noise correlated over rounds."""
 
 import math
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -10,8 +12,9 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
 from userdp.computations import Computation
-from userdp.noise import NoiseSource, rounding_slack
+from userdp.noise import NoiseSource
 from userdp.problems.base import Vector
 from userdp.sampling import CorrelatedBatches
 
@@ -28,6 +31,52 @@ class DPFTRLOptions(StrategyOptions):
         "square_root", description="How noise is correlated over rounds; the tree is the classic baseline."
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedScheme(Scheme):
+    """A `Scheme` of prefix sums.
+
+    Attributes:
+        sampler: who takes part in each round, and how noise is correlated.
+        noise_multiplier: noise over what one user can move in all rounds together.
+        sensitivity: that, of means over a cohort.
+        rate: step size.
+    """
+
+    sampler: CorrelatedBatches
+    noise_multiplier: float
+    sensitivity: float
+    rate: float
+
+    @property
+    def deviation(self) -> float:
+        """Of each coordinate of the fresh noise of a round."""
+        return self.noise_multiplier * self.sensitivity
+
+
+class PrefixSums:
+    """The memory of the server: where it started, and the sum of all rounds' means so far, with its noise.
+
+    Args:
+        scheme: of the run.
+        dimension: p.
+        secure: encode values before noise is added, rather than correlate noise and add it.
+    """
+
+    def __init__(self, scheme: CorrelatedScheme, dimension: int, *, secure: bool) -> None:
+        self.start: Vector | None = None
+        self._deviation, self._secure = scheme.deviation, secure
+        self._correlated = scheme.sampler.factorisation.noise()
+        self._encoder = scheme.sampler.factorisation.encoder()
+        self._sum = np.zeros(dimension)
+
+    def add(self, mean: Vector, noise: NoiseSource) -> Vector:
+        """The noisy sum of all means up to this one."""
+        if self._secure:
+            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self._deviation))
+        self._sum += mean
+        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self._deviation))
 
 
 class DPFTRL(UserLevelStrategy):
@@ -51,51 +100,53 @@ class DPFTRL(UserLevelStrategy):
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
     options: DPFTRLOptions
-    _sampler: CorrelatedBatches
+    scheme: CorrelatedScheme
+    memory: PrefixSums
+
+    def _make_scheme(self) -> CorrelatedScheme:
+        options, n = self.options, self.public.users
+        cohort = options.cohort or max(1, n // options.rounds)
+        sampler = CorrelatedBatches(n, cohort, options.rounds, self.seed, options.factorisation)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        scheme = CorrelatedScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            # Row t of C G adds up to all answers of the run, and errors of T rows together are sqrt(T) times as long.
+            summands=options.rounds * sampler.batch,
+            spread=math.sqrt(options.rounds),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            sensitivity=sampler.sensitivity_factor * options.clip_norm / cohort * sampler.sensitivity,
+            rate=options.learning_rate or self._default_step,
+        )
+        secure = self.privacy.noise == "secure"
+        return replace(scheme, new_memory=partial(PrefixSums, scheme, self.problem.dimension, secure=secure))
 
     def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.public.users, self.problem.dimension
-        cohort = options.cohort or max(1, n // options.rounds)
-        self._sampler = CorrelatedBatches(n, cohort, options.rounds, self.seed, options.factorisation)
-        multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        sensitivity = self._sampler.sensitivity_factor * options.clip_norm / cohort * self._sampler.sensitivity
-        self._multiplier, self._deviation = multiplier, multiplier * sensitivity
-        self._rate = options.learning_rate or self._default_step
-        self._correlated = self._sampler.factorisation.noise()
-        self._encoder = self._sampler.factorisation.encoder()
-        self._start = self.problem.initial()
-        self._sum = np.zeros(p)
-        last = self._deviation * float(self._sampler.factorisation.deviations()[-1])
-        noise, signal = last * math.sqrt(p), options.rounds * options.clip_norm
+        options, scheme, sampler = self.options, self.scheme, self.scheme.sampler
+        last = scheme.deviation * float(sampler.factorisation.deviations()[-1])
+        noise, signal = last * math.sqrt(self.problem.dimension), options.rounds * options.clip_norm
         warnings = []
         if noise >= signal:
             warnings.append(
                 f"the noise of the last sum ({noise:.3g}) exceeds the sum of clips ({signal:.3g}), which bounds it: "
                 "use a larger strategy.cohort, more users or a larger epsilon"
             )
-        return Plan(
-            strategy=self.name,
+        return self._planned(
             rounds=options.rounds,
-            cohort=cohort,
-            users=n,
-            users_needed=cohort,
-            guarantee=self._sampler.guarantee(
-                multiplier,
-                self.privacy.delta,
-                "against other nodes and whoever sees every iterate; the server is trusted",
-                ("nodes clip each user as told, and the server is trusted",),
-            ),
+            cohort=sampler.batch,
+            users_needed=sampler.batch,
             noise=noise,
             signal=signal,
             numbers={
                 "clip_norm": options.clip_norm,
-                "cohort": cohort,
-                "participations": -(-options.rounds // self._sampler.batches.separation),
-                "separation": self._sampler.batches.separation,
+                "cohort": sampler.batch,
+                "participations": -(-options.rounds // sampler.batches.separation),
+                "separation": sampler.batches.separation,
                 "factorisation": options.factorisation,
-                "learning_rate": self._rate,
-                "noise_multiplier": multiplier,
-                "l2_sensitivity": sensitivity,
+                "learning_rate": scheme.rate,
+                "noise_multiplier": scheme.noise_multiplier,
+                "l2_sensitivity": scheme.sensitivity,
                 "noise_deviation": last,
             },
             warnings=tuple(warnings),
@@ -103,24 +154,12 @@ class DPFTRL(UserLevelStrategy):
 
     def _ask(self, index: int) -> Request:
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
-        return Request(self._sampler.cohort(index), computation)
+        return Request(self.scheme.sampler.cohort(index), computation)
 
-    def _rounding_slack(self) -> float:
-        # Row t of C G adds up to all answers of the run, and the errors of T rows together are sqrt(T) times as long.
-        rounds = self.options.rounds
-        return rounding_slack(rounds * self._sampler.batch, math.sqrt(rounds))
-
-    def _correlated_sum(self, mean: Vector, noise: NoiseSource) -> Vector:
-        """The sum of all rounds' means so far, with its noise."""
-        if self.privacy.noise == "secure":
-            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self._deviation))
-        self._sum += mean
-        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self._deviation))
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        if index == 0:
-            self._start = x
-        released = self._correlated_sum(gathered.values / self._sampler.expected_batch, self._noise(index))
-        self.facts = {"fresh_noise_deviation": self._deviation}
-        following = self.problem.domain.project(self._start - self._rate * released)
-        return following, following
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, memory = self.scheme, self.memory
+        if memory.start is None:
+            memory.start = x
+        released = memory.add(gathered.values / scheme.sampler.expected_batch, self._noise(index))
+        following = self.problem.domain.project(memory.start - scheme.rate * released)
+        return Step(following, following, {"fresh_noise_deviation": scheme.deviation})

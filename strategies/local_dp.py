@@ -1,6 +1,8 @@
 """Local privacy: each user adds its own noise, and nobody has to be trusted; the pessimistic end of comparisons."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
@@ -9,6 +11,7 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
 from userdp.computations import Computation, LocalNoise
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -24,6 +27,21 @@ class LocalDPOptions(StrategyOptions):
         None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalScheme(Scheme):
+    """A `Scheme` of noise that users add themselves.
+
+    Attributes:
+        sampler: who takes part in each round.
+        mechanism: of each user's clipped gradient.
+        rate: step size.
+    """
+
+    sampler: DisjointBatches
+    mechanism: GaussianMechanism
+    rate: float
 
 
 class LocalDPSGD(UserLevelStrategy):
@@ -46,61 +64,61 @@ class LocalDPSGD(UserLevelStrategy):
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
     server_trusted: ClassVar[bool] = False
     options: LocalDPOptions
+    adversary: ClassVar[str] = "against everybody but the user, the server included"
+    scheme: LocalScheme
+
+    def _make_scheme(self) -> LocalScheme:
+        options, n = self.options, self.public.users
+        cohort = options.cohort or n
+        epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
+        sampler = DisjointBatches(n, cohort, epochs, self.seed)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        assumptions = (
+            "each user clips and adds its noise itself",
+            "the server asks what the plan says: a node answers other questions too",
+            *(("noise is simulated from the run's seed",) if self.privacy.noise == "seeded" else ()),
+        )
+        return LocalScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, assumptions),
+            ledger=partial(sampler.ledger, multiplier),
+            sampler=sampler,
+            mechanism=GaussianMechanism(sampler.sensitivity_factor * options.clip_norm, multiplier),
+            rate=options.learning_rate or self._default_step,
+        )
 
     def _make_plan(self) -> Plan:
-        options, n, p = self.options, self.public.users, self.problem.dimension
-        self._cohort = cohort = options.cohort or n
-        epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
-        self._sampler = DisjointBatches(n, cohort, epochs, self.seed)
-        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        mechanism = GaussianMechanism(self._sampler.sensitivity_factor * options.clip_norm, self._multiplier)
-        self._deviation = mechanism.standard_deviation
-        self._rate = options.learning_rate or self._default_step
-        noise = self._deviation * math.sqrt(p / cohort)
+        options, scheme = self.options, self.scheme
+        cohort, deviation = scheme.sampler.batch, scheme.mechanism.standard_deviation
+        noise = deviation * math.sqrt(self.problem.dimension / cohort)
         warnings = []
         if noise >= options.clip_norm:
             warnings.append(
                 f"the noise of one round's mean ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds "
                 "the mean gradient: trust the server (dp_fed_sgd), bring more users, or raise privacy.epsilon"
             )
-        return Plan(
-            strategy=self.name,
+        return self._planned(
             rounds=options.rounds,
             cohort=cohort,
-            users=n,
             users_needed=cohort,
-            guarantee=self._sampler.guarantee(
-                self._multiplier,
-                self.privacy.delta,
-                "against everybody but the user, the server included",
-                (
-                    "each user clips and adds its noise itself",
-                    "the server asks what the plan says: a node answers other questions too",
-                    *self._simulated,
-                ),
-            ),
             noise=noise,
             signal=options.clip_norm,
             numbers={
                 "clip_norm": options.clip_norm,
                 "cohort": cohort,
-                "participations": epochs,
-                "learning_rate": self._rate,
-                "noise_multiplier": self._multiplier,
-                "noise_per_user": self._deviation,
+                "participations": scheme.sampler.epochs,
+                "learning_rate": scheme.rate,
+                "noise_multiplier": scheme.mechanism.noise_multiplier,
+                "noise_per_user": deviation,
             },
             warnings=tuple(warnings),
         )
 
-    @property
-    def _simulated(self) -> tuple[str, ...]:
-        return ("noise is simulated from the run's seed",) if self.privacy.noise == "seeded" else ()
-
     def _ask(self, index: int) -> Request:
-        noise = LocalNoise(self._deviation, self.seed if self.privacy.noise == "seeded" else None, index)
+        seed = self.seed if self.privacy.noise == "seeded" else None
+        noise = LocalNoise(self.scheme.mechanism.standard_deviation, seed, index)
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm, noise=noise)
-        return Request(self._sampler.cohort(index), computation)
+        return Request(self.scheme.sampler.cohort(index), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        x = self.problem.domain.project(x - self._rate * gathered.values / self._cohort)
-        return x, x
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        x = self.problem.domain.project(x - self.scheme.rate * gathered.values / self.scheme.sampler.batch)
+        return Step(x, x)

@@ -7,6 +7,9 @@ from userdp.accounting.guarantee import Guarantee, Unit
 from userdp.errors import BadInput
 from userdp.sampling import DisjointBatches, Sampler
 
+Number = float | int | str
+"""A value that a plan prints."""
+
 
 @dataclass(frozen=True)
 class PublicFacts:
@@ -79,7 +82,7 @@ class Plan:
     noise: float = 0.0
     signal: float = float("inf")
     pass_probability: float | None = None
-    numbers: Mapping[str, float | int | str] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -105,9 +108,9 @@ class Plan:
         }
 
 
-def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, float | int | str]:
+def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
     """What a plan prints of its sampler: participations of a user, and the guarantee as one for replacing a user."""
-    numbers: dict[str, float | int | str] = {}
+    numbers: dict[str, Number] = {}
     if isinstance(sampler, DisjointBatches):
         numbers["participations"] = sampler.epochs
     if guarantee.relation != "replace_one":

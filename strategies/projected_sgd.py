@@ -1,17 +1,20 @@
 """Gradient descent on a noisy mean of users' gradients that is projected on where means of sparse gradients lie."""
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.fed_sgd import DPFedSGD, DPFedSGDOptions
+from strategies.clipped_rounds import ClippedRounds, ClippedScheme, as_is, sampler_of
+from strategies.fed_sgd import DPFedSGDOptions
 from strategies.options import StrategyOptions
+from strategies.plan import Number
 from userdp.computations import Computation
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
-from userdp.problems.base import Vector
-from userdp.sampling import LaplaceBatches, Sampler
+from userdp.mechanisms import LaplaceMechanism
+from userdp.sampling import LaplaceBatches
 from userdp.sparse_gradients import SparseVectors, expected_error
 
 
@@ -31,7 +34,7 @@ class ProjectedSGDOptions(DPFedSGDOptions):
     )
 
 
-class ProjectedSGD(DPFedSGD):
+class ProjectedSGD(ClippedRounds):
     """Clipped mean of user gradients plus noise, projected on the means that sparse gradients can have, every round.
 
     With s-sparse gradients of samples, of l2 norm at most L, a user's average gradient lies in the l1 ball of radius
@@ -59,23 +62,37 @@ class ProjectedSGD(DPFedSGD):
     Options: ClassVar[type[StrategyOptions]] = ProjectedSGDOptions
     options: ProjectedSGDOptions
 
-    def _make_sampler(self, cohort: int) -> Sampler:
-        sampler = super()._make_sampler(cohort)
-        if self.privacy.delta > 0:
-            return sampler
-        if self.options.sampling != "disjoint":
+    def _make_scheme(self) -> ClippedScheme:
+        options, p = self.options, self.problem.dimension
+        members = SparseVectors(self._sparsity(), options.clip_norm)
+        computation = Computation("user_gradient", "sum", options.clip_norm, l1_norm=members.l1_norm)
+        pure = self.privacy.delta == 0
+        scheme = self._laplace_scheme(computation) if pure else self._gaussian_scheme(computation, self._default_step)
+        numbers: dict[str, Number] = {
+            "sparsity": members.sparsity,
+            "l1_clip_norm": members.l1_norm,
+            "noise_before": scheme.mechanism.standard_deviation * math.sqrt(p),
+        }
+        if options.projection == "none":
+            return replace(scheme, numbers=numbers)
+        noise = expected_error(scheme.mechanism, members, p, options.projection)
+        gradient = partial(members.project, ball=options.projection)
+        return replace(scheme, gradient=gradient, noise=noise, numbers=numbers)
+
+    def _laplace_scheme(self, computation: Computation) -> ClippedScheme:
+        """Laplace noise for the l1 norm that rows are clipped to."""
+        options, drawn = self.options, sampler_of(self)
+        if options.sampling != "disjoint":
             raise BadInput(
-                f"strategy.sampling = {self.options.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
+                f"strategy.sampling = {options.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
                 "'disjoint' cohorts only"
             )
-        return LaplaceBatches(sampler.users, cohort, -(-self.options.rounds // (sampler.users // cohort)), self.seed)
-
-    def _mechanism_for(self, clip: float) -> GaussianMechanism | LaplaceMechanism:
-        self._members = SparseVectors(self._sparsity(), clip)
-        if self.privacy.delta > 0:
-            return super()._mechanism_for(clip)
-        sensitivity = self._sampler.sensitivity_factor * self._members.l1_norm / self._sampler.expected_batch
-        return LaplaceMechanism(sensitivity, 1 / self._multiplier)
+        cohort = options.cohort or drawn.users
+        sampler = LaplaceBatches(drawn.users, cohort, -(-options.rounds // (drawn.users // cohort)), self.seed)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        l1_norm = computation.l1_norm or math.inf
+        mechanism = LaplaceMechanism(sampler.sensitivity_factor * l1_norm / sampler.expected_batch, 1 / multiplier)
+        return self._scheme_of(sampler, multiplier, mechanism, computation, self._default_step, as_is, {})
 
     def _sparsity(self) -> int:
         """The s that rows are clipped for.
@@ -90,21 +107,3 @@ class ProjectedSGD(DPFedSGD):
                 "that a sample's gradient can have, or use dp_fed_sgd"
             )
         return min(s, self.problem.dimension)
-
-    def _computation(self) -> Computation:
-        l1_norm = self._members.l1_norm
-        return Computation("user_gradient", reduce="sum", clip_norm=self._clip, l1_norm=l1_norm)
-
-    def _gradient(self, released: Vector) -> Vector:
-        if self.options.projection == "none":
-            return released
-        return self._members.project(released, self.options.projection)
-
-    def _expected_noise(self) -> float:
-        if self.options.projection == "none":
-            return super()._expected_noise()
-        return expected_error(self._mechanism, self._members, self.problem.dimension, self.options.projection)
-
-    def _more_numbers(self) -> dict[str, float | int | str]:
-        raw = self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
-        return {"sparsity": self._members.sparsity, "l1_clip_norm": self._members.l1_norm, "noise_before": raw}

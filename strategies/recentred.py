@@ -1,6 +1,8 @@
 """Recentred clipping: users are clipped about the gradient as released so far, so that little is left to hide."""
 
 import math
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -8,8 +10,9 @@ from pydantic import Field
 
 from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
-from strategies.plan import Plan, sampler_numbers
+from strategies.plan import Number, Plan, sampler_numbers
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
 from userdp.computations import STATISTICS, Computation
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -66,6 +69,102 @@ class RecentredOptions(StrategyOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecentredScheme(Scheme):
+    """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius.
+
+    Attributes:
+        sampler: who takes part in each round, and which share of the budget the round gets.
+        noise_multiplier: of all rounds together.
+        cohort: users a round.
+    """
+
+    sampler: WeightedBatches | WeightedSlots
+    noise_multiplier: float
+    cohort: int
+
+    def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
+        """Of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
+        sensitivity = self.sampler.sensitivity_factor * radius / self.cohort
+        return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
+
+    def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
+        """Of the mean log distance."""
+        replaced = _STATISTIC.high - _STATISTIC.low
+        added = max(_STATISTIC.high, -_STATISTIC.low)
+        sensitivity = replaced if self.sampler.relation == "replace_one" else added
+        return GaussianMechanism(sensitivity / self.cohort, multiplier / math.sqrt(_MEASURED))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How centre and radius follow: public numbers, on which no privacy rests.
+
+    Attributes:
+        rate: step size.
+        low: least curvature.
+        high: largest curvature.
+        factor: radius over the typical distance of users from the centre.
+        least_radius: below which none is chosen.
+        resampling: users of a cohort, where each round has fresh ones; None where all take part.
+    """
+
+    rate: float
+    low: float
+    high: float
+    factor: float
+    least_radius: float
+    resampling: int | None
+
+
+class Centre:
+    """What the server remembers, all of it computed from released values: centre, radius, and how far off it may be.
+
+    Args:
+        geometry: how it follows.
+        dimension: p.
+        radius: of the first round.
+    """
+
+    def __init__(self, geometry: Geometry, dimension: int, radius: float) -> None:
+        self.geometry = geometry
+        self.point: Vector = np.zeros(dimension)
+        self.radius = radius
+        self._error: float | None = None
+        self._spread = 0.0
+
+    def distance(self, measured: float) -> float:
+        """The users' typical distance from the centre, by their released mean log distance."""
+        return self.radius * math.exp(min(max(measured, _STATISTIC.low), _STATISTIC.high))
+
+    def gradient(self, released: Vector, deviation: float, distance: float) -> tuple[Vector, float]:
+        """The gradient as known after a release with noise of that deviation, and the filter's gain."""
+        shrunk = max(1.0, distance / self.radius)
+        innovation, noise = shrunk * released, shrunk * deviation * math.sqrt(len(released))
+        if self.geometry.resampling is not None:  # fresh users bring their own sampling error
+            noise = math.hypot(noise, distance / math.sqrt(self.geometry.resampling))
+        error = self._error_before(float(np.linalg.norm(innovation)), noise)
+        gain = error**2 / (error**2 + noise**2)
+        self._spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
+        self._error = math.sqrt(gain) * noise
+        return self.point + gain * innovation, gain
+
+    def _error_before(self, length: float, noise: float) -> float:
+        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
+        doubt = math.sqrt(2 / len(self.point))  # relative standard deviation of the noise's squared norm
+        if self._error is None:
+            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
+        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
+
+    def predict(self, gradient: Vector, move: Vector) -> None:
+        """Centre and radius of the next round, after a move of the model."""
+        geometry = self.geometry
+        self.point = gradient + geometry.low * move
+        self._error = math.hypot(self._error or 0.0, (geometry.high - geometry.low) / 2 * float(np.linalg.norm(move)))
+        # The floor only keeps a population without any spread from underflow.
+        self.radius = max(geometry.factor * math.hypot(self._error, self._spread), geometry.least_radius)
+
+
 class RecentredClipping(UserLevelStrategy):
     """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
 
@@ -113,133 +212,105 @@ class RecentredClipping(UserLevelStrategy):
     paper: ClassVar[str] = "ours"
     Options: ClassVar[type[StrategyOptions]] = RecentredOptions
     options: RecentredOptions
-    _sampler: WeightedBatches | WeightedSlots
+    scheme: RecentredScheme
+    memory: Centre
 
-    def _make_plan(self) -> Plan:
+    def _make_scheme(self) -> RecentredScheme:
         options, n = self.options, self.public.users
-        self._cohort = cohort = options.cohort or n
+        cohort = options.cohort or n
         epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
         kind = WeightedBatches if options.relation == "replace_one" else WeightedSlots
-        self._sampler = kind(n, cohort, epochs, self.seed, shares=_shares(epochs))
-        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        self._set_geometry()
-        self._radius = options.clip_norm
-        self._center = np.zeros(self.problem.dimension)
-        self._error: float | None = None
-        # All rounds' precision together, if the radius never fell.
-        whole = self._gradient_mechanism(options.clip_norm, self._multiplier)
-        noise = whole.standard_deviation * math.sqrt(self.problem.dimension)
-        self._factor = options.radius_factor or self._default_factor(noise / options.clip_norm)
+        sampler = kind(n, cohort, epochs, self.seed, shares=_shares(epochs))
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        scheme = RecentredScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            cohort=cohort,
+        )
+        geometry, p = self._geometry(self._whole_noise(scheme), cohort), self.problem.dimension
+        return replace(scheme, new_memory=partial(Centre, geometry, p, options.clip_norm))
+
+    def _whole_noise(self, scheme: RecentredScheme) -> float:
+        """l2 norm of the noise of all rounds together, if the radius never fell."""
+        whole = scheme.gradient_mechanism(self.options.clip_norm, scheme.noise_multiplier)
+        return whole.standard_deviation * math.sqrt(self.problem.dimension)
+
+    def _geometry(self, noise: float, cohort: int) -> Geometry:
+        """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
+        options, certificate = self.options, self.problem.certificate
+        rate = options.learning_rate or self._default_step
+        if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
+            rate = _CORNER
+        smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
+        low = certificate.strong_convexity
+        # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
+        high = max(low, min(smoothness, 1 / rate))
+        # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
+        default = 1.0 if low == high else min(2.0, max(1.0, _BEARABLE / (noise / options.clip_norm)))
+        return Geometry(
+            rate=rate,
+            low=low,
+            high=high,
+            factor=options.radius_factor or default,
+            least_radius=1e-9 * options.clip_norm,
+            resampling=cohort if cohort < self.public.users else None,
+        )
+
+    def _make_plan(self) -> Plan:
+        options, scheme, geometry = self.options, self.scheme, self.memory.geometry
+        noise = self._whole_noise(scheme)
         warnings = []
         if noise >= options.clip_norm:
             warnings.append(
                 f"the noise of all rounds together ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which "
                 "bounds the mean gradient: use a larger strategy.cohort, more users or a larger epsilon"
             )
-        guarantee = self._sampler.guarantee(
-            self._multiplier,
-            self.privacy.delta,
-            "against other nodes and whoever sees every iterate; the server is trusted",
-            ("nodes clip each user as told, and the server is trusted",),
-        )
-        numbers: dict[str, float | int | str] = {
+        whole = scheme.gradient_mechanism(options.clip_norm, scheme.noise_multiplier)
+        numbers: dict[str, Number] = {
             "clip_norm": options.clip_norm,
-            "cohort": cohort,
-            "learning_rate": self._rate,
-            "radius_factor": self._factor,
-            "noise_multiplier": self._multiplier,
-            "first_share": self._sampler.shares[0],
-            "last_share": self._sampler.shares[-1],
+            "cohort": scheme.cohort,
+            "learning_rate": geometry.rate,
+            "radius_factor": geometry.factor,
+            "noise_multiplier": scheme.noise_multiplier,
+            "first_share": scheme.sampler.shares[0],
+            "last_share": scheme.sampler.shares[-1],
             "l2_sensitivity": whole.l2_sensitivity,
         }
-        return Plan(
-            strategy=self.name,
+        return self._planned(
             rounds=options.rounds,
-            cohort=cohort,
-            users=n,
-            users_needed=cohort,
-            guarantee=guarantee,
+            cohort=scheme.cohort,
+            users_needed=scheme.cohort,
             noise=noise,
             signal=options.clip_norm,
-            numbers=numbers | sampler_numbers(self._sampler, guarantee),
+            numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
             warnings=tuple(warnings),
         )
-
-    def _set_geometry(self) -> None:
-        """Step size, and between what curvatures the gradient is predicted."""
-        certificate = self.problem.certificate
-        self._rate = self.options.learning_rate or self._default_step
-        if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
-            self._rate = _CORNER
-        smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
-        self._low = certificate.strong_convexity
-        # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
-        self._high = max(self._low, min(smoothness, 1 / self._rate))
-
-    def _default_factor(self, noise: float) -> float:
-        """As wide as keeps the noise of all rounds together, given over the radius, below a tenth of the distance."""
-        return 1.0 if self._low == self._high else min(2.0, max(1.0, _BEARABLE / noise))
-
-    # The two mechanisms of a round ---------------------------------------------------------------------------------
-
-    def _gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
-        """Of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
-        sensitivity = self._sampler.sensitivity_factor * radius / self._cohort
-        return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
-
-    def _distance_mechanism(self, multiplier: float) -> GaussianMechanism:
-        """Of the mean log distance."""
-        replaced = _STATISTIC.high - _STATISTIC.low
-        added = max(_STATISTIC.high, -_STATISTIC.low)
-        sensitivity = replaced if self._sampler.relation == "replace_one" else added
-        return GaussianMechanism(sensitivity / self._cohort, multiplier / math.sqrt(_MEASURED))
 
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
+        centre = self.memory
         computation = Computation(
-            "user_gradient", reduce="sum", clip_norm=self._radius, center=self._center, statistic="log_distance"
+            "user_gradient", reduce="sum", clip_norm=centre.radius, center=centre.point, statistic="log_distance"
         )
-        return Request(self._sampler.cohort(index), computation)
+        return Request(self.scheme.sampler.cohort(index), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        means, p = gathered.values / self._cohort, self.problem.dimension
-        multiplier = self._sampler.multiplier(index, self._multiplier)
-        mechanism = self._gradient_mechanism(self._radius, multiplier)
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, centre = self.scheme, self.memory
+        means, p = gathered.values / scheme.cohort, self.problem.dimension
+        multiplier = scheme.sampler.multiplier(index, scheme.noise_multiplier)
+        mechanism, radius = scheme.gradient_mechanism(centre.radius, multiplier), centre.radius
         released = mechanism.release(means[:p], self._noise(index, 0))
-        measured = self._distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
-        distance = self._radius * math.exp(min(max(float(measured[0]), _STATISTIC.low), _STATISTIC.high))
-        shrunk = max(1.0, distance / self._radius)
-        innovation, noise = shrunk * released, shrunk * mechanism.standard_deviation * math.sqrt(p)
-        if self._cohort < self.public.users:  # fresh users bring their own sampling error
-            noise = math.hypot(noise, distance / math.sqrt(self._cohort))
-        error = self._error_before(float(np.linalg.norm(innovation)), noise)
-        gain = error**2 / (error**2 + noise**2)
-        self.facts = {
-            "radius": self._radius,
-            "noise_deviation": mechanism.standard_deviation,
-            "distance": distance,
-            "gain": gain,
-        }
-        gradient = self._center + gain * innovation
-        following = self.problem.domain.project(x - self._rate * gradient)
-        spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
-        self._predict(gradient, math.sqrt(gain) * noise, spread, following - x)
-        return following, following
-
-    def _error_before(self, length: float, noise: float) -> float:
-        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
-        doubt = math.sqrt(2 / self.problem.dimension)  # relative standard deviation of the noise's squared norm
-        if self._error is None:
-            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
-        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
-
-    def _predict(self, gradient: Vector, error: float, spread: float, move: Vector) -> None:
-        """Centre and radius of the next round, from released values alone."""
-        self._center = gradient + self._low * move
-        self._error = math.hypot(error, (self._high - self._low) / 2 * float(np.linalg.norm(move)))
-        # The floor only keeps a population without any spread from underflow.
-        self._radius = max(self._factor * math.hypot(self._error, spread), 1e-9 * self.options.clip_norm)
+        measured = scheme.distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
+        distance = centre.distance(float(measured[0]))
+        gradient, gain = centre.gradient(released, mechanism.standard_deviation, distance)
+        following = self.problem.domain.project(x - centre.geometry.rate * gradient)
+        centre.predict(gradient, following - x)
+        deviation = mechanism.standard_deviation
+        facts = {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}
+        return Step(following, following, facts)
 
 
 def _shares(epochs: int) -> tuple[float, ...]:

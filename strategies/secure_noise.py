@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from strategies.plan import Plan
 from strategies.replies import Request
 from userdp.accounting import NoiseKind, Privacy, Unit
 from userdp.errors import BadInput
@@ -34,12 +33,6 @@ def check_noise(privacy: Privacy, strategy: str, objection: str | None) -> None:
             f"privacy.noise = 'secure': {strategy} has no proof for it, because {objection}; use recentred_clipping or "
             "another clipping strategy, or noise = 'seeded' for a simulation"
         )
-
-
-def relying_on_secure_noise(plan: Plan, unit: Unit) -> Plan:
-    """The plan whose guarantee says what secure noise rests on."""
-    assumptions = (*plan.guarantee.assumptions, *SECURE_ASSUMPTIONS[unit])
-    return replace(plan, guarantee=replace(plan.guarantee, assumptions=assumptions))
 
 
 def separately(request: Request) -> Request:

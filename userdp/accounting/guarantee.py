@@ -6,7 +6,7 @@
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from userdp.errors import BadInput
@@ -87,6 +87,10 @@ class Guarantee:
     def none(cls, reason: str) -> "Guarantee":
         """No privacy guarantee, and why."""
         return cls("user", "replace_one", math.inf, 1.0, "none", f"no privacy guarantee: {reason}", (), False)
+
+    def assuming(self, *assumptions: str) -> "Guarantee":
+        """The same, resting on these assumptions as well."""
+        return replace(self, assumptions=(*self.assumptions, *assumptions))
 
     def sentence(self) -> str:
         """The guarantee in one line for people."""
