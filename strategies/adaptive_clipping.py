@@ -115,7 +115,7 @@ class AdaptiveClipping(UserLevelStrategy):
     # The plan ------------------------------------------------------------------------------------------------------
 
     def _make_scheme(self) -> AdaptiveScheme:
-        options, sampler = self.options, sampler_of(self)
+        options, sampler = self.options, sampler_of(self, self.options)
         low, high = self._bounds()
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)

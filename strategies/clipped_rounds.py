@@ -60,9 +60,9 @@ def make_sampler(
     return kind(users, cohort, -(-rounds // (users // cohort)), seed)
 
 
-def sampler_of(strategy: UserLevelStrategy) -> Sampler:
-    """The sampler that a strategy's `ClippedOptions` ask for."""
-    options, users = strategy.options, strategy.public.users
+def sampler_of(strategy: UserLevelStrategy, options: ClippedOptions) -> Sampler:
+    """The sampler that a strategy's options ask for."""
+    users = strategy.public.users
     secret = strategy.privacy.noise == "secure"
     return make_sampler(options.sampling, users, options.cohort or users, options.rounds, strategy.seed, secret=secret)
 
@@ -132,7 +132,7 @@ class ClippedRounds(UserLevelStrategy):
         numbers: Mapping[str, Number] | None = None,
     ) -> ClippedScheme:
         """Gaussian noise for the clip, as the sampler calibrates it."""
-        sampler = sampler_of(self)
+        sampler = sampler_of(self, self.options)
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         sensitivity = sampler.sensitivity_factor * self.options.clip_norm / sampler.expected_batch
         mechanism = GaussianMechanism(sensitivity, multiplier)

@@ -237,7 +237,12 @@ class DropIn(Strategy):
             **self.settings,
             **options,
         }
-        self.inner = self.strategy(ClientSideLoss(1), wire=ClientWire(), **self._given)
+        self.inner = self._within(None)
+
+    def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
+        """The strategy within, for a model of that layout."""
+        dimension = 1 if layout is None else layout.dimension
+        return self.strategy(ClientSideLoss(dimension), wire=ClientWire(layout), **self._given)
 
     @property
     def plan(self) -> Plan:
@@ -252,8 +257,10 @@ class DropIn(Strategy):
         """What there is so far."""
         return self.inner.result
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord | None = None, **more: Any) -> PrivateResult:
-        """Run the plan for this model; ``more`` are the further arguments of `UserLevelStrategy.start`.
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord | None = None, *arguments: Any, **more: Any
+    ) -> PrivateResult:
+        """Run the plan for this model; the further arguments are those of `UserLevelStrategy.start`.
 
         Raises:
             BadInput: there is no initial model, num_rounds disagrees with the plan, or the strategy has run before.
@@ -262,9 +269,8 @@ class DropIn(Strategy):
         if initial_arrays is None:
             raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
         if not self.inner.result.rounds:
-            layout = ModelLayout(initial_arrays, *self._patterns)
-            self.inner = self.strategy(ClientSideLoss(layout.dimension), wire=ClientWire(layout), **self._given)
-        return self.inner.start(grid, initial_arrays, **more)
+            self.inner = self._within(ModelLayout(initial_arrays, *self._patterns))
+        return self.inner.start(grid, initial_arrays, *arguments, **more)
 
     # Flower's five methods are those of the strategy within --------------------------------------------------------
 

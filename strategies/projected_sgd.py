@@ -81,7 +81,7 @@ class ProjectedSGD(ClippedRounds):
 
     def _laplace_scheme(self, computation: Computation) -> ClippedScheme:
         """Laplace noise for the l1 norm that rows are clipped to."""
-        options, drawn = self.options, sampler_of(self)
+        options, drawn = self.options, sampler_of(self, self.options)
         if options.sampling != "disjoint":
             raise BadInput(
                 f"strategy.sampling = {options.sampling!r} with privacy.delta = 0: pure privacy is accounted for "

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,12 @@ def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x:
     answer = node.compute(x, request.users, request.computation)
     values = answer.values[0] if request.computation.reduce == "sum" else answer.values
     return Gathered(values, 0, answer.non_finite)
+
+
+def with_scheme(strategy: UserLevelStrategy, **changes: Any) -> UserLevelStrategy:
+    """The strategy with parts of its scheme replaced: what no configuration can ask for."""
+    strategy.scheme = replace(strategy.scheme, **changes)
+    return strategy
 
 
 class FaultyQuadratic(Quadratic):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from helpers import WILD, Wild, federation_of, final, gathered, make, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -29,8 +29,10 @@ def population(users=2000, d=3, m=20):
 def whitened(method, values, neighbour):
     """How far a round's release moves, each part in units of its own noise."""
     p = method.problem.dimension
-    noise = [method._mechanism.standard_deviation] * p + [method._count_mechanism().standard_deviation]
-    return np.linalg.norm((values - neighbour) / method._sampler.expected_batch / np.array(noise))
+    noise = [method.scheme.mechanism(method.memory.clip).standard_deviation] * p + [
+        method.scheme.count_mechanism.standard_deviation
+    ]
+    return np.linalg.norm((values - neighbour) / method.scheme.sampler.expected_batch / np.array(noise))
 
 
 # --- Formal guarantee: count and sum are one Gaussian mechanism ------------------------------------------------------
@@ -44,7 +46,7 @@ def test_replacing_one_user_moves_sum_and_count_together_by_at_most_one_over_z(u
     neighbour[who] = other
     x = np.array([0.1, -0.2, 5.0])
     rounds = [gathered(method, federation_of(data), 0, x).values for data in (users, neighbour)]
-    assert whitened(method, *rounds) <= 1 / method._multiplier * (1 + 1e-9)
+    assert whitened(method, *rounds) <= 1 / method.scheme.noise_multiplier * (1 + 1e-9)
 
 
 def test_that_move_is_attained_by_a_user_on_the_sphere_and_one_beyond_it():
@@ -54,7 +56,7 @@ def test_that_move_is_attained_by_a_user_on_the_sphere_and_one_beyond_it():
     neighbour = users.copy()
     neighbour[2] = -4.0
     rounds = [gathered(method, federation_of(data), 0, np.zeros(1)).values for data in (users, neighbour)]
-    assert whitened(method, *rounds) == pytest.approx(1 / method._multiplier)
+    assert whitened(method, *rounds) == pytest.approx(1 / method.scheme.noise_multiplier)
     np.testing.assert_allclose(rounds[0][-1], 4 * 0.5 - 0.5)
     np.testing.assert_allclose(rounds[1][-1], 3 * 0.5 - 2 * 0.5)
 
@@ -63,13 +65,13 @@ def test_that_move_is_attained_by_a_user_on_the_sphere_and_one_beyond_it():
 @given(arrays(np.int64, (6, 2), elements=codes), st.integers(0, 5))
 def test_adding_one_user_moves_sum_and_count_together_by_at_most_one_over_z(users, who):
     method = make(AdaptiveClipping, Wild(2), 6, delta=1e-3, clip_norm=0.7, sampling="poisson", cohort=3, seed=5)
-    index = next(index for index in range(20) if who in method._sampler.cohort(index))
+    index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
     whole = gathered(method, federation_of(users), index, np.zeros(2)).values
     request = method._ask(index)
     alone, _ = request.computation(method.problem, np.zeros(2), federation_of(users[[who]]).block(np.arange(1)))
-    assert whitened(method, whole, whole - alone[0]) <= 1 / method._multiplier * (1 + 1e-9)
+    assert whitened(method, whole, whole - alone[0]) <= 1 / method.scheme.noise_multiplier * (1 + 1e-9)
     longest = np.array([0.7, 0.0, 0.5])
-    assert whitened(method, longest, np.zeros(3)) == pytest.approx(1 / method._multiplier)
+    assert whitened(method, longest, np.zeros(3)) == pytest.approx(1 / method.scheme.noise_multiplier)
 
 
 @pytest.mark.parametrize(("sampling", "factor"), [("disjoint", 2), ("fixed_size", 2), ("poisson", 1)])
@@ -82,7 +84,7 @@ def test_the_multiplier_of_the_sum_follows_from_both_and_from_the_relation(sampl
     assert z < sum_multiplier < 1.2 * z
     assert 0.999 * 2 < method.plan.guarantee.epsilon <= 2
     if sampling == "disjoint":
-        assert method.plan.guarantee.epsilon == epsilon_of(Cost(z), method._sampler.epochs, 1e-5)
+        assert method.plan.guarantee.epsilon == epsilon_of(Cost(z), method.scheme.sampler.epochs, 1e-5)
 
 
 def test_noise_of_a_small_cohorts_count_is_raised_to_what_the_budget_allows():
@@ -107,10 +109,8 @@ def test_a_first_clip_outside_its_bounds_is_refused(bounds):
 
 
 def nearly_noiseless(method):
-    method._count_multiplier = 1e-9
-    method._multiplier_of_sum = 1e-9
-    method._mechanism_for = lambda clip: GaussianMechanism(2 * clip / method._sampler.expected_batch, 1e-9)
-    return method
+    counts = GaussianMechanism(method.scheme.count_mechanism.l2_sensitivity, 1e-9)
+    return with_scheme(method, sum_multiplier=1e-9, count_mechanism=counts)
 
 
 def clips(result):
@@ -134,13 +134,13 @@ def test_one_update_of_the_clip_by_hand():
     federation = federation_of(np.where(np.arange(100) < 70, 0.5, 3.0)[:, None])
     answers = gathered(method, federation, 0, np.zeros(1))
     np.testing.assert_allclose(answers.values, [-(70 * 0.5 + 30), 70 * 0.5 - 30 * 0.5])
-    before = method._mechanism.standard_deviation
-    method._step(0, np.zeros(1), answers)
+    before = method.scheme.mechanism(method.memory.clip).standard_deviation
+    facts = method._step(0, np.zeros(1), answers).facts
     count_noise = method.plan.numbers["count_noise"]
     share = 0.7 + stream(0, "noise", 0, 1).normal(scale=count_noise / 100, size=1)[0]
-    assert method.facts["unclipped_share"] == pytest.approx(share)
-    assert method._clip == pytest.approx(math.exp(-0.3 * (share - 0.4)))
-    assert method.facts["noise_deviation"] == before
+    assert facts["unclipped_share"] == pytest.approx(share)
+    assert method.memory.clip == pytest.approx(math.exp(-0.3 * (share - 0.4)))
+    assert facts["noise_deviation"] == before
 
 
 def test_flower_each_round_is_noised_for_the_clip_in_force_in_it():
@@ -166,14 +166,14 @@ def test_the_clip_stays_within_its_public_bounds_even_if_the_count_is_far_off():
     method = make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3, clip_low=0.5, clip_high=2.0)
     for total, bound in ((1e9, 0.5), (-1e9, 2.0)):
         method._step(0, np.zeros(1), Gathered(np.array([0.0, total]), 0, 0))
-        assert method._clip == pytest.approx(bound)
-        assert method._ask(1).computation.clip_norm == method._clip
+        assert method.memory.clip == pytest.approx(bound)
+        assert method._ask(1).computation.clip_norm == method.memory.clip
 
 
 def test_who_does_not_answer_adds_nothing_to_the_count():
     method = nearly_noiseless(make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3))
-    method._step(0, np.zeros(1), Gathered(np.array([0.0, 0.0]), 100, 0))
-    assert method.facts["unclipped_share"] == pytest.approx(0.5, abs=1e-6)
+    step = method._step(0, np.zeros(1), Gathered(np.array([0.0, 0.0]), 100, 0))
+    assert step.facts["unclipped_share"] == pytest.approx(0.5, abs=1e-6)
 
 
 @settings(deadline=None, max_examples=100)

@@ -45,7 +45,7 @@ def test_the_guarantee_of_the_page_holds_for_neighbours(sign_descent):
         neighbour = data.copy()
         neighbour[rng.integers(5)] = rng.integers(0, 10, 2)
         means = [gathered(method, federation_of(users), 0, np.zeros(2)).values / 5 for users in (data, neighbour)]
-        assert np.linalg.norm(means[0] - means[1]) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
+        assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
 
 
 def test_one_line_in_the_registry_is_enough_to_be_listed(sign_descent, monkeypatch):

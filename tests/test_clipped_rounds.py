@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from helpers import WILD, Wild, federation_of, final, gathered, make, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -14,6 +14,7 @@ from strategies.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Logistic, Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonBatches
@@ -53,8 +54,8 @@ def test_replacing_one_user_moves_the_mean_of_a_round_by_at_most_2c(users, other
     neighbour[who] = other
     x = np.array([0.1, -0.2, 5.0])
     means = [gathered(method, federation_of(data), 1, x).values / 3 for data in (users, neighbour)]
-    assert np.linalg.norm(means[0] - means[1]) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method._mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 3)
+    assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 3)
 
 
 @settings(deadline=None, max_examples=60)
@@ -62,7 +63,7 @@ def test_replacing_one_user_moves_the_mean_of_a_round_by_at_most_2c(users, other
 def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_most_c(users, who, strategy):
     """The user's coin is its own: without it the cohort is what it was, less the user, and the divisor stays."""
     method = make(strategy, WildTrainer(3), 6, delta=1e-3, clip_norm=0.7, cohort=3, sampling="poisson", seed=5)
-    index = next(index for index in range(20) if who in method._sampler.cohort(index))
+    index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
     x, federation = np.array([0.1, -0.2, 5.0]), federation_of(users)
     whole = gathered(method, federation, index, x).values
     request = method._ask(index)
@@ -70,9 +71,9 @@ def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_mos
     rows = np.zeros((0, 3))
     if len(others):
         rows, _ = request.computation(method.problem, x, method.problem.bound(federation.block(others))[0])
-    moved = np.linalg.norm(whole - rows.sum(axis=0)) / method._sampler.expected_batch
-    assert moved <= method._mechanism.l2_sensitivity * (1 + 1e-9)
-    assert method._mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
+    moved = np.linalg.norm(whole - rows.sum(axis=0)) / method.scheme.sampler.expected_batch
+    assert moved <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
 
 
 @every_strategy
@@ -91,7 +92,7 @@ def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, 
     assert isinstance(method._ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)
     factor = 1 if sampling == "poisson" else 2
     deviation = numbers["noise_multiplier"] * factor * 1.0 / 40
-    assert method._mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]
+    assert method.scheme.mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]
 
 
 @every_scheme
@@ -141,27 +142,31 @@ def test_every_scheme_learns_and_repeats_itself_by_seed(strategy, sampling):
 def test_a_round_that_drew_nobody_releases_noise_alone_and_is_charged():
     problem, federation = Quadratic(2, 1.0, 2.0), population(users=4, d=2)
     method = make(DPFedSGD, problem, 4, delta=1e-2, sampling="poisson", cohort=1, rounds=20, learning_rate=0.1)
-    empty = [index for index in range(20) if not len(method._sampler.cohort(index))]
+    empty = [index for index in range(20) if not len(method.scheme.sampler.cohort(index))]
     assert empty
     models = []
     result = run(method, federation, evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy()))
     assert len(result.rounds) == 20
     index = empty[0]
-    noise = stream(0, "noise", index, 0).normal(scale=method._mechanism.standard_deviation, size=2)
+    noise = stream(0, "noise", index, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
     expected = problem.domain.project(models[index] - 0.1 * noise)
     np.testing.assert_allclose(models[index + 1], expected, rtol=1e-12)
-    assert result.rounds[index].spent_epsilon == method._sampler.epsilon(method._multiplier, 1e-2, index + 1)
+    assert result.rounds[index].spent_epsilon == method.scheme.sampler.epsilon(
+        method.scheme.noise_multiplier, 1e-2, index + 1
+    )
 
 
 def test_the_divisor_is_the_public_expected_cohort_whatever_was_drawn():
     method = make(DPFedSGD, Quadratic(1, 1.0, 2.0), 10, delta=1e-3, sampling="poisson", cohort=5, rounds=3)
-    sizes = {len(method._sampler.cohort(index)) for index in range(3)}
+    sizes = {len(method.scheme.sampler.cohort(index)) for index in range(3)}
     assert sizes != {5}
-    assert method._sampler.expected_batch == 5
+    assert method.scheme.sampler.expected_batch == 5
     for index in range(3):
         total = gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1)).values
-        x, _ = method._step(index, np.zeros(1), gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1)))
-        noise = stream(0, "noise", index, 0).normal(scale=method._mechanism.standard_deviation, size=1)
+        x = method._step(
+            index, np.zeros(1), gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1))
+        ).following
+        noise = stream(0, "noise", index, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=1)
         np.testing.assert_allclose(x, np.clip(-(total / 5 + noise), -2, 2))
 
 
@@ -172,7 +177,7 @@ def test_a_round_of_federated_averaging_by_hand():
     means = -problem.user_gradients(np.zeros(3), problem.bound(federation.block(np.arange(20)))[0])
     updates = means * (1 - 0.8**3)  # each step closes a fifth of the distance to the user's mean
     updates *= np.minimum(1, 0.4 / np.linalg.norm(updates, axis=1, keepdims=True))
-    noise = stream(9, "noise", 0, 0).normal(scale=method._mechanism.standard_deviation, size=3)
+    noise = stream(9, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=3)
     np.testing.assert_allclose(final(run(method, federation)), 0.5 * (updates.mean(axis=0) + noise), rtol=1e-9)
 
 
@@ -184,7 +189,7 @@ def test_one_local_step_is_a_gradient_step():
     gradient = make(DPFedSGD, problem, 30, clip_norm=1.0, learning_rate=0.5, **both)
     average = make(DPFedAvg, problem, 30, clip_norm=0.5, local_steps=1, local_rate=0.5, **both)
     for method in (gradient, average):
-        method._mechanism = type(method._mechanism)(method._mechanism.l2_sensitivity, 1e-30)
+        with_scheme(method, mechanism=GaussianMechanism(method.scheme.mechanism.l2_sensitivity, 1e-30))
     np.testing.assert_allclose(final(run(gradient, federation)), final(run(average, federation)), rtol=1e-9)
 
 

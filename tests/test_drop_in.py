@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -243,15 +244,16 @@ def test_a_reply_that_is_no_model_counts_as_missing_and_too_many_end_the_run(bad
 
 def one_round(users=5):
     """A strategy in its first round, and from the replies' contents to what it gathers."""
-    method = strategy(users=users)
+    arrays = record(INITIAL)
+    method = strategy(users=users)._within(ModelLayout(arrays))
     with ClientGrid(clients([]), users) as grid:
-        arrays = method._initial_arrays(record(INITIAL))
         method._roster.gather(grid, 0)
         asked = list(method.configure_train(1, arrays, ConfigRecord(), grid))
 
     def gathered(contents):
         replies = [FlowerMessage(content, reply_to=question) for content, question in zip(contents, asked, strict=True)]
-        return gather(method._request, method._roster, replies, method.problem.dimension, 1.0, method._read)
+        read = partial(method.wire.read, sent=method._x)
+        return gather(method._request, method._roster, replies, method.problem.dimension, 1.0, read)
 
     return method, gathered
 

@@ -113,9 +113,9 @@ def test_a_missing_node_leaves_zeros_the_planned_divisor_and_the_planned_noise()
     with grid_with(failing) as grid:
         method = method_of(rounds=1, clip_norm=5.0, learning_rate=1.0, seed=8)
         result = method.start(grid)
-    noise = stream(8, "noise", 0, 0).normal(scale=method._mechanism.standard_deviation, size=2)
+    noise = stream(8, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
     np.testing.assert_allclose(final(result), np.clip(0.5 * 90 / 100 - noise, -2, 2), rtol=1e-12)
-    assert method._mechanism.l2_sensitivity == 2 * 5.0 / USERS
+    assert method.scheme.mechanism.l2_sensitivity == 2 * 5.0 / USERS
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

@@ -7,7 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run
+from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -27,9 +27,8 @@ def population(users=60, d=3, m=4, seed=1):
 
 def noiseless(method):
     """The same strategy whose mechanism adds (next to) nothing."""
-    mechanism = method._mechanism
-    method._mechanism = type(mechanism)(mechanism.l2_sensitivity, 1e-30)
-    return method
+    mechanism = method.scheme.mechanism
+    return with_scheme(method, mechanism=type(mechanism)(mechanism.l2_sensitivity, 1e-30))
 
 
 # --- Formal guarantee: the sum moves by at most 2C ---------------------------------------------------------------
@@ -43,7 +42,7 @@ def test_replacing_one_user_moves_the_mean_by_at_most_its_stated_sensitivity(use
     neighbour[who] = other
     x = np.array([0.1, -0.2, 5.0])
     means = [gathered(method, federation_of(data), 0, x).values / method.plan.cohort for data in (users, neighbour)]
-    assert np.linalg.norm(means[0] - means[1]) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
+    assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
 
 
 def test_the_stated_sensitivity_is_attained_by_opposite_users():
@@ -55,8 +54,8 @@ def test_the_stated_sensitivity_is_attained_by_opposite_users():
     means = [gathered(method, federation_of(users), 0, np.zeros(2)).values / 5 for users in (data, opposite)]
     distance = np.linalg.norm(means[0] - means[1])
     assert distance == pytest.approx(2 * 0.7 / 5, rel=1e-12)
-    assert distance == pytest.approx(method._mechanism.l2_sensitivity, rel=1e-12)
-    assert method.plan.numbers["l2_sensitivity"] == method._mechanism.l2_sensitivity
+    assert distance == pytest.approx(method.scheme.mechanism.l2_sensitivity, rel=1e-12)
+    assert method.plan.numbers["l2_sensitivity"] == method.scheme.mechanism.l2_sensitivity
 
 
 @pytest.mark.parametrize(("epsilon", "rounds", "cohort"), [(0.5, 1, None), (1, 20, None), (8, 10, 25), (1, 7, 30)])
@@ -79,10 +78,10 @@ def test_a_round_by_hand():
     problem, federation = Quadratic(3, 5.0, 2.0), population()
     method = make(DPFedSGD, problem, 60, seed=9, clip_norm=0.5, rounds=1, cohort=20, learning_rate=0.25)
     result = run(method, federation)
-    cohort = method._sampler.cohort(0)
+    cohort = method.scheme.sampler.cohort(0)
     rows = problem.user_gradients(np.zeros(3), problem.bound(federation.block(cohort))[0])
     rows *= np.minimum(1, 0.5 / np.linalg.norm(rows, axis=1, keepdims=True))
-    noise = stream(9, "noise", 0, 0).normal(scale=method._mechanism.standard_deviation, size=3)
+    noise = stream(9, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=3)
     np.testing.assert_allclose(final(result), -0.25 * (rows.mean(axis=0) + noise), rtol=1e-9)
     assert final(result).dtype == np.float64
 
@@ -94,10 +93,10 @@ def test_a_round_by_hand():
 def test_flower_too_few_replies_leave_divisor_and_noise_as_planned(missing):
     method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=1, clip_norm=1.0, learning_rate=1.0, delta=1e-3)
     answered = np.array([1.0, 0.0]) * (20 - missing)
-    x, _ = method._step(0, np.zeros(2), Gathered(answered, missing, 0))
-    noise = stream(0, "noise", 0, 0).normal(scale=method._mechanism.standard_deviation, size=2)
+    x = method._step(0, np.zeros(2), Gathered(answered, missing, 0)).following
+    noise = stream(0, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
     np.testing.assert_allclose(-x, np.clip(answered / 20 + noise, -2, 2))
-    assert method._mechanism.standard_deviation == pytest.approx(method.plan.numbers["noise_multiplier"] * 2 / 20)
+    assert method.scheme.mechanism.standard_deviation == pytest.approx(method.plan.numbers["noise_multiplier"] * 2 / 20)
 
 
 def test_flower_a_zero_update_goes_through():
@@ -196,5 +195,5 @@ def test_non_private_ends_where_the_mean_gradient_vanishes(problem):
 
 def test_non_private_divides_by_those_who_answered():
     method = make(NonPrivate, Quadratic(1, 1.0, 5.0), 10, learning_rate=1.0)
-    _, released = method._step(0, np.zeros(1), Gathered(np.array([-8.0]), 2, 0))
+    released = method._step(0, np.zeros(1), Gathered(np.array([-8.0]), 2, 0)).released
     assert released == pytest.approx([1.0])

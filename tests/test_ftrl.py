@@ -265,7 +265,7 @@ def test_the_plan_spends_the_budget_and_not_more(kind, rounds, cohort):
     assert plan.numbers["participations"] == math.ceil(rounds / separation)
     sensitivity = 2 / size * KINDS[kind](rounds, separation).sensitivity(rounds)
     assert plan.numbers["l2_sensitivity"] == pytest.approx(sensitivity)
-    assert method._deviation == pytest.approx(plan.numbers["noise_multiplier"] * sensitivity)
+    assert method.scheme.deviation == pytest.approx(plan.numbers["noise_multiplier"] * sensitivity)
 
 
 @every_kind
@@ -274,11 +274,11 @@ def test_a_run_by_hand(kind):
     federation = SyntheticFederation(Gaussian(dimension=2), users=60, seed=1, samples_per_user=10)
     options = {"clip_norm": 0.5, "rounds": 5, "cohort": 20, "learning_rate": 0.3, "factorisation": kind}
     method = make(DPFTRL, problem, 60, 8.0, 1e-3, seed=4, **options)
-    fresh = np.array([stream(4, "noise", t, 0).normal(scale=method._deviation, size=2) for t in range(5)])
+    fresh = np.array([stream(4, "noise", t, 0).normal(scale=method.scheme.deviation, size=2) for t in range(5)])
     noise = noise_matrix(KINDS[kind](5, 3)) @ fresh
     x, total, start = np.zeros(2), np.zeros(2), np.zeros(2)
     for t in range(5):
-        block = problem.bound(federation.block(method._sampler.cohort(t)))[0]
+        block = problem.bound(federation.block(method.scheme.sampler.cohort(t)))[0]
         rows = problem.user_gradients(x, block)
         rows *= np.minimum(1, 0.5 / np.linalg.norm(rows, axis=1, keepdims=True))
         total += rows.sum(axis=0) / 20

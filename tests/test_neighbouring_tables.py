@@ -148,7 +148,9 @@ def recording():
 
 def one_round(strategy: DPFTRL) -> float:
     """How far a user moves the mean of a round in which it takes part."""
-    return strategy._sampler.sensitivity_factor * strategy.options.clip_norm / strategy._sampler.expected_batch
+    return (
+        strategy.scheme.sampler.sensitivity_factor * strategy.options.clip_norm / strategy.scheme.sampler.expected_batch
+    )
 
 
 def own_rows(log: Log, rows: np.ndarray) -> Given:

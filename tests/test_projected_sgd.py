@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, run
+from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -40,7 +40,7 @@ def test_replacing_one_user_moves_the_mean_by_at_most_its_stated_sensitivity(del
     x = np.linspace(-1, 1, 6)
     means = [gathered(method, federation_of(data), 0, x).values / 5 for data in (users, neighbour)]
     if delta == 0:
-        assert np.abs(means[0] - means[1]).sum() <= method._mechanism.sensitivity * (1 + 1e-12)
+        assert np.abs(means[0] - means[1]).sum() <= method.scheme.mechanism.sensitivity * (1 + 1e-12)
     assert np.linalg.norm(means[0] - means[1]) <= 2 * 0.7 / 5 * (1 + 1e-12)
 
 
@@ -61,14 +61,14 @@ def test_with_delta_the_noise_is_that_of_dp_fed_sgd_and_without_it_is_laplace():
     settings_of = {"rounds": 6, "cohort": 50, "clip_norm": 0.3}
     gaussian = make(ProjectedSGD, Quadratic(4, 1.0, 1.0), 100, 2.0, 1e-4, sparsity=4, **settings_of)
     plain = make(DPFedSGD, Quadratic(4, 1.0, 1.0), 100, 2.0, 1e-4, **settings_of)
-    assert gaussian._mechanism == plain._mechanism
-    assert isinstance(plain._mechanism, GaussianMechanism)
+    assert gaussian.scheme.mechanism == plain.scheme.mechanism
+    assert isinstance(plain.scheme.mechanism, GaussianMechanism)
     assert gaussian.plan.guarantee == plain.plan.guarantee
     pure = make(ProjectedSGD, Quadratic(4, 1.0, 1.0), 100, 2.0, 0.0, sparsity=4, **settings_of)
-    assert isinstance(pure._mechanism, LaplaceMechanism)
+    assert isinstance(pure.scheme.mechanism, LaplaceMechanism)
     # Three of six rounds of half the users each: every round costs a third of epsilon.
-    assert pure._mechanism.epsilon == pytest.approx(2.0 / 3)
-    assert pure._mechanism.scale == pytest.approx(2 * 0.3 * 2 / 50 / (2.0 / 3))
+    assert pure.scheme.mechanism.epsilon == pytest.approx(2.0 / 3)
+    assert pure.scheme.mechanism.scale == pytest.approx(2 * 0.3 * 2 / 50 / (2.0 / 3))
 
 
 @pytest.mark.parametrize(("epsilon", "rounds", "cohort"), [(0.5, 1, None), (1.0, 20, None), (3.0, 7, 30)])
@@ -97,9 +97,9 @@ def test_a_round_by_hand(delta):
     options = {"clip_norm": 0.5, "sparsity": 2, "rounds": 1, "cohort": 20, "learning_rate": 0.25}
     method = make(ProjectedSGD, Quadratic(6, 5.0, 2.0), 40, delta=delta, seed=9, **options)
     result = run(method, federation_of(data))
-    rows = clip_rows(clip_rows(-data[method._sampler.cohort(0)].astype(float), 0.5), 0.5 * math.sqrt(2), order=1)
+    rows = clip_rows(clip_rows(-data[method.scheme.sampler.cohort(0)].astype(float), 0.5), 0.5 * math.sqrt(2), order=1)
     draw = stream(9, "noise", 0, 0)
-    scale = method._mechanism.scale if delta == 0 else method._mechanism.standard_deviation
+    scale = method.scheme.mechanism.scale if delta == 0 else method.scheme.mechanism.standard_deviation
     noise = (draw.laplace if delta == 0 else draw.normal)(scale=scale, size=6)
     projected = SparseVectors(2, 0.5).project(rows.mean(axis=0) + noise)
     np.testing.assert_allclose(final(result), -0.25 * projected, rtol=1e-9)
@@ -139,9 +139,9 @@ def test_the_projection_never_takes_the_gradient_further_from_a_mean_of_users(pr
     for _ in range(50):
         rows = clip_rows(clip_rows(rng.normal(size=(200, 50)) * (rng.random(50) < 0.1), 1.0), math.sqrt(2), order=1)
         mean = rows.mean(axis=0)
-        noisy = mean + rng.normal(scale=method._mechanism.standard_deviation, size=50)
+        noisy = mean + rng.normal(scale=method.scheme.mechanism.standard_deviation, size=50)
         before.append(np.linalg.norm(noisy - mean))
-        after.append(np.linalg.norm(method._gradient(noisy) - mean))
+        after.append(np.linalg.norm(method.scheme.gradient(noisy) - mean))
     assert (np.array(after) <= np.array(before) + 1e-12).all()
     assert np.mean(after) < 0.8 * np.mean(before)
 
@@ -170,8 +170,8 @@ def test_in_many_dimensions_the_projection_leaves_little_of_the_noise_and_no_mor
     federation = ColumnarFederation(Block(features, np.arange(users + 1), targets))
     method = make(ProjectedSGD, OneHotLogistic(levels, 5.0), users, 1.0, delta, rounds=1)
     mean = gathered(method, federation, 0, np.zeros(levels)).values / users
-    noisy = [method._mechanism.release(mean, method._noise(index)) for index in range(5)]
-    errors = [np.linalg.norm(method._gradient(values) - mean) for values in noisy]
+    noisy = [method.scheme.mechanism.release(mean, method._noise(index)) for index in range(5)]
+    errors = [np.linalg.norm(method.scheme.gradient(values) - mean) for values in noisy]
     raw = [np.linalg.norm(values - mean) for values in noisy]
     assert np.mean(raw) == pytest.approx(method.plan.numbers["noise_before"], rel=0.05)
     assert np.mean(errors) <= method.plan.noise
@@ -226,7 +226,7 @@ def audit(method):
         for number in range(RUNS):
             method.seed, x = first + number, np.zeros(1)
             for index, values in enumerate(replies):
-                x, _ = method._step(index, x, Gathered(values, 0, 0))
+                x = method._step(index, x, Gathered(values, 0, 0)).following
             found[number] = x[0]
         scores.append(found)
     return epsilon_lower_bound(*scores, method.plan.guarantee.delta)
@@ -251,5 +251,6 @@ def test_c26_rounds_leak_no_more_than_they_claim(delta, projection, least):
 @pytest.mark.slow
 def test_c26_half_the_laplace_noise_is_found():
     method = method_under_audit(0.0, "none")
-    method._mechanism = LaplaceMechanism(method._mechanism.sensitivity, 2 * method._mechanism.epsilon)
+    mechanism = method.scheme.mechanism
+    with_scheme(method, mechanism=LaplaceMechanism(mechanism.sensitivity, 2 * mechanism.epsilon))
     assert audit(method) > 1.2

@@ -30,7 +30,7 @@ codes = st.integers(0, len(WILD) - 1)
 
 def about(method, center, radius):
     """The strategy as if earlier releases had led to this centre and radius."""
-    method._center, method._radius = np.asarray(center, dtype=np.float64), radius
+    method.memory.point, method.memory.radius = np.asarray(center, dtype=np.float64), radius
     return method
 
 
@@ -63,9 +63,9 @@ def test_replacing_one_user_moves_both_releases_by_at_most_their_stated_sensitiv
     neighbour = users.copy()
     neighbour[who] = other
     means = [gathered(method, federation_of(data), 0, np.zeros(3)).values / 5 for data in (users, neighbour)]
-    stated = method._gradient_mechanism(radius, 1.0).l2_sensitivity
+    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
     assert np.linalg.norm(means[0][:3] - means[1][:3]) <= stated * (1 + 1e-12)
-    assert abs(means[0][3] - means[1][3]) <= method._distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
+    assert abs(means[0][3] - means[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
 
 
 @settings(deadline=None, max_examples=100)
@@ -78,10 +78,10 @@ def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivi
     request = method._ask(0)
     present = (np.arange(5), np.delete(np.arange(5), who))
     sums = [node.compute(np.zeros(3), ids, request.computation).values[0] / 5 for ids in present]
-    stated = method._gradient_mechanism(radius, 1.0).l2_sensitivity
+    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
     assert stated == pytest.approx(radius / 5)
     assert np.linalg.norm(sums[0][:3] - sums[1][:3]) <= stated * (1 + 1e-12)
-    assert abs(sums[0][3] - sums[1][3]) <= method._distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
+    assert abs(sums[0][3] - sums[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
 
 
 def test_the_stated_sensitivities_are_attained():
@@ -96,15 +96,18 @@ def test_the_stated_sensitivities_are_attained():
     at_centre[2] = 7  # not finite: counts as the centre
     near = gathered(method, federation_of(at_centre), 0, np.zeros(2))
     assert near.non_finite == 1
-    assert means[0][2] - near.values[2] / 5 == pytest.approx(method._distance_mechanism(1.0).l2_sensitivity)
+    assert means[0][2] - near.values[2] / 5 == pytest.approx(method.scheme.distance_mechanism(1.0).l2_sensitivity)
 
 
 def test_a_missing_user_counts_as_the_centre_and_changes_neither_divisor_nor_noise():
     methods = [make(RecentredClipping, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=3) for _ in range(2)]
-    for method, missing in zip(methods, (0, 5), strict=True):
-        method._step(0, np.zeros(2), Gathered(np.array([1.0, 0.0, -3.0]), missing, 0))
-    np.testing.assert_array_equal(methods[0]._center, methods[1]._center)
-    assert methods[0].facts == methods[1].facts
+    values = np.array([1.0, 0.0, -3.0])
+    steps = [
+        method._step(0, np.zeros(2), Gathered(values, missing, 0))
+        for method, missing in zip(methods, (0, 5), strict=True)
+    ]
+    np.testing.assert_array_equal(methods[0].memory.point, methods[1].memory.point)
+    assert steps[0].facts == steps[1].facts
 
 
 # --- Formal guarantee: the budget -----------------------------------------------------------------------------------
@@ -119,8 +122,11 @@ def test_all_releases_together_spend_the_budget_and_not_more(rounds, cohort, rel
     per_epoch = 100 // (cohort or 100)
     precision = 0.0
     for index in range(0, rounds, per_epoch):
-        multiplier = method._sampler.multiplier(index, method._multiplier)
-        for mechanism in (method._gradient_mechanism(1.0, multiplier), method._distance_mechanism(multiplier)):
+        multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
+        for mechanism in (
+            method.scheme.gradient_mechanism(1.0, multiplier),
+            method.scheme.distance_mechanism(multiplier),
+        ):
             precision += mechanism.noise_multiplier**-2
     epsilon = epsilon_of(Cost(noise_multiplier=precision**-0.5), 1, 1e-4)
     assert 0.999 < epsilon <= 1 + 1e-9
@@ -132,8 +138,8 @@ def test_the_ledger_follows_the_shares_of_the_rounds():
     method = make(RecentredClipping, Quadratic(3, 1.0, 1.0), 60, 1.0, 1e-4, rounds=5)
     result = run(method, of_means(4, 0, 60, 3))
     spent = [record.spent_epsilon for record in result.rounds]
-    shares = np.cumsum(method._sampler.shares)
-    expected = [epsilon_of(Cost(method._multiplier / math.sqrt(share)), 1, 1e-4) for share in shares]
+    shares = np.cumsum(method.scheme.sampler.shares)
+    expected = [epsilon_of(Cost(method.scheme.noise_multiplier / math.sqrt(share)), 1, 1e-4) for share in shares]
     np.testing.assert_allclose(spent, expected, rtol=1e-9)
     assert shares[0] == pytest.approx(0.1)
     with pytest.raises(RunFailed, match="planned"):
@@ -148,7 +154,7 @@ def test_noise_is_calibrated_to_the_radius_in_force_in_every_round():
     result = run(method, of_means(100, 3, 400, 5))
     for index, (request, record) in enumerate(zip(asked, result.rounds, strict=True)):
         radius = request.computation.clip_norm
-        multiplier = method._multiplier / math.sqrt(0.95 * method._sampler.shares[index])
+        multiplier = method.scheme.noise_multiplier / math.sqrt(0.95 * method.scheme.sampler.shares[index])
         assert record.facts["noise_deviation"] == pytest.approx(2 * radius / 400 * multiplier)
         assert record.facts["radius"] == radius
     radii = [request.computation.clip_norm for request in asked]
@@ -162,7 +168,9 @@ def test_centre_and_radius_follow_from_released_values_alone():
     x = np.zeros(3)
     values = np.array([5.0, -2.0, 1.0, -20.0])
     noise = [second._noise(0, 0), second._noise(0, 1)]
-    gradient = second._gradient_mechanism(1.0, second._sampler.multiplier(0, second._multiplier))
+    gradient = second.scheme.gradient_mechanism(
+        1.0, second.scheme.sampler.multiplier(0, second.scheme.noise_multiplier)
+    )
     moved = values / 50
     released = gradient.release(moved[:3], noise[0])
     first._step(0, x, Gathered(values, 0, 0))
@@ -175,12 +183,13 @@ def test_centre_and_radius_follow_from_released_values_alone():
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_distance_is_released_with_noise_of_its_own(index):
     method = make(RecentredClipping, Quadratic(3, 5.0, 5.0), 50, delta=1e-3, epsilon=20.0, rounds=2, seed=6)
-    method._step(index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0))
-    deviation = method._distance_mechanism(method._sampler.multiplier(index, method._multiplier)).standard_deviation
+    facts = method._step(index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0)).facts
+    multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
+    deviation = method.scheme.distance_mechanism(multiplier).standard_deviation
     noisy = -20.0 / 50 + stream(6, "noise", index, 1).normal(scale=deviation, size=1)[0]
     assert deviation > 0.05
     assert -2.5 < noisy < 1.0
-    assert method.facts["distance"] == pytest.approx(math.exp(noisy), rel=1e-9)
+    assert facts["distance"] == pytest.approx(math.exp(noisy), rel=1e-9)
 
 
 @pytest.mark.parametrize("shares", [(), (0.5, 0.5), (0.0,), (1.1,), (float("nan"),)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from examples import changed
-from helpers import federation_of, local_grid
+from helpers import federation_of, local_grid, with_scheme
 
 from simulations.config import parse_config
 from simulations.run import run as run_config
@@ -55,15 +55,15 @@ def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
     assert method._ledger.rounds == ROUNDS
     assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
     assert len({tuple(cohort) for cohort in cohorts}) == ROUNDS
-    seeded = method_of(kind, sampling, "seeded")._sampler
+    seeded = method_of(kind, sampling, "seeded").scheme.sampler
     assert not any(np.array_equal(cohort, seeded.cohort(index)) for index, cohort in enumerate(cohorts))
     assert {tuple(cohort) for cohort in cohorts_asked(method_of(kind, sampling))}.isdisjoint(map(tuple, cohorts))
 
 
 def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
     method = method_of(DPFedSGD, "poisson", users=3, cohort=1)
-    method._sampler = PoissonBatches(3, 1e-9, ROUNDS, None)
-    method._ledger = method._sampler.ledger(50.0, method.privacy)
+    with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None))
+    method._ledger = method.scheme.sampler.ledger(50.0, method.privacy)
     assert [len(cohort) for cohort in cohorts_asked(method, federation_of(np.zeros((3, 2))))] == [0] * ROUNDS
     assert method._ledger.rounds == ROUNDS
 
@@ -178,6 +178,7 @@ def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed
         return
     options = ({"sampling": sampling} if sampling else {}) | ({"sparsity": 2} if kind is ProjectedSGD else {})
     facts = PublicFacts(90, max_samples=2, samples=100)
-    sampler = getattr(kind(PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options), "_sampler", None)
+    method = kind(PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
+    sampler = getattr(method.scheme, "sampler", None)
     assert (sampler is not None and sampler.secret) == (sampling in SECRET)
     assert not (sampling in SECRET and sampler.seed is not None)

@@ -361,11 +361,11 @@ def test_too_many_users_for_float64_sums_are_refused_at_plan_time():
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])
 def test_secret_cohorts_do_not_come_from_the_seed(sampling):
     """Amplification needs them secret, and the seed of a run is written down."""
-    first, second = (strategy("dp_fed_sgd", sampling=sampling, cohort=30)._sampler for _ in range(2))
+    first, second = (strategy("dp_fed_sgd", sampling=sampling, cohort=30).scheme.sampler for _ in range(2))
     assert first.seed is None
     draws = [sampler.cohort(index).tolist() for sampler in (first, second) for index in range(2)]
     assert len({tuple(draw) for draw in draws}) == 4
-    assert strategy("dp_fed_sgd", sampling=sampling, cohort=30, noise="seeded")._sampler.seed == 3
+    assert strategy("dp_fed_sgd", sampling=sampling, cohort=30, noise="seeded").scheme.sampler.seed == 3
 
 
 def test_secret_coins_fall_at_the_rate():
@@ -435,8 +435,8 @@ def test_a_secure_round_asks_for_users_one_by_one(people):
 
 
 def test_a_drop_in_strategy_takes_secure_noise():
-    assert DropInFedAvg(users=100, epsilon=1.0, delta=1e-3, noise="secure", rounds=2)._noise(0).slack > 0
-    assert isinstance(DropInFedAvg(users=100, epsilon=1.0, delta=1e-3, rounds=2)._noise(0), SeededNoise)
+    assert DropInFedAvg(users=100, epsilon=1.0, delta=1e-3, noise="secure", rounds=2).inner._noise(0).slack > 0
+    assert isinstance(DropInFedAvg(users=100, epsilon=1.0, delta=1e-3, rounds=2).inner._noise(0), SeededNoise)
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------
