@@ -163,19 +163,25 @@ def test_noise_is_calibrated_to_the_radius_in_force_in_every_round():
 
 
 def test_centre_and_radius_follow_from_released_values_alone():
-    """Fed with other users whose noisy sums come out the same, the next question is the same."""
-    first, second = (make(RecentredClipping, Quadratic(3, 5.0, 5.0), 50, delta=1e-3) for _ in range(2))
-    x = np.zeros(3)
+    """Fed with other users and other noise that add up to the same releases, the next question is the same."""
+    problem = Quadratic(3, 5.0, 5.0)
+    first, second = (make(RecentredClipping, problem, 50, 8.0, delta=1e-3, seed=seed) for seed in (0, 1))
+    scheme = first.scheme
+    multiplier = scheme.sampler.multiplier(0, scheme.noise_multiplier)
+    mechanisms = (scheme.gradient_mechanism(1.0, multiplier), scheme.distance_mechanism(multiplier))
+    noise = [
+        np.concatenate(
+            [
+                mechanism.release(np.zeros(size), method._noise(0, purpose))
+                for purpose, (mechanism, size) in enumerate(zip(mechanisms, (3, 1), strict=True))
+            ]
+        )
+        for method in (first, second)
+    ]
     values = np.array([5.0, -2.0, 1.0, -20.0])
-    noise = [second._noise(0, 0), second._noise(0, 1)]
-    gradient = second.scheme.gradient_mechanism(
-        1.0, second.scheme.sampler.multiplier(0, second.scheme.noise_multiplier)
-    )
-    moved = values / 50
-    released = gradient.release(moved[:3], noise[0])
-    first._step(0, x, Gathered(values, 0, 0))
-    other = released * 50 - (gradient.release(np.zeros(3), second._noise(0, 0)) * 50)
-    second._step(0, x, Gathered(np.append(other, values[3]), 3, 7))
+    first._step(0, np.zeros(3), Gathered(values, 0, 0))
+    second._step(0, np.zeros(3), Gathered(values + 50 * (noise[0] - noise[1]), 3, 7))
+    assert np.linalg.norm(noise[0][:3] - noise[1][:3]) > 0.05
     np.testing.assert_allclose(first._ask(1).computation.center, second._ask(1).computation.center)
     assert first._ask(1).computation.clip_norm == pytest.approx(second._ask(1).computation.clip_norm)
 
