@@ -165,7 +165,8 @@ def test_noise_is_calibrated_to_the_radius_in_force_in_every_round():
 def test_centre_and_radius_follow_from_released_values_alone():
     """Fed with other users and other noise that add up to the same releases, the next question is the same."""
     problem = Quadratic(3, 5.0, 5.0)
-    first, second = (make(RecentredClipping, problem, 50, 8.0, delta=1e-3, seed=seed) for seed in (0, 1))
+    options = {"delta": 1e-3, "learning_rate": 0.3}
+    first, second = (make(RecentredClipping, problem, 50, 8.0, seed=seed, **options) for seed in (0, 1))
     scheme = first.scheme
     multiplier = scheme.sampler.multiplier(0, scheme.noise_multiplier)
     mechanisms = (scheme.gradient_mechanism(1.0, multiplier), scheme.distance_mechanism(multiplier))
