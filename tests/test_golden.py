@@ -1,0 +1,27 @@
+"""No change of code moves a number unnoticed: plans, guarantees and models are those of golden/values.json."""
+
+import pytest
+from golden.record import COMMAND, check, load_cases, read
+
+CASES = load_cases()
+RECORDED = read()
+
+
+def parameter(case):
+    # Ray leaves the pipes and handles of its processes to the garbage collector.
+    ignored = [f"ignore::{kind}" for kind in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")]
+    marks = [pytest.mark.slow, pytest.mark.filterwarnings(*ignored)] if case.get("slow") else []
+    return pytest.param(case, id=case["name"], marks=marks)
+
+
+@pytest.mark.parametrize("case", [parameter(case) for case in CASES])
+def test_the_numbers_are_those_recorded(case):
+    found = check(case, RECORDED)
+    if found:
+        told = "\n".join(map(str, found[:10]))
+        more = f"\n... and {len(found) - 10} more" if len(found) > 10 else ""
+        pytest.fail(f"{told}{more}\nIf that is meant: {COMMAND}, and say why in the commit", pytrace=False)
+
+
+def test_no_value_is_recorded_for_a_case_that_is_gone():
+    assert set(RECORDED["cases"]) == {case["name"] for case in CASES}
