@@ -6,34 +6,29 @@ every batch passed the concentration test. The next phase starts there with a sm
 """
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
 from strategies.localized_needs import fewest_users, refusal
 from strategies.localized_paper import paper_plan, paper_users
-from strategies.localized_plan import LocalizedPlan, Phase, Setting, search
+from strategies.localized_phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
+from strategies.localized_plan import LocalizedPlan, LocalizedSetting, Phase, search
 from strategies.options import StrategyOptions
 from strategies.passing import AgreementOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import ACCOUNTANT, Guarantee, Ledger, epsilon_of
+from strategies.scheme import Scheme, Step
+from userdp.accounting import ACCOUNTANT, Ledger, epsilon_of
 from userdp.computations import Computation
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import PopulationTooSmall
 from userdp.estimators import MINIMUM_BATCH, concentration_score
 from userdp.mechanisms import GaussianMechanism, Session
 from userdp.problems.base import Vector
 from userdp.sampling import DisjointBatches
-
-PHASE_ASSUMPTIONS = (
-    "every user's answer is the certified function of the model: nodes are honest",
-    "data lie in the declared bounds (they are clipped into them)",
-    "n and who takes part are public",
-)
 
 
 class LocalizedOptions(AgreementOptions):
@@ -54,6 +49,47 @@ class LocalizedOptions(AgreementOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LocalizedScheme(Scheme):
+    """A `Scheme` of tested phases.
+
+    Attributes:
+        setting: what is given.
+        chosen: batch, estimator, phases and cost.
+        sampler: who takes part in each round.
+        projects: whether iterates inside a phase stay in the domain; a linear loss needs it only at the release.
+    """
+
+    setting: LocalizedSetting
+    chosen: LocalizedPlan
+    sampler: DisjointBatches
+    projects: bool
+
+    def mechanism(self, phase: Phase) -> GaussianMechanism:
+        """Of the average iterate that a phase releases."""
+        return GaussianMechanism(phase.l2_sensitivity, self.chosen.cost.noise_multiplier)
+
+
+@dataclass
+class PhaseUnderWay:
+    """What the server remembers of the phase under way; none of it is private before noise is added.
+
+    Attributes:
+        average: of its iterates.
+        session: of its test; there from the phase's first request on.
+        halted: whether the test has failed already.
+    """
+
+    average: PhaseAverage
+    session: Session = field(init=False)
+    halted: bool = False
+
+    def begin(self, session: Session) -> None:
+        """Forget the phase before."""
+        self.average.restart()
+        self.session, self.halted = session, False
+
+
 class LocalizedRobustSGD(UserLevelStrategy):
     """Robust steps, one noisy release a phase.
 
@@ -67,6 +103,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
     released models, not against the participating nodes nor the server, and every node must answer honestly.
     """
 
+    adversary: ClassVar[str] = ADVERSARY
     name: ClassVar[str] = "localized_robust_sgd"
     summary_line: ClassVar[str] = "robust steps on fresh users, tested for agreement, noise once a phase"
     family: ClassVar[str] = "robust"
@@ -81,74 +118,44 @@ class LocalizedRobustSGD(UserLevelStrategy):
     without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
     Options: ClassVar[type[StrategyOptions]] = LocalizedOptions
     options: LocalizedOptions
+    scheme: LocalizedScheme
+    memory: PhaseUnderWay
 
-    def _make_plan(self) -> Plan:
-        options, certificate = self.options, self.problem.certificate
+    # The plan ------------------------------------------------------------------------------------------------------
+
+    def _make_scheme(self) -> LocalizedScheme:
+        options, certificate, n = self.options, self.problem.certificate, self.public.users
         options.check_estimate()
-        if not options.without_certificate:
-            certificate.require_contractive(self.name)
-        elif certificate.missing() and (options.radius is None or options.learning_rate is None):
-            raise BadInput("strategy.radius and strategy.learning_rate must be given for a loss without certificate")
-        if options.learning_rate and certificate.smoothness and options.learning_rate > 2 / certificate.smoothness:
-            raise BadInput(
-                f"strategy.learning_rate = {options.learning_rate:g}: must be at most 2 / smoothness = "
-                f"{2 / certificate.smoothness:.6g}, beyond which steps of this loss are not proven to be contractive"
-            )
-        self._chosen = chosen = self._choose()
-        last, p = chosen.phases[-1], self.problem.dimension
-        steps = sum(phase.steps for phase in chosen.phases)
-        warnings = []
-        if last.deviation * math.sqrt(p) >= self._scale:
-            warnings.append(
-                "the noise is expected to drown the signal: bring more users, raise privacy.epsilon, "
-                "use estimate = 'winsorized' with kernel = 'ramp', or try dp_fed_sgd"
-            )
-        if chosen.pass_probability < 0.5:
-            warnings.append(
-                f"honest users pass all tests with probability at most about {chosen.pass_probability:.2g} under the "
-                "declared deviation: raise strategy.radius or strategy.batch"
-            )
-        return Plan(
-            strategy=self.name,
-            rounds=steps,
-            cohort=chosen.batch,
-            users=self.public.users,
-            users_needed=self._users_needed(),
-            guarantee=self._promise(),
-            noise=last.deviation * math.sqrt(p),
-            signal=self._scale,
-            pass_probability=chosen.pass_probability,
-            numbers=self._numbers(),
-            warnings=tuple(warnings),
+        check_contractive(
+            self.name,
+            certificate,
+            options.learning_rate,
+            opted_out=options.without_certificate,
+            needed_then={"radius": options.radius},
+        )
+        setting = self._setting()
+        chosen = self._choose(setting)
+        epsilon = epsilon_of(chosen.cost, 1, self.privacy.delta)
+        accountant = f"{ACCOUNTANT}, parallel over disjoint users"
+        return LocalizedScheme(
+            guarantee=uncertified(certificate) or self._promise(epsilon, accountant, ASSUMPTIONS),
+            ledger=partial(Ledger, n, chosen.cost, 1),
+            new_memory=lambda: PhaseUnderWay(PhaseAverage(self.problem.dimension)),
+            setting=setting,
+            chosen=chosen,
+            sampler=DisjointBatches(n, chosen.batch, 1, self.seed),
+            projects=certificate.smoothness != 0 or options.constants == "paper",
         )
 
-    @property
-    def _projects(self) -> bool:
-        """Whether iterates inside a phase stay in the domain; a linear loss needs it only at the release."""
-        return self.problem.certificate.smoothness != 0 or self.options.constants == "paper"
-
-    @property
-    def _scale(self) -> float:
-        """l2 norm of the longest way that there is to go: the noise of the release is compared with it."""
-        root = math.sqrt(self.problem.dimension)
-        if self._projects:
-            return self.problem.domain.radius * root
-        last = self._chosen.phases[-1]
-        return (self.problem.certificate.lipschitz or math.inf) * last.learning_rate * (last.steps + 1) / 2 * root
-
-    @property
-    def _user_deviation(self) -> float:
-        per_sample = self.options.deviation or self.problem.certificate.lipschitz or 1.0
-        return self.options.user_deviation(per_sample, self.public.min_samples)
-
-    def _setting(self) -> Setting:
-        options = self.options
+    def _setting(self) -> LocalizedSetting:
+        options, certificate = self.options, self.problem.certificate
+        per_sample = options.deviation or certificate.lipschitz or 1.0
         radius = self.problem.domain.radius
-        return Setting(
+        return LocalizedSetting(
             users=self.public.users,
             dimension=self.problem.dimension,
-            user_deviation=self._user_deviation,
-            certificate=self.problem.certificate,
+            user_deviation=options.user_deviation(per_sample, self.public.min_samples),
+            certificate=certificate,
             domain_radius=radius if math.isfinite(radius) else 1.0,
             epsilon=self.privacy.epsilon,
             delta=self.privacy.delta,
@@ -168,37 +175,54 @@ class LocalizedRobustSGD(UserLevelStrategy):
         # The paper divides by log m, whose geometric series converges only for m > e.
         return self.options.phase_base or max(math.log(self.public.min_samples), 4.0)
 
-    def _choose(self) -> LocalizedPlan:
-        setting, base = self._setting(), self._phase_base
+    def _choose(self, setting: LocalizedSetting) -> LocalizedPlan:
         if self.options.constants == "paper":
-            return paper_plan(setting, self.public.min_samples, base)
-        plan = search(setting, base)
-        if plan is None:
-            raise PopulationTooSmall(refusal(setting, base))
-        return plan
+            return paper_plan(setting, self.public.min_samples, self._phase_base)
+        chosen = search(setting, self._phase_base)
+        if chosen is None:
+            raise PopulationTooSmall(refusal(setting, self._phase_base))
+        return chosen
+
+    def _make_plan(self) -> Plan:
+        chosen, signal = self.scheme.chosen, self._signal()
+        noise = chosen.phases[-1].deviation * math.sqrt(self.problem.dimension)
+        warnings = []
+        if noise >= signal:
+            warnings.append(
+                "the noise is expected to drown the signal: bring more users, raise privacy.epsilon, "
+                "use estimate = 'winsorized' with kernel = 'ramp', or try dp_fed_sgd"
+            )
+        if chosen.pass_probability < 0.5:
+            warnings.append(
+                f"honest users pass all tests with probability at most about {chosen.pass_probability:.2g} under the "
+                "declared deviation: raise strategy.radius or strategy.batch"
+            )
+        return self._planned(
+            rounds=sum(phase.steps for phase in chosen.phases),
+            cohort=chosen.batch,
+            users_needed=self._users_needed(),
+            noise=noise,
+            signal=signal,
+            pass_probability=chosen.pass_probability,
+            numbers=self._numbers(),
+            warnings=tuple(warnings),
+        )
+
+    def _signal(self) -> float:
+        """l2 norm of the longest way that there is to go: the noise of the release is compared with it."""
+        root = math.sqrt(self.problem.dimension)
+        if self.scheme.projects:
+            return self.problem.domain.radius * root
+        last = self.scheme.chosen.phases[-1]
+        return (self.problem.certificate.lipschitz or math.inf) * last.learning_rate * (last.steps + 1) / 2 * root
 
     def _users_needed(self) -> int:
         if self.options.constants == "paper":
-            return paper_users(self._setting(), self.public.min_samples)
-        return fewest_users(self._setting(), self._phase_base) or self.public.users
+            return paper_users(self.scheme.setting, self.public.min_samples)
+        return fewest_users(self.scheme.setting, self._phase_base) or self.public.users
 
-    def _promise(self) -> Guarantee:
-        if self.problem.certificate.missing():
-            return Guarantee.none(f"the loss lacks {', '.join(self.problem.certificate.missing())}")
-        return Guarantee(
-            unit="user",
-            relation="replace_one",
-            epsilon=epsilon_of(self._chosen.cost, 1, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant=f"{ACCOUNTANT}, parallel over disjoint users",
-            adversary="against whoever sees the released models; "
-            "nodes of a phase and the server see its iterates and are trusted",
-            assumptions=PHASE_ASSUMPTIONS,
-            holds=True,
-        )
-
-    def _numbers(self) -> dict[str, float | int | str]:
-        chosen = self._chosen
+    def _numbers(self) -> dict[str, Number]:
+        setting, chosen = self.scheme.setting, self.scheme.chosen
         test = chosen.phases[0].test
         return {
             "batch": chosen.batch,
@@ -206,7 +230,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
             "steps": ", ".join(str(phase.steps) for phase in chosen.phases),
             "learning_rate": ", ".join(f"{phase.learning_rate:.3g}" for phase in chosen.phases),
             "radius": chosen.kernel.radius,
-            "user_deviation": self._user_deviation,
+            "user_deviation": setting.user_deviation,
             "threshold": test.threshold,
             "score_sensitivity": test.sensitivity,
             "test_epsilon": chosen.cost.test_epsilon,
@@ -215,60 +239,38 @@ class LocalizedRobustSGD(UserLevelStrategy):
             "sup_sensitivity_of_a_step": chosen.estimator.sup_sensitivity(chosen.batch),
             "noise_deviation": ", ".join(f"{phase.deviation:.3g}" for phase in chosen.phases),
             "predicted_risk_bound": chosen.predicted_risk,
-            "smoothness": self.problem.certificate.smoothness or 0.0,
+            "smoothness": setting.smoothness,
             "gradient_bound": self.problem.certificate.lipschitz or math.inf,
         }
 
-    def _make_ledger(self) -> Ledger | None:
-        self._sampler = DisjointBatches(self.public.users, self._chosen.batch, 1, self.seed)
-        self._begin_phase(0)
-        if not self.plan.guarantee.holds:
-            return None
-        return Ledger(self.public.users, self._chosen.cost, 1, self.privacy)
-
-    @cached_property
-    def _starts(self) -> Sequence[int]:
-        """First round of each phase, and the number of rounds."""
-        return [0, *np.cumsum([phase.steps for phase in self._chosen.phases]).tolist()]
-
-    def _locate(self, index: int) -> tuple[int, int, Phase]:
-        """(phase number, step within it, phase) of a round."""
-        number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return number, index - self._starts[number], self._chosen.phases[number]
-
-    def _begin_phase(self, number: int) -> None:
-        """A phase begins at the last released model, with a fresh test."""
-        self._session: Session = self._chosen.phases[number].test.session(self._noise(number, 1))
-        self._halted = False
-        self._sum = np.zeros(self.problem.dimension)
+    # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request | None:
-        number, step, _ = self._locate(index)
+        number, step, phase = self.scheme.chosen.locate(index)
         if step == 0:
-            self._begin_phase(number)
-        if self._halted:
+            self.memory.begin(phase.test.session(self._noise(number, 1)))
+        if self.memory.halted:
             return None
-        return Request(self._sampler.cohort(index), Computation("user_gradient"))
+        return Request(self.scheme.sampler.cohort(index), Computation("user_gradient"))
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
-        number, step, phase = self._locate(index)
-        score = concentration_score(gathered.values, self._chosen.kernel)
-        self.facts = {"phase": number + 1, "score_private": score, "threshold": phase.test.threshold}
-        self._halted = not self._session.observe(score)
-        x = x - phase.learning_rate * self._chosen.estimator(gathered.values)
-        if self._projects:
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, memory = self.scheme, self.memory
+        number, step, phase = scheme.chosen.locate(index)
+        score = concentration_score(gathered.values, scheme.chosen.kernel)
+        facts: dict[str, float] = {"phase": number + 1, "score_private": score, "threshold": phase.test.threshold}
+        memory.halted = not memory.session.observe(score)
+        x = x - phase.learning_rate * scheme.chosen.estimator(gathered.values)
+        if scheme.projects:
             x = self.problem.domain.project(x)
-        self._sum += x
-        if self._halted:
-            self.facts["passed"] = 0.0
-            return self._released, None
+        memory.average.add(x)
+        if memory.halted:
+            return Step(self._released, None, {**facts, "passed": 0.0})
         if step + 1 < phase.steps:
-            return x, None
-        passed = self._session.passed()
-        self.facts["passed"] = float(passed)
+            return Step(x, None, facts)
+        passed = memory.session.passed()
+        facts["passed"] = float(passed)
         if not passed:
-            return self._released, None
-        mechanism = GaussianMechanism(phase.l2_sensitivity, self._chosen.cost.noise_multiplier)
-        average = mechanism.release(self._sum / phase.steps, self._noise(number, 2))
+            return Step(self._released, None, facts)
+        average = scheme.mechanism(phase).release(memory.average.value, self._noise(number, 2))
         released = self.problem.domain.project(average)
-        return released, released
+        return Step(released, released, facts)

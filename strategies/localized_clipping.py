@@ -1,20 +1,23 @@
 """Localised clipping: coordinate-wise clips that narrow from phase to phase; noise once a phase, and no test."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
-from strategies.localized import PHASE_ASSUMPTIONS
+from strategies.localized_phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
 from strategies.options import StrategyOptions
 from strategies.passing import DeviationOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of
+from strategies.scheme import Scheme, Step
+from userdp.accounting import Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.computations import Computation
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
 from userdp.sampling import DisjointBatches
@@ -49,6 +52,38 @@ class LocalizedClippingOptions(DeviationOptions):
     )
 
 
+@dataclass(frozen=True)
+class ClippedPhase:
+    """One phase.
+
+    Attributes:
+        width: s, that each coordinate of each user's gradient is clipped to, on either side of zero.
+        mechanism: of the average iterate.
+    """
+
+    width: float
+    mechanism: GaussianMechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalizedClippingScheme(Scheme):
+    """A `Scheme` of phases that clip.
+
+    Attributes:
+        sampler: who takes part in each round.
+        noise_multiplier: of every phase.
+        rate: step size.
+        phases: in order.
+        projects: whether iterates inside a phase stay in the domain; a linear loss needs it only at the release.
+    """
+
+    sampler: DisjointBatches
+    noise_multiplier: float
+    rate: float
+    phases: tuple[ClippedPhase, ...]
+    projects: bool
+
+
 class LocalizedClipping(UserLevelStrategy):
     """Steps along means of coordinate-wise clipped user gradients; one noisy release a phase.
 
@@ -69,6 +104,7 @@ class LocalizedClipping(UserLevelStrategy):
     every node must answer honestly.
     """
 
+    adversary: ClassVar[str] = ADVERSARY
     name: ClassVar[str] = "localized_clipping"
     summary_line: ClassVar[str] = "coordinate-wise clips that narrow from phase to phase, noise once a phase"
     family: ClassVar[str] = "clipping"
@@ -78,138 +114,124 @@ class LocalizedClipping(UserLevelStrategy):
     without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
     Options: ClassVar[type[StrategyOptions]] = LocalizedClippingOptions
     options: LocalizedClippingOptions
+    scheme: LocalizedClippingScheme
+    memory: PhaseAverage
 
-    def _make_plan(self) -> Plan:
+    # The plan ------------------------------------------------------------------------------------------------------
+
+    def _make_scheme(self) -> LocalizedClippingScheme:
         options, certificate, n = self.options, self.problem.certificate, self.public.users
-        self._check_certificate()
+        check_contractive(
+            self.name,
+            certificate,
+            options.learning_rate,
+            opted_out=options.without_certificate,
+            needed_then={"clip": options.clip},
+        )
         rounds = options.phases * options.steps
         if n < rounds:
             raise PopulationTooSmall(
                 f"data.users = {n}: {options.phases} phases of {options.steps} steps take {rounds}, one each; "
                 "use fewer strategy.phases or strategy.steps, or bring more users"
             )
-        self._batch = n // rounds
-        self._first = options.clip or certificate.lipschitz or 1.0
-        self._rate = options.learning_rate or self._default_rate()
         multiplier = calibrate_noise(self.privacy.epsilon, self.privacy.delta, 1)
-        self._cost = Cost(noise_multiplier=multiplier)
-        self._mechanisms = self._schedule(multiplier)
-        self._sampler = DisjointBatches(n, self._batch, 1, self.seed)
-        self._sum = np.zeros(self.problem.dimension)
-        noise = self._mechanisms[-1].standard_deviation * math.sqrt(self.problem.dimension)
+        cost, sampler = Cost(noise_multiplier=multiplier), DisjointBatches(n, n // rounds, 1, self.seed)
+        epsilon = epsilon_of(cost, 1, self.privacy.delta)
+        accountant = "analytic Gaussian mechanism, parallel over disjoint users"
+        first = options.clip or certificate.lipschitz or 1.0
+        rate = options.learning_rate or self._default_rate(first)
+        return LocalizedClippingScheme(
+            guarantee=uncertified(certificate) or self._promise(epsilon, accountant, ASSUMPTIONS),
+            ledger=partial(Ledger, n, cost, 1),
+            new_memory=partial(PhaseAverage, self.problem.dimension),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            rate=rate,
+            phases=tuple(self._schedule(multiplier, sampler.batch, first, rate)),
+            projects=certificate.smoothness != 0,
+        )
+
+    def _default_rate(self, first: float) -> float:
+        """1 / smoothness; for a linear loss so long that only signs are left after the projection."""
+        smoothness = self.problem.certificate.smoothness
+        return 1 / smoothness if smoothness else _CROSSING * self.problem.domain.radius / first
+
+    def _schedule(self, multiplier: float, batch: int, first: float, rate: float) -> list[ClippedPhase]:
+        """Every phase, from declared numbers alone; ``first`` is the width of the first."""
+        options, certificate, p = self.options, self.problem.certificate, self.problem.dimension
+        per_sample = options.deviation or certificate.lipschitz or first
+        spread = options.user_deviation(per_sample, self.public.min_samples)
+        smoothness = certificate.smoothness if certificate.smoothness is not None else 1 / rate
+        shrink = self._kept(rate) if options.shrink is None else options.shrink
+        width, radius = first, 2 * self.problem.domain.radius
+        phases: list[ClippedPhase] = []
+        while True:
+            mechanism = GaussianMechanism(math.sqrt(p) * rate * 2 * width / batch, multiplier)
+            phases.append(ClippedPhase(width, mechanism))
+            if len(phases) == options.phases:
+                return phases
+            error = math.hypot(mechanism.standard_deviation, rate * spread / math.sqrt(batch))
+            radius = min(radius, shrink * radius + math.sqrt(2 * math.log(2 * p)) * error)
+            distance = smoothness * radius if smoothness else 0.0
+            width = min(width, distance + _TAILS * spread)
+
+    def _kept(self, rate: float) -> float:
+        """Of the distance from the optimum, what the average iterate of a phase keeps by strong convexity."""
+        factor = max(0.0, 1 - rate * self.problem.certificate.strong_convexity)
+        return float(np.mean([factor**step for step in range(1, self.options.steps + 1)]))
+
+    def _make_plan(self) -> Plan:
+        options, scheme, signal = self.options, self.scheme, self._signal()
+        noise = scheme.phases[-1].mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         warnings = []
-        if noise >= self._signal:
+        if noise >= signal:
             warnings.append(
                 "the noise is expected to drown the signal: bring more users, raise privacy.epsilon, use fewer "
                 "strategy.phases and strategy.steps, or recentred_clipping"
             )
-        return Plan(
-            strategy=self.name,
+        rounds = options.phases * options.steps
+        deviations = [each.mechanism.standard_deviation for each in scheme.phases]
+        return self._planned(
             rounds=rounds,
-            cohort=self._batch,
-            users=n,
+            cohort=scheme.sampler.batch,
             users_needed=rounds,
-            guarantee=self._promise(),
             noise=noise,
-            signal=self._signal,
+            signal=signal,
             numbers={
-                "batch": self._batch,
+                "batch": scheme.sampler.batch,
                 "phases": options.phases,
                 "steps": options.steps,
-                "learning_rate": self._rate,
-                "noise_multiplier": multiplier,
-                "widths": ", ".join(f"{width:.3g}" for width in self._widths),
-                "noise_deviation": ", ".join(f"{each.standard_deviation:.3g}" for each in self._mechanisms),
+                "learning_rate": scheme.rate,
+                "noise_multiplier": scheme.noise_multiplier,
+                "widths": ", ".join(f"{each.width:.3g}" for each in scheme.phases),
+                "noise_deviation": ", ".join(f"{deviation:.3g}" for deviation in deviations),
             },
             warnings=tuple(warnings),
         )
 
-    def _check_certificate(self) -> None:
-        options, certificate = self.options, self.problem.certificate
-        if not options.without_certificate:
-            certificate.require_contractive(self.name)
-        elif certificate.missing() and (options.clip is None or options.learning_rate is None):
-            raise BadInput("strategy.clip and strategy.learning_rate must be given for a loss without certificate")
-        if options.learning_rate and certificate.smoothness and options.learning_rate > 2 / certificate.smoothness:
-            raise BadInput(
-                f"strategy.learning_rate = {options.learning_rate:g}: must be at most 2 / smoothness = "
-                f"{2 / certificate.smoothness:.6g}, beyond which steps of this loss are not proven to be contractive"
-            )
-
-    def _default_rate(self) -> float:
-        """1 / smoothness; for a linear loss so long that only signs are left after the projection."""
-        smoothness = self.problem.certificate.smoothness
-        return 1 / smoothness if smoothness else _CROSSING * self.problem.domain.radius / self._first
-
-    @property
-    def _projects(self) -> bool:
-        """Whether iterates inside a phase stay in the domain; a linear loss needs it only at the release."""
-        return self.problem.certificate.smoothness != 0
-
-    @property
     def _signal(self) -> float:
         """l2 norm of the longest way there is to go in the last phase."""
-        root = math.sqrt(self.problem.dimension)
-        way = self._rate * self._widths[-1] * self.options.steps
-        return root * (min(way, 2 * self.problem.domain.radius) if self._projects else way)
+        root, scheme = math.sqrt(self.problem.dimension), self.scheme
+        way = scheme.rate * scheme.phases[-1].width * self.options.steps
+        return root * (min(way, 2 * self.problem.domain.radius) if scheme.projects else way)
 
-    def _schedule(self, multiplier: float) -> list[GaussianMechanism]:
-        """Mechanism of every phase; `_widths` alongside. From declared numbers alone."""
-        options, certificate, p = self.options, self.problem.certificate, self.problem.dimension
-        per_sample = options.deviation or certificate.lipschitz or self._first
-        spread = options.user_deviation(per_sample, self.public.min_samples)
-        smoothness = certificate.smoothness if certificate.smoothness is not None else 1 / self._rate
-        factor = max(0.0, 1 - self._rate * certificate.strong_convexity)
-        kept = float(np.mean([factor**step for step in range(1, options.steps + 1)]))
-        shrink = kept if options.shrink is None else options.shrink
-        self._widths = [self._first]
-        mechanisms: list[GaussianMechanism] = []
-        radius = 2 * self.problem.domain.radius
-        while True:
-            sensitivity = math.sqrt(p) * self._rate * 2 * self._widths[-1] / self._batch
-            mechanisms.append(GaussianMechanism(sensitivity, multiplier))
-            if len(mechanisms) == options.phases:
-                return mechanisms
-            error = math.hypot(mechanisms[-1].standard_deviation, self._rate * spread / math.sqrt(self._batch))
-            radius = min(radius, shrink * radius + math.sqrt(2 * math.log(2 * p)) * error)
-            distance = smoothness * radius if smoothness else 0.0
-            self._widths.append(min(self._widths[-1], distance + _TAILS * spread))
-
-    def _promise(self) -> Guarantee:
-        if self.problem.certificate.missing():
-            return Guarantee.none(f"the loss lacks {', '.join(self.problem.certificate.missing())}")
-        return Guarantee(
-            unit="user",
-            relation="replace_one",
-            epsilon=epsilon_of(self._cost, 1, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant="analytic Gaussian mechanism, parallel over disjoint users",
-            adversary="against whoever sees the released models; "
-            "nodes of a phase and the server see its iterates and are trusted",
-            assumptions=PHASE_ASSUMPTIONS,
-            holds=True,
-        )
-
-    def _make_ledger(self) -> Ledger | None:
-        if not self.plan.guarantee.holds:
-            return None
-        return Ledger(self.public.users, self._cost, 1, self.privacy)
+    # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        return Request(self._sampler.cohort(index), Computation("user_gradient"))
+        return Request(self.scheme.sampler.cohort(index), Computation("user_gradient"))
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
-        phase, step = divmod(index, self.options.steps)
-        width = self._widths[phase]
-        self.facts = {"phase": phase + 1, "width": width}
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, average = self.scheme, self.memory
+        number, step = divmod(index, self.options.steps)
+        phase = scheme.phases[number]
+        facts = {"phase": number + 1, "width": phase.width}
         if step == 0:
-            self._sum = np.zeros(self.problem.dimension)
-        x = x - self._rate * np.clip(gathered.values, -width, width).mean(axis=0)
-        if self._projects:
+            average.restart()
+        x = x - scheme.rate * np.clip(gathered.values, -phase.width, phase.width).mean(axis=0)
+        if scheme.projects:
             x = self.problem.domain.project(x)
-        self._sum += x
+        average.add(x)
         if step + 1 < self.options.steps:
-            return x, None
-        released = self._mechanisms[phase].release(self._sum / self.options.steps, self._noise(phase))
-        released = self.problem.domain.project(released)
-        return released, released
+            return Step(x, None, facts)
+        released = self.problem.domain.project(phase.mechanism.release(average.value, self._noise(number)))
+        return Step(released, released, facts)

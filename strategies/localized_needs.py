@@ -6,13 +6,13 @@ there fails in every plan that `strategies.localized_plan.search` would try.
 
 from dataclasses import replace
 
-from strategies.localized_plan import SHARES, Setting, build, learning_rates, phase_counts, phase_users
+from strategies.localized_plan import SHARES, LocalizedSetting, build, learning_rates, phase_counts, phase_users
 from userdp.estimators import MINIMUM_BATCH
 
 _MOST_USERS = 10**9
 
 
-def refusal(setting: Setting, phase_base: float) -> str:
+def refusal(setting: LocalizedSetting, phase_base: float) -> str:
     """Which number of the setting, for which `search` found no plan, has to change, and to what.
 
     Args:
@@ -40,7 +40,7 @@ def refusal(setting: Setting, phase_base: float) -> str:
     )
 
 
-def fewest_users(setting: Setting, phase_base: float) -> int | None:
+def fewest_users(setting: LocalizedSetting, phase_base: float) -> int | None:
     """The fewest users with which `search` finds a plan; None if it finds none for any number that could exist.
 
     Args:
@@ -64,7 +64,7 @@ def fewest_users(setting: Setting, phase_base: float) -> int | None:
     return high
 
 
-def enough_batch(setting: Setting, phase_base: float) -> int | None:
+def enough_batch(setting: LocalizedSetting, phase_base: float) -> int | None:
     """A larger batch, in place of the setting's own, with which these users have a plan; None if there is none.
 
     By bisection: it is the smallest such batch where passing grows with the batch.
@@ -80,7 +80,7 @@ def enough_batch(setting: Setting, phase_base: float) -> int | None:
     return high
 
 
-def _passes(setting: Setting, phase_base: float, users: int) -> bool:
+def _passes(setting: LocalizedSetting, phase_base: float, users: int) -> bool:
     """Whether these users can pass the easiest test, in some number of phases."""
     setting, rate = replace(setting, users=users), min(learning_rates(setting))
     for phases in phase_counts(setting):

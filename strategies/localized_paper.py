@@ -3,11 +3,11 @@
 import math
 from dataclasses import replace
 
-from strategies.localized_plan import LocalizedPlan, Setting, build
+from strategies.localized_plan import LocalizedPlan, LocalizedSetting, build
 from userdp.errors import PopulationTooSmall
 
 
-def paper_plan(setting: Setting, samples: int, phase_base: float) -> LocalizedPlan:
+def paper_plan(setting: LocalizedSetting, samples: int, phase_base: float) -> LocalizedPlan:
     """The paper's batch, radius, step and phases.
 
     Args:
@@ -49,7 +49,7 @@ def paper_plan(setting: Setting, samples: int, phase_base: float) -> LocalizedPl
     return plan
 
 
-def paper_users(setting: Setting, samples: int) -> int:
+def paper_users(setting: LocalizedSetting, samples: int) -> int:
     """The fewest users that make two of the paper's batches, which grow with the logarithm of the users."""
     users = 2 * _batch(setting, samples, 1)
     while users < 2 * _batch(setting, samples, users):
@@ -57,6 +57,6 @@ def paper_users(setting: Setting, samples: int) -> int:
     return users
 
 
-def _batch(setting: Setting, samples: int, users: int) -> int:
+def _batch(setting: LocalizedSetting, samples: int, users: int) -> int:
     size = users * samples * setting.dimension
     return setting.batch or math.ceil(100 * math.log(size / setting.delta) / setting.epsilon)

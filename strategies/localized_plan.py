@@ -14,7 +14,9 @@ noise of the release in travelled distance.
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -41,8 +43,8 @@ only barely would take hours; they get a radius at which the ramp score is certi
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the search may not change.
+class LocalizedSetting:
+    """What the search may not change: public facts, the budget, and what options fix.
 
     Attributes:
         users: n.
@@ -129,6 +131,16 @@ class LocalizedPlan:
     predicted_risk: float
     pass_probability: float
 
+    @property
+    def starts(self) -> list[int]:
+        """First round of each phase."""
+        return [0, *accumulate(phase.steps for phase in self.phases[:-1])]
+
+    def locate(self, index: int) -> tuple[int, int, Phase]:
+        """(number of the phase, step within it, phase) of a round."""
+        number = bisect_right(self.starts, index) - 1
+        return number, index - self.starts[number], self.phases[number]
+
 
 def phase_users(users: int, phases: int) -> list[int]:
     """n/2, n/4, ... users a phase; the last takes what is left."""
@@ -137,7 +149,7 @@ def phase_users(users: int, phases: int) -> list[int]:
 
 
 def phase_risk(
-    setting: Setting, start: float, steps: int, batch: int, learning_rate: float, deviation: float
+    setting: LocalizedSetting, start: float, steps: int, batch: int, learning_rate: float, deviation: float
 ) -> tuple[float, float]:
     """(risk gained by a phase without its noise, risk of its noise) for squared start distance ``start``."""
     c, d = setting.certificate, setting.dimension
@@ -157,7 +169,7 @@ def phase_risk(
     return optimisation + sampling, min(linear, beta * d * deviation**2 / 2)
 
 
-def theory_radius(setting: Setting, batch: int, steps: int, score: float) -> float | None:
+def theory_radius(setting: LocalizedSetting, batch: int, steps: int, score: float) -> float | None:
     """The smallest rho at which honest users are sure of ``score`` and scores can be computed in time; None if none."""
     failure = setting.failure / 2
     ratio = needed_ratio(setting.kernel, batch, setting.dimension, steps, failure, score)
@@ -170,7 +182,7 @@ def theory_radius(setting: Setting, batch: int, steps: int, score: float) -> flo
     return ratio * setting.user_deviation
 
 
-def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
+def search(setting: LocalizedSetting, phase_base: float) -> LocalizedPlan | None:
     """The plan with the smallest predicted risk; None when no batch of these users can pass its tests.
 
     Args:
@@ -190,14 +202,14 @@ def search(setting: Setting, phase_base: float) -> LocalizedPlan | None:
     return build(setting, *choice) if best is not None else None
 
 
-def phase_counts(setting: Setting) -> list[int]:
+def phase_counts(setting: LocalizedSetting) -> list[int]:
     """Numbers of phases that the search tries."""
     if setting.phases is not None:
         return [setting.phases]
     return [1, 2, 3] if setting.smoothness else [1]
 
 
-def learning_rates(setting: Setting) -> list[float]:
+def learning_rates(setting: LocalizedSetting) -> list[float]:
     """Step sizes of the first phase that the search tries."""
     if setting.learning_rate is not None:
         return [setting.learning_rate]
@@ -208,7 +220,7 @@ def learning_rates(setting: Setting) -> list[float]:
 
 
 def build(
-    setting: Setting,
+    setting: LocalizedSetting,
     batch: int,
     phases: int,
     phase_base: float,

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.options import StrategyOptions
-from strategies.row_rounds import SHARES, RowOptions, Rows, TestedRounds
+from strategies.row_rounds import SHARES, Agreement, RowOptions, TestedRounds, TestedScheme, declared_deviation
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, OutlierRemoval
 
 _PASS = 0.8
@@ -44,35 +44,35 @@ class OutlierRemovalSGD(TestedRounds):
         "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
         "give strategy.radius (how far apart users' average gradients are, l2) or strategy.deviation"
     )
-    _kernel: IndicatorKernel
-    _estimator: OutlierRemoval
 
-    def _best(self, batch: int) -> tuple[float, float] | None:
+    def _make_scheme(self) -> TestedScheme:
+        return self._tested_scheme(self._search, lambda: SMALLEST_BATCH)
+
+    def _search(self, batch: int) -> Agreement | None:
         """With the smallest share whose test asks for at most four fifths of the batch; larger ones leave more noise.
 
         The threshold grows by two thirds of a user with each user.
         """
         radius = self.options.radius or self._typical_distance()
         for share in SHARES if batch >= SMALLEST_BATCH else ():
-            if self._test_for(batch, share).threshold <= _PASS * batch:
-                return share, radius
+            agreement = self._agreement(batch, share, radius)
+            if agreement.test.threshold <= _PASS * batch:
+                return agreement
         return None
 
     def _typical_distance(self) -> float:
         """What the distance of two honest users exceeds in about 2% of pairs, for normal gradients."""
-        return math.sqrt(2) * self._user_deviation * (math.sqrt(self.problem.dimension) + 2)
+        samples, certificate = self.public.min_samples, self.problem.certificate
+        deviation = declared_deviation(self.options, certificate, samples, self.undeclared)
+        return math.sqrt(2) * deviation * (math.sqrt(self.problem.dimension) + 2)
 
-    def _least(self) -> int:
-        return SMALLEST_BATCH
-
-    def _kernel_of(self, radius: float) -> IndicatorKernel:
-        return IndicatorKernel(radius)
-
-    def _estimator_of(self, radius: float) -> OutlierRemoval:
-        return OutlierRemoval(radius)
-
-    def _l2_sensitivity(self, batch: int) -> float:
-        return self._estimator.l2_sensitivity(batch)
-
-    def _score(self, rows: Rows) -> float:
-        return self._kernel.score(rows)
+    def _agreement(self, batch: int, share: float, radius: float) -> Agreement:
+        """Users agree within ``radius`` in the l2 norm."""
+        kernel, estimator = IndicatorKernel(radius), OutlierRemoval(radius)
+        return Agreement(
+            radius=radius,
+            test=self._test(batch, share, kernel),
+            score=kernel.score,
+            estimator=estimator,
+            l2_sensitivity=estimator.l2_sensitivity(batch),
+        )

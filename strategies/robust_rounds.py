@@ -2,16 +2,16 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
 
 from strategies.options import StrategyOptions
 from strategies.passing import KERNELS, AgreementOptions, make_estimator, needed_ratio, needed_score
-from strategies.plan import Plan
-from strategies.row_rounds import SHARES, RowOptions, Rows, TestedRounds
+from strategies.row_rounds import SHARES, Agreement, RowOptions, TestedRounds, TestedScheme, declared_deviation
 from userdp.accounting import calibrate_noise
-from userdp.estimators import MINIMUM_BATCH, Estimator, ExpKernel, RampKernel, concentration_score
+from userdp.estimators import MINIMUM_BATCH, ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import MinimumScore, minimum_batch
 
 
@@ -44,60 +44,68 @@ class RobustRounds(TestedRounds):
         "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
         "give strategy.radius (how far apart users' average gradients are, sup norm) or strategy.deviation"
     )
-    _estimator: Estimator
 
-    def _make_plan(self) -> Plan:
+    def _make_scheme(self) -> TestedScheme:
         self.options.check_estimate()
-        plan = super()._make_plan()
+        scheme = self._tested_scheme(self._search, self._least)
         if self.options.radius is not None:
-            return plan
-        return replace(plan, pass_probability=self._test.pass_probability(float(plan.cohort), plan.rounds))
+            return scheme
+        passed = scheme.agreement.test.pass_probability(float(scheme.sampler.batch), scheme.rounds)
+        return replace(scheme, pass_probability=passed)
 
-    def _best(self, batch: int) -> tuple[float, float] | None:
-        """(share of epsilon for the test, radius) with the least noise; None if no test can be passed.
-
-        With the user's own radius: the smallest share whose test is passed when nine pairs of users in ten agree.
-        """
-        options = self.options
-        best: tuple[float, float, float] | None = None
+    def _search(self, batch: int) -> Agreement | None:
+        """With the share of epsilon for the test that leaves the least noise; None if no test can be passed."""
+        passable = []
         for share in SHARES if batch >= MINIMUM_BATCH else ():
-            test = self._test_for(batch, share)
-            failure = options.failure / 2 / options.rounds
-            score = needed_score("min_score", options.kernel, batch, 0.0, test.epsilon, test.delta, 1, failure)
-            if score is None:
-                continue
-            radius = options.radius
-            if radius is None:
-                p = self.problem.dimension
-                ratio = needed_ratio(options.kernel, batch, p, options.rounds, options.failure / 2, score)
-                if ratio is None:
-                    continue
-                radius = ratio * self._user_deviation
-            elif score > 0.9 * batch:
-                continue
-            spread = radius * calibrate_noise(
-                (1 - share) * self.privacy.epsilon, self.privacy.delta / 2, options.epochs
-            )
-            if best is None or spread < best[0]:
-                best = (spread, share, radius)
-        return None if best is None else best[1:]
+            radius = self._radius(batch, share)
+            if radius is not None:
+                rest = (1 - share) * self.privacy.epsilon
+                spread = radius * calibrate_noise(rest, self.privacy.delta / 2, self.options.epochs)
+                passable.append((spread, share, radius))
+        if not passable:
+            return None
+        _, share, radius = min(passable)
+        return self._agreement(batch, share, radius)
+
+    def _radius(self, batch: int, share: float) -> float | None:
+        """The radius within which users agree well enough for the test of that share; None if they never do.
+
+        With the user's own radius: only if the test is passed when nine pairs of users in ten agree.
+        """
+        options, test = self.options, self._test(batch, share, self._unit_kernel)
+        failure = options.failure / 2 / options.rounds
+        score = needed_score("min_score", options.kernel, batch, 0.0, test.epsilon, test.delta, 1, failure)
+        if score is None:
+            return None
+        if options.radius is not None:
+            return options.radius if score <= 0.9 * batch else None
+        p, facts = self.problem.dimension, self.public
+        ratio = needed_ratio(options.kernel, batch, p, options.rounds, options.failure / 2, score)
+        if ratio is None:
+            return None
+        return ratio * declared_deviation(options, self.problem.certificate, facts.min_samples, self.undeclared)
 
     def _least(self) -> int:
         """Users who all agree need at least this many; those who only nearly agree need more."""
-        test = self._test_for(MINIMUM_BATCH, SHARES[-1])
+        test = self._test(MINIMUM_BATCH, SHARES[-1], self._unit_kernel)
         failure = self.options.failure / 2 / self.options.rounds
         return minimum_batch(
             MinimumScore, test.kernel, epsilon=test.epsilon, delta=test.delta, steps=1, failure=failure
         )
 
-    def _kernel_of(self, radius: float) -> ExpKernel | RampKernel:
-        return KERNELS[self.options.kernel](radius)
+    @property
+    def _unit_kernel(self) -> ExpKernel | RampKernel:
+        """At radius one: what a test asks for is the same at any radius."""
+        return KERNELS[self.options.kernel](1.0)
 
-    def _estimator_of(self, radius: float) -> Estimator:
-        return make_estimator(self.options.estimate, self.options.statistic, radius)
-
-    def _l2_sensitivity(self, batch: int) -> float:
-        return math.sqrt(self.problem.dimension) * self._estimator.sup_sensitivity(batch)
-
-    def _score(self, rows: Rows) -> float:
-        return concentration_score(rows, self._kernel)
+    def _agreement(self, batch: int, share: float, radius: float) -> Agreement:
+        """Users agree within ``radius`` in the sup norm."""
+        kernel = KERNELS[self.options.kernel](radius)
+        estimator = make_estimator(self.options.estimate, self.options.statistic, radius)
+        return Agreement(
+            radius=radius,
+            test=self._test(batch, share, kernel),
+            score=partial(concentration_score, kernel=kernel),
+            estimator=estimator,
+            l2_sensitivity=math.sqrt(self.problem.dimension) * estimator.sup_sensitivity(batch),
+        )

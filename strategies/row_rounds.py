@@ -1,8 +1,9 @@
-"""What strategies share that release a noisy robust gradient every round: they need each user's row, not a sum."""
+"""Strategies that release a noisy robust gradient every round: they need each user's row, not a sum."""
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -11,20 +12,27 @@ from pydantic import Field
 
 from strategies.base import UserLevelStrategy
 from strategies.passing import DeviationOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
-from userdp.accounting import ACCOUNTANT, Cost, Guarantee, Ledger, calibrate_noise, epsilon_of
+from strategies.scheme import Scheme, Step
+from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.computations import Computation
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import GaussianMechanism, MinimumScore
-from userdp.problems.base import Vector
+from userdp.problems.base import Certificate, Vector
 from userdp.sampling import DisjointBatches
 
 Rows = NDArray[np.float64]
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 """Shares of epsilon that are tried for the tests."""
+
+ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
+"""What is said of a strategy whose server sees rows."""
+
+TRUST = "the server is trusted"
+"""What every guarantee here rests on."""
 
 
 class RowOptions(DeviationOptions):
@@ -34,127 +42,167 @@ class RowOptions(DeviationOptions):
     epochs: int = Field(1, ge=1, description="How often each user takes part.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
-
-class RowRounds(UserLevelStrategy):
-    """Gradient descent along a robust mean of a cohort's gradients; a user is in one cohort an epoch."""
-
-    options: RowOptions
-    adversary = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
-    trust = "the server is trusted"
-    undeclared: ClassVar[str]
-    """What is said where nothing bounds how far users' gradients deviate."""
-    _sampler: DisjointBatches
-    _mechanism: GaussianMechanism
-
-    @property
-    def _batch(self) -> int:
+    def cohort(self, users: int) -> int:
         """Users a round; none where rounds outnumber participations."""
-        return min(self.public.users, self.public.users * self.options.epochs // self.options.rounds)
+        return min(users, users * self.epochs // self.rounds)
 
-    @property
-    def _rate(self) -> float:
-        return self.options.learning_rate or self._default_step
 
-    @property
-    def _user_deviation(self) -> float:
-        """Standard deviation of one coordinate of one user's average gradient."""
-        per_sample = self.options.deviation or self.problem.certificate.lipschitz
-        if per_sample is None:
-            raise BadInput(self.undeclared)
-        return self.options.user_deviation(per_sample, self.public.min_samples)
+def declared_deviation(options: DeviationOptions, certificate: Certificate, samples: int, undeclared: str) -> float:
+    """Standard deviation of one coordinate of the average gradient of a user with so many samples.
 
-    def _row_plan(
-        self,
-        users_needed: int,
-        guarantee: Guarantee,
-        noise: float,
-        signal: float,
-        numbers: dict[str, float | int | str],
-        warnings: list[str],
-    ) -> Plan:
-        """The plan, with what all strategies here print around a strategy's own numbers."""
-        return Plan(
-            strategy=self.name,
-            rounds=min(self.options.rounds, self._sampler.rounds),
-            cohort=self._batch,
-            users=self.public.users,
-            users_needed=users_needed,
-            guarantee=guarantee,
-            noise=noise,
-            signal=signal,
-            numbers={
-                "cohort": self._batch,
-                "epochs": self.options.epochs,
-                "learning_rate": self._rate,
-                **numbers,
-                "l2_sensitivity": self._mechanism.l2_sensitivity,
-                "noise_deviation": self._mechanism.standard_deviation,
-            },
-            warnings=tuple(warnings),
+    Raises:
+        BadInput: with the text ``undeclared``, where nothing bounds how far gradients deviate.
+    """
+    per_sample = options.deviation or certificate.lipschitz
+    if per_sample is None:
+        raise BadInput(undeclared)
+    return options.user_deviation(per_sample, samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScheme(Scheme):
+    """A `Scheme` of robust means of a cohort's rows; a user is in one cohort an epoch.
+
+    Attributes:
+        sampler: who takes part in each round.
+        rounds: of them, in all.
+        noise_multiplier: noise over sensitivity of a round.
+        mechanism: of a round's robust mean.
+        rate: step size.
+    """
+
+    sampler: DisjointBatches
+    rounds: int
+    noise_multiplier: float
+    mechanism: GaussianMechanism
+    rate: float
+
+    def numbers(self, own: Mapping[str, Number]) -> dict[str, Number]:
+        """Of the plan: a strategy's own numbers, amid those of all strategies here."""
+        return {
+            "cohort": self.sampler.batch,
+            "epochs": self.sampler.epochs,
+            "learning_rate": self.rate,
+            **own,
+            "l2_sensitivity": self.mechanism.l2_sensitivity,
+            "noise_deviation": self.mechanism.standard_deviation,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How the users of a cohort are tested for agreement, and what is released of them if they agree.
+
+    Attributes:
+        radius: within which users agree.
+        test: of a cohort's score.
+        score: how well (B, p) rows agree, by the kernel of the test.
+        estimator: from (B, p) rows to their robust mean.
+        l2_sensitivity: of the estimator, where users agree.
+    """
+
+    radius: float
+    test: MinimumScore
+    score: Callable[[Rows], float]
+    estimator: Callable[[Rows], Vector]
+    l2_sensitivity: float
+
+
+Search = Callable[[int], Agreement | None]
+"""The best agreement for cohorts of a size; None if cohorts that small cannot pass a test."""
+
+
+def smallest_cohort(search: Search, least: int) -> int:
+    """Users of the smallest cohort that can pass, by bisection; none below ``least`` can."""
+    low = high = least
+    while search(high) is None:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if search(middle) is None else (low, middle)
+    return high
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestedScheme(RowScheme):
+    """A `RowScheme` whose rounds release only what users agree on.
+
+    Attributes:
+        agreement: the test of each round, and the robust mean.
+        smallest_cohort: users of the smallest cohort that could pass.
+        pass_probability: as in `Plan`.
+    """
+
+    agreement: Agreement
+    smallest_cohort: int
+    pass_probability: float | None = None
+
+
+class TestedRounds(UserLevelStrategy):
+    """Each round tests privately whether its users agree; the model moves only if they do.
+
+    A strategy here defines `_make_scheme` alone.
+    """
+
+    adversary: ClassVar[str] = ADVERSARY
+    options: RowOptions
+    scheme: TestedScheme
+
+    # What a strategy is built with ---------------------------------------------------------------------------------
+
+    def _test(self, batch: int, share: float, kernel: Kernel) -> MinimumScore:
+        """The test of cohorts of that size that gets that share of epsilon, and half of delta."""
+        epochs = self.options.epochs
+        return MinimumScore(
+            batch=batch,
+            kernel=kernel,
+            epsilon=share * self.privacy.epsilon / epochs,
+            delta=self.privacy.delta / 2 / epochs,
         )
 
-    def _ask(self, index: int) -> Request:
-        return Request(self._sampler.cohort(index), Computation("user_gradient"))
+    def _tested_scheme(self, search: Search, least: Callable[[], int]) -> TestedScheme:
+        """The scheme of the best agreement for all users; ``least`` gives a cohort below which none can pass.
 
-    def _descend(self, x: Vector, gradient: Vector) -> tuple[Vector, Vector]:
-        """The next iterate, which is released."""
-        x = self.problem.domain.project(x - self._rate * gradient)
-        return x, x
-
-
-class TestedRounds(RowRounds):
-    """Each round tests privately whether its users agree; the model moves only if they do."""
-
-    _kernel: Kernel
-    _estimator: Callable[[Rows], Vector]
-
-    # What a strategy defines ---------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _best(self, batch: int) -> tuple[float, float] | None:
-        """(share of epsilon for the test, radius within which users agree); None if cohorts that small cannot pass."""
-
-    @abstractmethod
-    def _least(self) -> int:
-        """A cohort below which none can pass."""
-
-    @abstractmethod
-    def _kernel_of(self, radius: float) -> Kernel:
-        """How agreement of two users falls with their distance."""
-
-    @abstractmethod
-    def _estimator_of(self, radius: float) -> Callable[[Rows], Vector]:
-        """The robust mean of users that agree."""
-
-    @abstractmethod
-    def _l2_sensitivity(self, batch: int) -> float:
-        """Of ``self._estimator``, where users agree."""
-
-    @abstractmethod
-    def _score(self, rows: Rows) -> float:
-        """How well users agree, by ``self._kernel``."""
-
-    # The plan ------------------------------------------------------------------------------------------------------
-
-    def _make_plan(self) -> Plan:
-        options, privacy, batch = self.options, self.privacy, self._batch
-        best = self._best(batch)
-        if best is None:
+        Raises:
+            PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
+        """
+        options, privacy, n = self.options, self.privacy, self.public.users
+        batch = options.cohort(n)
+        agreement = search(batch)
+        smallest = smallest_cohort(search, least())
+        if agreement is None:
             raise PopulationTooSmall(
-                f"data.users = {self.public.users} in {options.rounds} rounds give cohorts of {batch} users; a cohort "
-                f"that passes its test takes {self._fewest()}: use fewer strategy.rounds, more users, or a larger "
+                f"data.users = {n} in {options.rounds} rounds give cohorts of {batch} users; a cohort "
+                f"that passes its test takes {smallest}: use fewer strategy.rounds, more users, or a larger "
                 "privacy.epsilon"
             )
-        share, radius = best
-        self._kernel, self._estimator = self._kernel_of(radius), self._estimator_of(radius)
-        self._test = test = self._test_for(batch, share, radius)
+        test = agreement.test
         multiplier = calibrate_noise(
             privacy.epsilon, privacy.delta, options.epochs, test_epsilon=test.epsilon, test_delta=test.delta
         )
-        self._cost = Cost(noise_multiplier=multiplier, test_epsilon=test.epsilon, test_delta=test.delta)
-        self._sampler = DisjointBatches(self.public.users, batch, options.epochs, self.seed)
-        self._mechanism = GaussianMechanism(self._l2_sensitivity(batch), multiplier)
-        noise = self._mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        cost = Cost(noise_multiplier=multiplier, test_epsilon=test.epsilon, test_delta=test.delta)
+        sampler = DisjointBatches(n, batch, options.epochs, self.seed)
+        return TestedScheme(
+            guarantee=self._promise(
+                epsilon_of(cost, options.epochs, privacy.delta),
+                f"{ACCOUNTANT}, parallel within an epoch",
+                (sampler.assumption, TRUST),
+            ),
+            ledger=partial(Ledger, n, cost, options.epochs),
+            sampler=sampler,
+            rounds=min(options.rounds, sampler.rounds),
+            noise_multiplier=multiplier,
+            mechanism=GaussianMechanism(agreement.l2_sensitivity, multiplier),
+            rate=options.learning_rate or self._default_step,
+            agreement=agreement,
+            smallest_cohort=smallest,
+        )
+
+    # The plan and a round ------------------------------------------------------------------------------------------
+
+    def _make_plan(self) -> Plan:
+        options, scheme, test = self.options, self.scheme, self.scheme.agreement.test
+        noise = scheme.mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         bound = self.problem.certificate.gradient_norm
         warnings = []
         if bound is not None and noise >= bound:
@@ -162,64 +210,36 @@ class TestedRounds(RowRounds):
                 f"the noise of one round ({noise:.3g}) exceeds the largest gradient ({bound:.3g}): use fewer rounds "
                 "(larger cohorts), bring more users or raise privacy.epsilon"
             )
-        return self._row_plan(
-            users_needed=math.ceil(self._fewest() * options.rounds / options.epochs),
-            guarantee=self._promise(),
+        own: dict[str, Number] = {
+            "radius": scheme.agreement.radius,
+            "threshold": test.threshold,
+            "test_epsilon": test.epsilon,
+            "test_delta": test.delta,
+            "noise_multiplier": scheme.noise_multiplier,
+        }
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=scheme.sampler.batch,
+            users_needed=math.ceil(scheme.smallest_cohort * options.rounds / options.epochs),
             noise=noise,
             signal=bound if bound is not None else math.inf,
-            numbers={
-                "radius": radius,
-                "threshold": test.threshold,
-                "test_epsilon": test.epsilon,
-                "test_delta": test.delta,
-                "noise_multiplier": multiplier,
-            },
-            warnings=warnings,
+            pass_probability=scheme.pass_probability,
+            numbers=scheme.numbers(own),
+            warnings=tuple(warnings),
         )
 
-    def _test_for(self, batch: int, share: float, radius: float = 1.0) -> MinimumScore:
-        """The test that gets that share of epsilon, and half of delta; what it asks for is the same at any radius."""
-        epochs = self.options.epochs
-        return MinimumScore(
-            batch=batch,
-            kernel=self._kernel_of(radius),
-            epsilon=share * self.privacy.epsilon / epochs,
-            delta=self.privacy.delta / 2 / epochs,
-        )
+    def _ask(self, index: int) -> Request:
+        return Request(self.scheme.sampler.cohort(index), Computation("user_gradient"))
 
-    def _fewest(self) -> int:
-        """Smallest cohort that can pass, by bisection."""
-        low = high = self._least()
-        while self._best(high) is None:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._best(middle) is None else (low, middle)
-        return high
-
-    def _promise(self) -> Guarantee:
-        return Guarantee(
-            unit="user",
-            relation="replace_one",
-            epsilon=epsilon_of(self._cost, self.options.epochs, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant=f"{ACCOUNTANT}, parallel within an epoch",
-            adversary=self.adversary,
-            assumptions=(self._sampler.assumption, self.trust),
-            holds=True,
-        )
-
-    def _make_ledger(self) -> Ledger:
-        return Ledger(self.public.users, self._cost, self.options.epochs, self.privacy)
-
-    # A round -------------------------------------------------------------------------------------------------------
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        score = self._score(gathered.values)
-        session = self._test.session(self._noise(index, 1))
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, agreement = self.scheme, self.scheme.agreement
+        score = agreement.score(gathered.values)
+        session = agreement.test.session(self._noise(index, 1))
         session.observe(score)
         passed = session.passed()
-        self.facts = {"score_private": score, "threshold": self._test.threshold, "passed": float(passed)}
+        facts = {"score_private": score, "threshold": agreement.test.threshold, "passed": float(passed)}
         if not passed:
-            return x, x
-        return self._descend(x, self._mechanism.release(self._estimator(gathered.values), self._noise(index, 2)))
+            return Step(x, x, facts)
+        gradient = scheme.mechanism.release(agreement.estimator(gathered.values), self._noise(index, 2))
+        following = self.problem.domain.project(x - scheme.rate * gradient)
+        return Step(following, following, facts)

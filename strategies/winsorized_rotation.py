@@ -1,24 +1,28 @@
 """Winsorised mean after a random rotation: each coordinate is clamped to an interval that is found privately."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
-from strategies.row_rounds import RowOptions, RowRounds
+from strategies.row_rounds import ADVERSARY, TRUST, RowOptions, Rows, RowScheme, declared_deviation
+from strategies.scheme import Step
 from userdp.computations import Computation
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation
 from userdp.mechanisms import GaussianMechanism
-from userdp.noise import rounding_slack
 from userdp.problems.base import Vector
 from userdp.sampling import ConcentratedBatches, DisjointBatches
 
 _MOST_SELECTION = 0.5
+"""The largest share of a round's rho that choosing intervals gets."""
 
 
 class WinsorizedRotationOptions(RowOptions):
@@ -28,7 +32,40 @@ class WinsorizedRotationOptions(RowOptions):
     failure: float = Field(0.01, gt=0, lt=1, description="Probability that some coordinate of a round goes wrong.")
 
 
-class WinsorizedRotation(RowRounds):
+@dataclass(frozen=True, kw_only=True)
+class RotationScheme(RowScheme):
+    """A `RowScheme` of rotated rows, whose ``noise_multiplier`` is that of choice and mean together.
+
+    Attributes:
+        rotation: of rows.
+        grid: the cells that each rotated coordinate's interval is chosen from.
+        selection_share: of a round's rho, for the choices.
+        selection_epsilon: of each coordinate's choice.
+    """
+
+    rotation: HadamardRotation
+    grid: CellGrid
+    selection_share: float
+    selection_epsilon: float
+
+    def clamped_mean(self, rotated: Rows, centers: Vector) -> Vector:
+        """Of (B, d') rows, each coordinate held to its interval."""
+        interval = 2 * self.grid.half_width
+        return np.asarray(np.clip(rotated, centers - interval, centers + interval).mean(axis=0))
+
+
+def selection_share(rho: float, cells: int, size: int, batch: int, failure: float) -> float:
+    """Of a round's rho, for choosing one of so many cells for each of ``size`` coordinates (see *Split* below).
+
+    None where one cell is all there is, for that choice reveals nothing.
+    """
+    if cells == 1:
+        return 0.0
+    needed = 8 * math.log(cells * size / failure) / batch
+    return min(_MOST_SELECTION, size * needed**2 / (8 * rho))
+
+
+class WinsorizedRotation(UserLevelStrategy):
     """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
 
     *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss. In a round, (1) the
@@ -45,6 +82,7 @@ class WinsorizedRotation(RowRounds):
     quarter of the users is allowed for that.
     """
 
+    adversary: ClassVar[str] = ADVERSARY
     name: ClassVar[str] = "winsorized_rotation"
     summary_line: ClassVar[str] = "rotated, clamped to private intervals, noisy every round"
     family: ClassVar[str] = "robust"
@@ -56,85 +94,92 @@ class WinsorizedRotation(RowRounds):
         "strategy.deviation: this loss has no bound on its gradient, so no interval follows from theory; "
         "give strategy.deviation (of one sample's gradient, per coordinate)"
     )
-    _sampler: DisjointBatches
+    scheme: RotationScheme
 
-    def _make_plan(self) -> Plan:
-        options, n, p, batch = self.options, self.public.users, self.problem.dimension, self._batch
+    def _make_scheme(self) -> RotationScheme:
+        options, n, p = self.options, self.public.users, self.problem.dimension
+        batch = options.cohort(n)
         if batch < 1:
             raise PopulationTooSmall(f"data.users = {n}: {options.rounds} rounds take a user each; use fewer rounds")
-        self._rotation = HadamardRotation(p, self.seed)
-        size = self._rotation.size
-        reach = self._rotation.largest_coordinate(options.clip_norm, batch, options.failure)
-        spread = self._rotation.largest_coordinate(self._concentration(), batch, options.failure)
-        self._grid = CellGrid(reach, min(reach, spread))
-        scheme = DisjointBatches if self._grid.cells == 1 else ConcentratedBatches
-        self._sampler = scheme(n, batch, options.epochs, self.seed)
-        self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        rho = 1 / (2 * self._multiplier**2)
-        share = self._selection_share(rho)
-        self._selection_epsilon = math.sqrt(8 * share * rho / size)
-        sensitivity = 4 * self._grid.half_width * math.sqrt(size) / batch
-        self._mechanism = GaussianMechanism(sensitivity, self._multiplier / math.sqrt(1 - share))
-        noise = self._mechanism.standard_deviation * math.sqrt(p)
+        rotation = HadamardRotation(p, self.seed)
+        grid, size = self._grid(rotation, batch), rotation.size
+        kind = DisjointBatches if grid.cells == 1 else ConcentratedBatches
+        sampler = kind(n, batch, options.epochs, self.seed)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        rho = 1 / (2 * multiplier**2)
+        share = selection_share(rho, grid.cells, size, batch, options.failure)
+        sensitivity = 4 * grid.half_width * math.sqrt(size) / batch
+        return RotationScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, (TRUST,)),
+            ledger=partial(sampler.ledger, multiplier),
+            # A clamped row is no longer than (cells + 1) half widths a coordinate, the sensitivity is four of them.
+            summands=batch,
+            spread=(grid.cells + 1) / 4,
+            sampler=sampler,
+            rounds=min(options.rounds, sampler.rounds),
+            noise_multiplier=multiplier,
+            mechanism=GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - share)),
+            rate=options.learning_rate or self._default_step,
+            rotation=rotation,
+            grid=grid,
+            selection_share=share,
+            selection_epsilon=math.sqrt(8 * share * rho / size),
+        )
+
+    def _grid(self, rotation: HadamardRotation, batch: int) -> CellGrid:
+        """Cells as wide as users of a cohort are apart, as far out as their clipped gradients may lie."""
+        options, certificate, p = self.options, self.problem.certificate, self.problem.dimension
+        deviation = declared_deviation(options, certificate, self.public.min_samples, self.undeclared)
+        distance = deviation * (math.sqrt(p) + 3)  # of a user from the mean; rarely more, for normal gradients
+        reach = rotation.largest_coordinate(options.clip_norm, batch, options.failure)
+        return CellGrid(reach, min(reach, rotation.largest_coordinate(distance, batch, options.failure)))
+
+    def _make_plan(self) -> Plan:
+        options, scheme, grid = self.options, self.scheme, self.scheme.grid
+        noise = scheme.mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         warnings = []
         if noise >= options.clip_norm:
             warnings.append(
                 f"the noise of one round ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds the mean "
                 "gradient: use fewer strategy.rounds, more users or a larger epsilon"
             )
-        if share == _MOST_SELECTION:
+        if scheme.selection_share == _MOST_SELECTION:
             warnings.append(
                 "half of the budget does not suffice to find the coordinates' intervals reliably: use fewer "
                 "strategy.rounds, more users or a smaller strategy.clip_norm"
             )
-        return self._row_plan(
+        own: dict[str, Number] = {
+            "noise_multiplier": scheme.noise_multiplier,
+            "rotated_dimension": scheme.rotation.size,
+            "interval": 2 * grid.half_width,
+            "cells": grid.cells,
+            "selection_epsilon": scheme.selection_epsilon,
+        }
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=scheme.sampler.batch,
             users_needed=math.ceil(options.rounds / options.epochs),
-            guarantee=self._sampler.guarantee(self._multiplier, self.privacy.delta, self.adversary, (self.trust,)),
             noise=noise,
             signal=options.clip_norm,
-            numbers={
-                "noise_multiplier": self._multiplier,
-                "rotated_dimension": size,
-                "interval": 2 * self._grid.half_width,
-                "cells": self._grid.cells,
-                "selection_epsilon": self._selection_epsilon,
-            },
-            warnings=warnings,
+            numbers=scheme.numbers(own),
+            warnings=tuple(warnings),
         )
 
-    def _concentration(self) -> float:
-        """l2 distance of a user's gradient from the mean that is rarely exceeded, for normal gradients."""
-        return self._user_deviation * (math.sqrt(self.problem.dimension) + 3)
-
-    def _selection_share(self, rho: float) -> float:
-        """Of a round's rho; none where one cell is all there is, for that choice reveals nothing."""
-        if self._grid.cells == 1:
-            return 0.0
-        size = self._rotation.size
-        needed = 8 * math.log(self._grid.cells * size / self.options.failure) / self._batch
-        return min(_MOST_SELECTION, size * needed**2 / (8 * rho))
-
-    def _rounding_slack(self) -> float:
-        # A clamped row is no longer than (cells + 1) half widths a coordinate, the sensitivity is four of them.
-        return rounding_slack(self._batch, (self._grid.cells + 1) / 4)
-
     def _ask(self, index: int) -> Request:
-        return Request(self._sampler.cohort(index), Computation("user_gradient", clip_norm=self.options.clip_norm))
+        computation = Computation("user_gradient", clip_norm=self.options.clip_norm)
+        return Request(self.scheme.sampler.cohort(index), computation)
 
     def _centers(self, index: int, rotated: Vector) -> Vector:
         """(d',) the middle of each coordinate's interval."""
-        if self._grid.cells == 1:
-            return np.repeat(self._grid.centers, self._rotation.size)
-        return self._grid.select(rotated, self._selection_epsilon, self._noise(index, 1))
+        scheme, grid = self.scheme, self.scheme.grid
+        if grid.cells == 1:
+            return np.repeat(grid.centers, scheme.rotation.size)
+        return grid.select(rotated, scheme.selection_epsilon, self._noise(index, 1))
 
-    def _clamped_mean(self, rotated: Vector, centers: Vector) -> Vector:
-        """Of (B, d') rows, each coordinate held to its interval."""
-        interval = 2 * self._grid.half_width
-        return np.asarray(np.clip(rotated, centers - interval, centers + interval).mean(axis=0))
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        rotated = self._rotation(gathered.values)
-        centers = self._centers(index, rotated)
-        mean = self._mechanism.release(self._clamped_mean(rotated, centers), self._noise(index, 2))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        return self._descend(x, self._rotation.inverse(mean[None])[0])
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        rotated = scheme.rotation(gathered.values)
+        clamped = scheme.clamped_mean(rotated, self._centers(index, rotated))
+        mean = scheme.mechanism.release(clamped, self._noise(index, 2))
+        following = self.problem.domain.project(x - scheme.rate * scheme.rotation.inverse(mean[None])[0])
+        return Step(following, following, {"noise_deviation": scheme.mechanism.standard_deviation})

@@ -5,6 +5,7 @@ streams of noise. Bounds hold with confidence 95%; seeds are fixed.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,11 +127,11 @@ def scores_of(method, values, first_seed):
     for run in range(RUNS):
         method.seed = first_seed + run
         if by_phase:
-            method._begin_phase(0)
+            method._ask(0)  # a phase begins with its first request
         x, released = method.problem.initial(), None
         for index, reply in enumerate(replies):
-            x, new = method._step(index, x, reply)
-            released = released if new is None else new
+            step = method._step(index, x, reply)
+            x, released = step.following, released if step.released is None else step.released
         scores[run] = (-np.inf if released is None else released.sum()) if by_phase else x.sum()
     return scores
 
@@ -231,11 +232,12 @@ def test_robust_releases_leak_no_more_than_they_claim(strategy, estimate, least,
 @pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
 def test_robust_releases_with_half_the_noise_are_found(strategy, monkeypatch):
     method = robust_method(strategy, 240, "debiased")
-    module = f"strategies.{'localized' if strategy is LocalizedRobustSGD else 'robust_rounds'}.GaussianMechanism"
     if strategy is LocalizedRobustSGD:
-        monkeypatch.setattr(module, Halved)
+        monkeypatch.setattr("strategies.localized.GaussianMechanism", Halved)
     else:
-        method._mechanism = Halved(method._mechanism.l2_sensitivity, method._mechanism.noise_multiplier)
+        mechanism = method.scheme.mechanism
+        halved = Halved(mechanism.l2_sensitivity, mechanism.noise_multiplier)
+        method.scheme = replace(method.scheme, mechanism=halved)
     assert audit(method, *robust_values(method, 240)) > 1.2 * method.plan.guarantee.epsilon
 
 
@@ -249,7 +251,9 @@ class OneUnclipped(Winsorized):
 @pytest.mark.slow
 def test_a_robust_release_with_one_user_unclipped_is_found():
     method = robust_method(RobustRounds, 240, "winsorized")
-    method._estimator = OneUnclipped(method._estimator.radius)
+    agreement = method.scheme.agreement
+    unclipped = replace(agreement, estimator=OneUnclipped(agreement.estimator.radius))
+    method.scheme = replace(method.scheme, agreement=unclipped)
     assert audit(method, *robust_values(method, 240)) > 2 * method.plan.guarantee.epsilon
 
 
@@ -258,7 +262,7 @@ def test_a_robust_release_with_one_user_unclipped_is_found():
 def test_a_test_that_may_go_either_way_and_its_release_together_leak_no_more_than_is_claimed(test):
     """Outliers bring the score to the threshold; one user joins the crowd or goes far away."""
     method = robust_method(LocalizedRobustSGD, 240, "debiased", test=test)
-    part = method._chosen.phases[0].test
+    part = method.scheme.chosen.phases[0].test
     by_score = [
         abs(concentration_score(rows_on_both_sides(240, 1, count)[0], part.kernel) - part.threshold)
         for count in range(80)
@@ -304,10 +308,11 @@ def test_users_that_do_not_agree_are_protected_by_the_test(strategy):
 def test_a_threshold_that_everybody_reaches_is_found():
     """Without the test the release of users that do not agree would give one of them away."""
     method, values = divided(RobustRounds)
-    estimates = [method._estimator(rows[0]) for rows in values]
-    assert np.abs(estimates[0] - estimates[1]) > 100 * method._estimator.sup_sensitivity(61)
-    own = method._test
-    method._test = MinimumScore(batch=61, kernel=Lenient(1.0), epsilon=own.epsilon, delta=own.delta)
+    agreement = method.scheme.agreement
+    estimates = [agreement.estimator(rows[0]) for rows in values]
+    assert np.abs(estimates[0] - estimates[1]) > 100 * agreement.estimator.sup_sensitivity(61)
+    lenient = replace(agreement, test=replace(agreement.test, kernel=Lenient(1.0)))
+    method.scheme = replace(method.scheme, agreement=lenient)
     assert audit(method, *values) > method.plan.guarantee.epsilon
 
 

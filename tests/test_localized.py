@@ -65,14 +65,14 @@ def phase(method, data):
     """Noise-free inside of a phase, by the strategy's own steps: average iterate, scores, rows of each step."""
     samples, sizes, targets = data
     federation = federation_of(samples, sizes=list(sizes), targets=targets)
-    method._begin_phase(0)
     x, scores, rows = method.problem.initial(), [], []
     for index in range(method.plan.rounds):
         replies = gathered(method, federation, index, x)
         rows.append(replies.values)
-        x, _ = method._step(index, x, replies)
-        scores.append(method.facts["score_private"])
-    return method._sum / method.plan.rounds, np.array(scores), rows
+        step = method._step(index, x, replies)
+        x = step.following
+        scores.append(step.facts["score_private"])
+    return method.memory.average.value, np.array(scores), rows
 
 
 def aligned(rows, radius):
@@ -97,14 +97,14 @@ def test_one_user_moves_the_average_iterate_and_all_scores_by_at_most_what_is_st
     rng = np.random.default_rng(seed)
     method = tiny(problem, variant, rate, seed=int(rng.integers(1000)))
     data = people(problem, rng, BATCH * STEPS)
-    user = int(method._sampler.cohort(step)[place])
+    user = int(method.scheme.sampler.cohort(step)[place])
     neighbour = replaced(data, user, people(problem, rng, 1))
     (average, scores, rows), (other, other_scores, other_rows) = phase(method, data), phase(method, neighbour)
     assert np.array_equal(scores[:step], other_scores[:step])
-    radius = method._chosen.estimator.radius
+    radius = method.scheme.chosen.estimator.radius
     if not (aligned(rows[step], radius) or aligned(other_rows[step], radius)):
         return
-    chosen, test = method._chosen, method._chosen.phases[0].test
+    chosen, test = method.scheme.chosen, method.scheme.chosen.phases[0].test
     bound = chosen.phases[0].learning_rate * chosen.estimator.sup_sensitivity(BATCH)
     assert np.abs(average - other).max() <= bound * (1 + 1e-9)
     assert np.linalg.norm(average - other) <= chosen.phases[0].l2_sensitivity * (1 + 1e-9)
@@ -118,7 +118,7 @@ def test_the_property_above_meets_aligned_batches_most_of_the_time():
     for seed in range(50):
         method = tiny(PROBLEMS["quadratic"], VARIANTS["ours"], 0.5)
         _, _, rows = phase(method, people(method.problem, np.random.default_rng(seed), BATCH * STEPS))
-        count += sum(aligned(values, method._chosen.estimator.radius) for values in rows)
+        count += sum(aligned(values, method.scheme.chosen.estimator.radius) for values in rows)
     assert count > 100
 
 
@@ -128,12 +128,12 @@ def test_the_stated_bound_is_nearly_attained_on_a_linear_loss(variant, share):
     problem = Linear(2, 50.0, radius=1000.0)
     method = tiny(problem, variant, 1.0)
     samples = np.zeros((BATCH * STEPS, 2))
-    user = method._sampler.cohort(0)[0]
+    user = method.scheme.sampler.cohort(0)[0]
     averages = []
     for side in (50.0, -50.0):
         samples[user] = side
         averages.append(phase(method, (samples, np.ones(BATCH * STEPS, dtype=int), None))[0])
-    bound = method._chosen.phases[0].l2_sensitivity
+    bound = method.scheme.chosen.phases[0].l2_sensitivity
     assert share * bound <= np.linalg.norm(averages[0] - averages[1]) <= bound * (1 + 1e-9)
 
 
@@ -148,7 +148,7 @@ def test_a_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(pr
     samples, sizes, targets = people(problem, rng, BATCH * STEPS)
     federation = federation_of(samples, sizes=list(sizes), targets=targets)
     x, y = rng.uniform(-1, 1, (2, 2))
-    after = [method._step(0, start, gathered(method, federation, 0, start))[0] for start in (x, y)]
+    after = [method._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
     assert np.abs(after[0] - after[1]).max() <= np.abs(x - y).max() * (1 + 1e-9)
 
 
@@ -160,7 +160,7 @@ def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance():
     method = make(LocalizedRobustSGD, problem, 2 * BATCH, 1e5, 1e-3, **options)
     federation = federation_of(np.tile([1.0, 0.25], (2 * BATCH, 1)), targets=np.zeros(2 * BATCH))
     x, y = np.zeros(2), np.array([-1.0, 1.0])
-    after = [method._step(0, start, gathered(method, federation, 0, start))[0] for start in (x, y)]
+    after = [method._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
     assert np.abs(after[0] - after[1]).max() == pytest.approx(1 + rate * 3 / 16)
 
 
@@ -181,11 +181,11 @@ def test_a_run_by_hand():
     result = run(method, federation)
     x, expected = np.zeros(3), []
     index = 0
-    for number, part in enumerate(method._chosen.phases):
+    for number, part in enumerate(method.scheme.chosen.phases):
         points = []
         for _ in range(part.steps):
-            block = method.problem.bound(federation.block(method._sampler.cohort(index)))[0]
-            gradient = method._chosen.estimator(method.problem.user_gradients(x, block))
+            block = method.problem.bound(federation.block(method.scheme.sampler.cohort(index)))[0]
+            gradient = method.scheme.chosen.estimator(method.problem.user_gradients(x, block))
             x = method.problem.domain.project(x - part.learning_rate * gradient)
             points.append(x)
             index += 1
@@ -195,13 +195,13 @@ def test_a_run_by_hand():
     np.testing.assert_allclose(final(result), expected[-1], rtol=1e-9)
     assert [record.facts["phase"] for record in result.rounds] == [1, 1, 1, 2, 2, 2]
     assert [record.facts.get("passed") for record in result.rounds] == [None, None, 1, None, None, 1]
-    assert method._chosen.phases[1].learning_rate == pytest.approx(0.5 / 4)
+    assert method.scheme.chosen.phases[1].learning_rate == pytest.approx(0.5 / 4)
 
 
 def test_every_user_is_in_one_batch_of_one_phase():
     method, federation = trainable()
     run(method, federation)
-    cohorts = np.concatenate([method._sampler.cohort(index) for index in range(method.plan.rounds)])
+    cohorts = np.concatenate([method.scheme.sampler.cohort(index) for index in range(method.plan.rounds)])
     assert len(np.unique(cohorts)) == len(cohorts) == 6000
     assert method._ledger.most_participations == 1
 
@@ -231,7 +231,7 @@ def test_users_that_disagree_fail_the_test_and_the_model_stays_where_it_was(test
 def test_a_phase_that_fails_leaves_the_released_model_for_the_next_phase():
     """The first phase's users agree, the second's do not: what the first released is the result."""
     method, _ = trainable(seed=3)
-    first = np.concatenate([method._sampler.cohort(index) for index in range(3)])
+    first = np.concatenate([method.scheme.sampler.cohort(index) for index in range(3)])
     samples = np.random.default_rng(0).uniform(-5, 5, (6000, 3))
     samples[first] = 1.0
     method, _ = trainable(seed=3, radius=0.1)
@@ -246,7 +246,7 @@ def test_a_phase_that_fails_leaves_the_released_model_for_the_next_phase():
 def test_a_phase_that_fails_costs_the_next_neither_its_start_nor_its_test(test):
     """The first phase's users do not agree, the second's do: it starts at the released model, with a fresh test."""
     method, _ = trainable(seed=3, test=test, learning_rate=0.05)
-    second = np.concatenate([method._sampler.cohort(index) for index in range(3, 6)])
+    second = np.concatenate([method.scheme.sampler.cohort(index) for index in range(3, 6)])
     samples = np.random.default_rng(0).uniform(-5, 5, (6000, 3))
     samples[second] = 1.0
     method, _ = trainable(seed=3, radius=0.1, test=test, learning_rate=0.05)
@@ -268,10 +268,10 @@ def test_a_phase_that_fails_costs_the_next_neither_its_start_nor_its_test(test):
 def test_the_tests_of_two_phases_draw_their_own_noise():
     method, _ = trainable(seed=3)
     thresholds = []
-    for number, part in enumerate(method._chosen.phases):
-        method._ask(method._starts[number])
+    for number, part in enumerate(method.scheme.chosen.phases):
+        method._ask(method.scheme.chosen.starts[number])
         drawn = stream(3, "noise", number, 1).laplace(scale=part.test.scale)
-        thresholds.append(method._session._threshold - part.test.threshold)
+        thresholds.append(method.memory.session._threshold - part.test.threshold)
         assert thresholds[-1] == pytest.approx(drawn, rel=1e-6)
     assert thresholds[0] != pytest.approx(thresholds[1])
 
@@ -299,13 +299,13 @@ def test_the_noises_of_test_and_release_come_from_streams_of_their_own():
     assert len(np.unique(np.concatenate(before))) == 200
     first = run(method, federation)
     other, _ = trainable(seed=5)
-    begin = other._begin_phase
+    begin, numbers = other.memory.begin, iter((0, 1))
 
-    def greedy(number):
-        begin(number)
-        other._session._threshold -= 1e-9 * other._noise(number, 1).generator.normal(size=1000).sum()
+    def greedy(session):
+        begin(session)
+        session._threshold -= 1e-9 * other._noise(next(numbers), 1).generator.normal(size=1000).sum()
 
-    other._begin_phase = greedy
+    other.memory.begin = greedy
     np.testing.assert_array_equal(final(first), final(run(other, federation)))
 
 
@@ -315,6 +315,6 @@ def test_the_papers_own_algorithm_runs():
     method = make(LocalizedRobustSGD, Linear(2, 1.0), 20_000, 2.0, 1e-5, constants="paper", seed=4, **options)
     result = run(method, federation_of(np.full((20_000, 2), 0.5)))
     passed = [record.facts["passed"] for record in result.rounds if "passed" in record.facts]
-    assert passed == [1.0] * len(method._chosen.phases)
+    assert passed == [1.0] * len(method.scheme.chosen.phases)
     assert len(passed) >= 3
     assert result.guarantee.holds

@@ -41,8 +41,8 @@ def average(method, samples, targets):
     """The average iterate of the first phase, before noise, by the strategy's own steps."""
     federation, x = federation_of(samples, targets=targets), method.problem.initial()
     for index in range(method.options.steps):
-        x, _ = method._step(index, x, gathered(method, federation, index, x))
-    return method._sum / method.options.steps
+        x = method._step(index, x, gathered(method, federation, index, x)).following
+    return method.memory.value
 
 
 @each_problem
@@ -58,7 +58,7 @@ def test_replacing_one_user_moves_the_average_iterate_by_at_most_the_stated_sens
     if other_targets is not None:
         other_targets[user] = 1 - other_targets[user]
     moved = average(method, samples, targets) - average(method, other, other_targets)
-    stated = method._mechanisms[0].l2_sensitivity
+    stated = method.scheme.phases[0].mechanism.l2_sensitivity
     assert np.abs(moved).max() <= stated / math.sqrt(2) * (1 + 1e-9)
     assert np.linalg.norm(moved) <= stated * (1 + 1e-9)
 
@@ -67,10 +67,10 @@ def test_the_stated_sensitivity_is_attained_by_opposite_users_of_the_first_step(
     method = tiny(Linear(2, 5.0), 0.01, clip=0.3)
     samples = np.zeros((USERS, 2))
     opposite = samples.copy()
-    user = method._sampler.cohort(0)[0]
+    user = method.scheme.sampler.cohort(0)[0]
     samples[user], opposite[user] = 5.0, -5.0
     distance = np.linalg.norm(average(method, samples, None) - average(method, opposite, None))
-    assert distance == pytest.approx(method._mechanisms[0].l2_sensitivity)
+    assert distance == pytest.approx(method.scheme.phases[0].mechanism.l2_sensitivity)
     assert distance == pytest.approx(math.sqrt(2) * 0.01 * 2 * 0.3 / 3)
 
 
@@ -83,7 +83,7 @@ def test_a_clipped_step_of_a_certified_loss_never_enlarges_the_distance_of_two_m
     samples, targets = people(problem, rng, USERS)
     federation = federation_of(samples, targets=targets)
     x, y = rng.uniform(-1, 1, (2, 2))
-    after = [method._step(0, start, gathered(method, federation, 0, start))[0] for start in (x, y)]
+    after = [method._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
     assert np.abs(after[0] - after[1]).max() <= np.abs(x - y).max() * (1 + 1e-9)
 
 
@@ -92,7 +92,7 @@ def test_without_a_diagonally_dominant_hessian_a_clipped_step_does_enlarge_a_dis
     method = tiny(problem, 1.0, clip=50.0, learning_rate=rate, without_certificate=True)
     federation = federation_of(np.tile([1.0, 0.25], (USERS, 1)), targets=np.zeros(USERS))
     after = [
-        method._step(0, start, gathered(method, federation, 0, start))[0]
+        method._step(0, start, gathered(method, federation, 0, start)).following
         for start in (np.zeros(2), np.array([-1.0, 1.0]))
     ]
     assert np.abs(after[0] - after[1]).max() == pytest.approx(1 + rate * 3 / 16)
@@ -108,18 +108,20 @@ def test_every_user_is_in_one_batch_of_one_phase_and_the_budget_is_spent_once():
     cohorts = np.concatenate([method._ask(index).users for index in range(20)])
     assert len(np.unique(cohorts)) == len(cohorts) == 100
     assert 0.999 < method.plan.guarantee.epsilon <= 1
-    assert {mechanism.noise_multiplier for mechanism in method._mechanisms} == {method.plan.numbers["noise_multiplier"]}
+    assert {phase.mechanism.noise_multiplier for phase in method.scheme.phases} == {
+        method.plan.numbers["noise_multiplier"]
+    }
 
 
 def test_widths_narrow_towards_the_spread_of_users_and_never_widen():
     facts = {"min_samples": 400}
     method = make(LocalizedClipping, Quadratic(5, 9.0, 9.0), 10**5, phases=5, deviation=1.0, facts=facts)
-    widths = method._widths
+    widths = [phase.width for phase in method.scheme.phases]
     assert widths[0] == 18.0
     assert widths == sorted(widths, reverse=True)
     assert 2 / math.sqrt(400) < widths[-1] < 0.2
     wide = make(LocalizedClipping, Quadratic(5, 9.0, 9.0), 100, phases=5)
-    assert set(wide._widths) == {18.0}
+    assert {phase.width for phase in wide.scheme.phases} == {18.0}
     assert wide.plan.drowned
     assert "drown" in wide.plan.warnings[0]
 
@@ -141,7 +143,7 @@ def test_what_cannot_be_planned_is_refused():
 def test_models_inside_a_phase_are_used_but_not_released():
     method = tiny(Quadratic(2, 5.0, 1.0), 0.5)
     steps = [method._step(index, np.zeros(2), Gathered(np.ones((3, 2)), 0, 0)) for index in range(STEPS)]
-    assert [released is None for _, released in steps] == [True, True, True, False]
+    assert [step.released is None for step in steps] == [True, True, True, False]
 
 
 def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width():
@@ -149,17 +151,19 @@ def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width(
     facts = {"min_samples": 400}
     problem = Quadratic(2, 9.0, 900.0)
     method = make(LocalizedClipping, problem, 10**5, phases=3, steps=2, clip=9.0, deviation=1.0, shrink=0, facts=facts)
-    assert method._widths[0] > method._widths[1] > method._widths[2]
+    widths, rate = [phase.width for phase in method.scheme.phases], method.scheme.rate
+    assert widths[0] > widths[1] > widths[2]
     batch, x = 10**5 // 6, np.zeros(2)
-    for phase, width in enumerate(method._widths):
-        first, second = x - width * method._rate, x - 2 * width * method._rate
+    for phase, width in enumerate(widths):
+        first, second = x - width * rate, x - 2 * width * rate
         pulled = Gathered(np.full((4, 2), 1e6), 0, 0)
-        x, _ = method._step(2 * phase, x, pulled)
+        x = method._step(2 * phase, x, pulled).following
         np.testing.assert_allclose(x, first)
-        x, released = method._step(2 * phase + 1, x, pulled)
-        deviation = method.plan.numbers["noise_multiplier"] * math.sqrt(2) * method._rate * 2 * width / batch
+        step = method._step(2 * phase + 1, x, pulled)
+        x = step.following
+        deviation = method.plan.numbers["noise_multiplier"] * math.sqrt(2) * rate * 2 * width / batch
         noise = stream(0, "noise", phase, 0).normal(scale=deviation, size=2)
-        np.testing.assert_allclose(released - (first + second) / 2, noise, rtol=1e-6)
+        np.testing.assert_allclose(step.released - (first + second) / 2, noise, rtol=1e-6)
 
 
 @pytest.mark.parametrize("problem", [Quadratic(20, 9.0, 9.0), Linear(20, 9.0)], ids=["quadratic", "linear"])
@@ -193,5 +197,5 @@ def test_one_user_that_is_not_finite_or_missing_is_clipped_like_any_other():
     problem = Quadratic(2, 5.0, 1.0)
     method = tiny(problem, 0.5, clip=0.3)
     rows = np.array([[0.2, 0.1], [0.2, 0.1], [0.0, 0.0]])  # whoever is missing or not finite arrives as zero
-    x, _ = method._step(0, np.zeros(2), Gathered(rows, 1, 0))
+    x = method._step(0, np.zeros(2), Gathered(rows, 1, 0)).following
     np.testing.assert_allclose(x, [-0.4 / 3, -0.2 / 3])

@@ -41,7 +41,7 @@ def plan_for(problem, users=6000, epsilon=1.0, delta=1e-6, facts=None, **options
 @pytest.mark.parametrize("epsilon", [0.7, 4.0])
 def test_the_plan_spends_the_budget_and_not_more(variant, problem, epsilon):
     method = plan_for(problem, epsilon=epsilon, **variant)
-    plan, chosen = method.plan, method._chosen
+    plan, chosen = method.plan, method.scheme.chosen
     assert 0.99 * epsilon < plan.guarantee.epsilon <= epsilon
     assert plan.guarantee.epsilon == epsilon_of(chosen.cost, 1, 1e-6)
     assert plan.guarantee.holds
@@ -61,10 +61,10 @@ def test_the_plan_spends_the_budget_and_not_more(variant, problem, epsilon):
 @each_variant
 def test_no_user_is_planned_for_twice(variant):
     method = plan_for(PROBLEMS["quadratic"], users=6007, phases=2, **variant)
-    steps = [phase.steps for phase in method._chosen.phases]
+    steps = [phase.steps for phase in method.scheme.chosen.phases]
     assert sum(steps) == method.plan.rounds
     assert method.plan.rounds * method.plan.cohort <= 6007
-    assert method._sampler.rounds >= method.plan.rounds
+    assert method.scheme.sampler.rounds >= method.plan.rounds
 
 
 @pytest.mark.parametrize("phases", [1, 2, 3, 5])
@@ -84,7 +84,7 @@ def test_a_plan_depends_on_public_facts_alone():
         run(method, federation_of(np.full((1500, 2), value)))
         assert method.plan.as_dict() == before
         plans.append(before)
-        cohorts.append([method._sampler.cohort(index) for index in range(method.plan.rounds)])
+        cohorts.append([method.scheme.sampler.cohort(index) for index in range(method.plan.rounds)])
     assert plans[0] == plans[1]
     np.testing.assert_array_equal(cohorts[0], cohorts[1])
 
@@ -222,7 +222,7 @@ def paper(problem, users, epsilon=1.0, delta=1e-6, samples=50, **options):
 def test_the_papers_constants_by_hand(problem):
     n, d, m = 40_000, 2, 50
     method = paper(problem, n)
-    chosen = method._chosen
+    chosen = method.scheme.chosen
     batch = math.ceil(100 * math.log(n * m * d / 1e-6))
     assert chosen.batch == batch
     assert [phase.steps for phase in chosen.phases] == [n // 2**s // batch for s in range(1, len(chosen.phases) + 1)]
@@ -243,7 +243,7 @@ def test_the_papers_constants_by_hand(problem):
 def test_the_papers_step_keeps_the_movement_of_scores_below_one_users_replacement():
     """Its condition, corrected to 1/6: then the test is calibrated to the replacement and not to the movement."""
     method = paper(PROBLEMS["quadratic"], 40_000)
-    for phase in method._chosen.phases:
+    for phase in method.scheme.chosen.phases:
         assert phase.test.sensitivity == pytest.approx(2 * (phase.test.batch - 1) / phase.test.batch)
 
 
@@ -315,6 +315,6 @@ def test_noise_that_drowns_the_signal_is_a_warning():
 
 def test_no_plan_has_a_step_beyond_two_over_smoothness():
     method = plan_for(Quadratic(2, 1.0, 1.0), epsilon=1e4, learning_rate=0.5, phases=1)
-    setting, batch = method._setting(), method._chosen.batch
+    setting, batch = method.scheme.setting, method.scheme.chosen.batch
     assert build(setting, batch, 1, 4.0, 2.0, 0.5) is not None
     assert build(setting, batch, 1, 4.0, 2.0 * (1 + 1e-9), 0.5) is None

@@ -193,16 +193,16 @@ def test_bad_rows_and_radii_are_refused():
 def test_one_round_on_neighbours_is_within_its_stated_sensitivities():
     """Two thirds of the users agree, the others and the replaced one answer anything at all."""
     method = make(OutlierRemovalSGD, Wild(2), 60, epsilon=20.0, delta=0.01, rounds=1, radius=1.0)
-    rng = np.random.default_rng(0)
+    agreement, rng = method.scheme.agreement, np.random.default_rng(0)
     for _ in range(200):
         data = np.concatenate([rng.choice([0, 3, 6], (42, 2)), rng.integers(0, len(WILD), (18, 2))])
         neighbour = data.copy()
         neighbour[rng.integers(60)] = rng.integers(0, len(WILD), 2)
         rows = [gathered(method, federation_of(users), 0, np.zeros(2)).values for users in (data, neighbour)]
-        assert abs(method._kernel.score(rows[0]) - method._kernel.score(rows[1])) <= method._test.sensitivity
+        assert abs(agreement.score(rows[0]) - agreement.score(rows[1])) <= agreement.test.sensitivity
         if aligned(rows[0]) and aligned(rows[1]):
-            moved = method._estimator(rows[0]) - method._estimator(rows[1])
-            assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-9)
+            moved = agreement.estimator(rows[0]) - agreement.estimator(rows[1])
+            assert np.linalg.norm(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
 
 
 def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
@@ -211,18 +211,20 @@ def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
     rows = np.random.default_rng(0).normal(size=(60, 2)) * 0.3
     near = np.linalg.norm(rows[:, None] - rows, axis=2) <= 0.5
     assert 10 < near.sum(axis=1).mean() < 50
-    assert method._score(rows) == pytest.approx(near.sum(axis=1).mean(), abs=1.0)  # with or without oneself
-    assert method._test.kernel == IndicatorKernel(0.5)
-    assert method._estimator.radius == method.plan.numbers["radius"] == 0.5
+    agreement = method.scheme.agreement
+    assert agreement.score(rows) == pytest.approx(near.sum(axis=1).mean(), abs=1.0)  # with or without oneself
+    assert agreement.test.kernel == IndicatorKernel(0.5)
+    assert agreement.estimator.radius == method.plan.numbers["radius"] == 0.5
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_the_plan_spends_the_budget_and_asks_for_at_most_four_fifths(epochs):
     method = make(OutlierRemovalSGD, Quadratic(3, 1.0, 1.0), 20000, rounds=6, epochs=epochs)
+    test = method.scheme.agreement.test
     assert 0.99 < method.plan.guarantee.epsilon <= 1
-    assert 2 / 3 * method.plan.cohort < method._test.threshold <= 0.8 * method.plan.cohort
-    assert method._test.pass_probability(float(method.plan.cohort)) > 0.999
-    assert method.plan.numbers["l2_sensitivity"] == method._estimator.l2_sensitivity(method.plan.cohort)
+    assert 2 / 3 * method.plan.cohort < test.threshold <= 0.8 * method.plan.cohort
+    assert test.pass_probability(float(method.plan.cohort)) > 0.999
+    assert method.plan.numbers["l2_sensitivity"] == method.scheme.agreement.estimator.l2_sensitivity(method.plan.cohort)
 
 
 def test_the_population_that_a_refusal_names_is_enough_and_one_less_is_not():
@@ -262,9 +264,9 @@ def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
 def test_users_that_disagree_leave_the_model_where_it_was():
     method = make(OutlierRemovalSGD, Quadratic(1, 9.0, 9.0), 2000, rounds=1, radius=1.0)
     rows = np.arange(2000.0)[:, None] * 10
-    x, _ = method._step(0, np.ones(1), Gathered(rows, 0, 0))
-    assert x == 1.0
-    assert method.facts["passed"] == 0
+    step = method._step(0, np.ones(1), Gathered(rows, 0, 0))
+    assert step.following == step.released == 1.0
+    assert step.facts["passed"] == 0
 
 
 def test_noise_that_drowns_the_gradient_is_a_warning():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strategies import RobustRounds
-from userdp.accounting import epsilon_of
+from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import RampKernel, concentration_score, replacement_bound
@@ -32,7 +32,7 @@ def tiny(batch=40, **options):
 def aligned(method, rows):
     """Whether the rows of some user, as a centre, show that the batch is aligned (sufficient, not necessary)."""
     distances = np.abs(rows[:, None] - rows).max(axis=2)
-    return ((distances <= method._estimator.radius).sum(axis=1) >= 2 * len(rows) / 3).any()
+    return ((distances <= method.scheme.agreement.estimator.radius).sum(axis=1) >= 2 * len(rows) / 3).any()
 
 
 # --- Formal guarantee: sensitivities of one whole round -------------------------------------------------------------
@@ -56,16 +56,17 @@ def test_replacing_one_user_moves_the_estimate_and_the_score_by_at_most_what_is_
     data = data[rng.permutation(40)]
     neighbour = data.copy()
     neighbour[who] = other
+    test, estimator = method.scheme.agreement.test, method.scheme.agreement.estimator
     rows = [gathered(method, federation_of(users), 0, np.zeros(2)).values for users in (data, neighbour)]
-    scores = [concentration_score(values, method._kernel) for values in rows]
+    scores = [concentration_score(values, test.kernel) for values in rows]
     assert abs(scores[0] - scores[1]) <= replacement_bound(40) + 1e-9
-    assert method._test.sensitivity == pytest.approx(replacement_bound(40))
+    assert test.sensitivity == pytest.approx(replacement_bound(40))
     if not any(aligned(method, values) for values in rows):
-        assert min(scores) <= method._kernel.unaligned_bound(40) + 1e-9
+        assert min(scores) <= test.kernel.unaligned_bound(40) + 1e-9
         return
     with np.errstate(over="ignore"):
-        moved = np.linalg.norm(method._estimator(rows[0]) - method._estimator(rows[1]))
-    assert moved <= method._mechanism.l2_sensitivity * (1 + 1e-9)
+        moved = np.linalg.norm(estimator(rows[0]) - estimator(rows[1]))
+    assert moved <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("variant", "share"), list(zip(VARIANTS, [0.6, 0.65, 0.9], strict=True)))
@@ -77,15 +78,16 @@ def test_the_stated_sensitivity_is_nearly_attained_by_one_user_far_out(variant, 
     opposite = data.copy()
     opposite[7] = 5
     rows = [gathered(method, federation_of(users), 0, np.zeros(2)).values for users in (data, opposite)]
-    assert concentration_score(rows[0], method._kernel) > method._test.threshold
-    moved = np.linalg.norm(method._estimator(rows[0]) - method._estimator(rows[1]))
-    assert share * method._mechanism.l2_sensitivity <= moved <= method._mechanism.l2_sensitivity
+    test, estimator = method.scheme.agreement.test, method.scheme.agreement.estimator
+    assert concentration_score(rows[0], test.kernel) > test.threshold
+    moved = np.linalg.norm(estimator(rows[0]) - estimator(rows[1]))
+    assert share * method.scheme.mechanism.l2_sensitivity <= moved <= method.scheme.mechanism.l2_sensitivity
 
 
 def test_winsorised_sensitivity_falls_with_the_cohort_and_the_papers_does_not():
     def noise(users, **options):
         method = make(RobustRounds, Linear(2, 1.0), users, epsilon=2.0, delta=1e-6, rounds=1, radius=1.0, **options)
-        return method._estimator.sup_sensitivity(users)
+        return method.scheme.agreement.estimator.sup_sensitivity(users)
 
     assert noise(4000) < noise(1000) / 3.9
     assert noise(4000, estimate="debiased", statistic="median") >= 2.0
@@ -107,7 +109,7 @@ def test_four_users_of_two_hundred_at_the_largest_floats_do_not_fail_a_charged_r
         method = make(RobustRounds, Largest(2), 200, 20.0, 1e-3, rounds=1, radius=1.0, learning_rate=1.0, **variant)
         result = run(method, federation_of(data))
         assert result.rounds[0].facts["passed"] == 1.0
-        assert np.abs(final(result)).max() < 0.3 + 1.0 + 6 * method._mechanism.standard_deviation
+        assert np.abs(final(result)).max() < 0.3 + 1.0 + 6 * method.scheme.mechanism.standard_deviation
 
 
 # --- The plan -------------------------------------------------------------------------------------------------------
@@ -118,9 +120,11 @@ def test_four_users_of_two_hundred_at_the_largest_floats_do_not_fail_a_charged_r
 def test_the_plan_spends_the_budget_and_not_more(variant, epsilon, epochs, radius):
     options = {"rounds": 6, "epochs": epochs, "radius": radius} | variant
     method = make(RobustRounds, Linear(3, 1.0), 30_000, epsilon, 1e-6, facts={"min_samples": 100}, **options)
-    plan = method.plan
+    plan, scheme, test = method.plan, method.scheme, method.scheme.agreement.test
     assert 0.99 * epsilon < plan.guarantee.epsilon <= epsilon
-    assert plan.guarantee.epsilon == epsilon_of(method._cost, epochs, 1e-6)
+    cost = Cost(scheme.mechanism.noise_multiplier, test.epsilon, test.delta)
+    assert plan.guarantee.epsilon == epsilon_of(cost, epochs, 1e-6)
+    assert method._ledger.cost == cost
     assert plan.cohort == 30_000 * epochs // 6
     assert (plan.pass_probability is None) == (radius is not None)
     if radius is None:
@@ -178,9 +182,10 @@ def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
     method = tiny(radius=0.5)
     rows = np.random.default_rng(0).normal(size=(40, 2)) * 0.3
     assert 5 < concentration_score(rows, RampKernel(0.5)) < 35
-    assert method._score(rows) == concentration_score(rows, RampKernel(0.5))
-    assert method._test.kernel == RampKernel(0.5)
-    assert method._estimator.radius == method.plan.numbers["radius"] == 0.5
+    agreement = method.scheme.agreement
+    assert agreement.score(rows) == concentration_score(rows, RampKernel(0.5))
+    assert agreement.test.kernel == RampKernel(0.5)
+    assert agreement.estimator.radius == method.plan.numbers["radius"] == 0.5
 
 
 # --- Behaviour ------------------------------------------------------------------------------------------------------
@@ -192,10 +197,10 @@ def test_a_round_by_hand():
     after = []
     with_each = {"evaluate_fn": lambda number, arrays: after.append(arrays["x"].numpy()) or None}
     result = run(method, federation, **with_each)
-    cohort = method._sampler.cohort(0)
+    cohort = method.scheme.sampler.cohort(0)
     rows = problem.user_gradients(np.zeros(3), problem.bound(federation.block(cohort))[0])
-    noise = stream(3, "noise", 0, 2).normal(scale=method._mechanism.standard_deviation, size=3)
-    np.testing.assert_allclose(after[1], -0.25 * (method._estimator(rows) + noise), rtol=1e-9)
+    noise = stream(3, "noise", 0, 2).normal(scale=method.scheme.mechanism.standard_deviation, size=3)
+    np.testing.assert_allclose(after[1], -0.25 * (method.scheme.agreement.estimator(rows) + noise), rtol=1e-9)
     assert [record.facts["passed"] for record in result.rounds] == [1.0] * 4
     assert "score_private" in result.rounds[0].facts
 
@@ -214,7 +219,7 @@ def test_users_that_are_all_equal_pass_and_give_their_gradient():
     federation = federation_of(np.full((1001, 2), 0.5))
     method = make(RobustRounds, Quadratic(2, 1.0, 2.0), 1001, 4.0, 1e-4, rounds=1, radius=0.01)
     result = run(method, federation)
-    np.testing.assert_allclose(final(result), 0.5, atol=6 * method._mechanism.standard_deviation)
+    np.testing.assert_allclose(final(result), 0.5, atol=6 * method.scheme.mechanism.standard_deviation)
     assert result.rounds[0].facts["score_private"] == pytest.approx(1001)
 
 
@@ -226,7 +231,7 @@ def test_outliers_up_to_their_last_float_do_not_steer_the_model():
     result = run(method, federation_of(data))
     assert result.rounds[0].facts["passed"] == 1.0
     # The trimmed mean is honest, winsorised outliers count as 2 rho each: a tenth of them move it by 0.1.
-    np.testing.assert_allclose(final(result), -0.3 - 0.1, atol=6 * method._mechanism.standard_deviation)
+    np.testing.assert_allclose(final(result), -0.3 - 0.1, atol=6 * method.scheme.mechanism.standard_deviation)
 
 
 def test_a_torch_module_trains_without_a_certificate():

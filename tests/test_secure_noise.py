@@ -343,7 +343,7 @@ def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     assert strategy("dp_fed_sgd")._noise(0) == SecureNoise(rounding_slack(USERS))
     assert strategy("dp_ftrl", rounds=4)._noise(1) == SecureNoise(rounding_slack(USERS, 2.0))
     rotation = strategy("winsorized_rotation")
-    assert rotation._noise(0).slack == rounding_slack(USERS // 2, (rotation._grid.cells + 1) / 4)
+    assert rotation._noise(0).slack == rounding_slack(USERS // 2, (rotation.scheme.grid.cells + 1) / 4)
     assert strategy("sample_clipped_sgd")._noise(0).slack == rounding_slack(USERS)
     by_sample = make(
         STRATEGIES["sample_clipped_sgd"], Quadratic(3, 5.0, 5.0), USERS, 4.0, 1e-3, unit="sample", facts={"samples": 9}

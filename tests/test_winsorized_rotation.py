@@ -95,11 +95,9 @@ def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(use
     method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=0.1)
     neighbour = users.copy()
     neighbour[2] = other
-    means = [
-        method._clamped_mean(method._rotation(gathered(method, federation_of(data), 0, np.zeros(3)).values), centers)
-        for data in (users, neighbour)
-    ]
-    assert np.linalg.norm(means[0] - means[1]) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
+    rows = [gathered(method, federation_of(data), 0, np.zeros(3)).values for data in (users, neighbour)]
+    means = [method.scheme.clamped_mean(method.scheme.rotation(values), centers) for values in rows]
+    assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
 
 
 def test_the_stated_sensitivity_of_the_mean_is_attained():
@@ -107,20 +105,20 @@ def test_the_stated_sensitivity_of_the_mean_is_attained():
     rows = np.zeros((5, 4))
     other = rows.copy()
     rows[0], other[0] = 100.0, -100.0
-    moved = method._clamped_mean(rows, np.zeros(4)) - method._clamped_mean(other, np.zeros(4))
-    assert np.linalg.norm(moved) == pytest.approx(method._mechanism.l2_sensitivity)
+    moved = method.scheme.clamped_mean(rows, np.zeros(4)) - method.scheme.clamped_mean(other, np.zeros(4))
+    assert np.linalg.norm(moved) == pytest.approx(method.scheme.mechanism.l2_sensitivity)
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (4, 1), (4, 3)])
 @pytest.mark.parametrize("deviation", [0.1, 100.0])
 def test_choices_and_means_together_spend_the_budget(rounds, epochs, deviation):
     method = make(WinsorizedRotation, Quadratic(5, 9.0, 9.0), 5000, rounds=rounds, epochs=epochs, deviation=deviation)
-    if method._grid.cells == 1:  # no choice: one Gaussian an epoch, and nothing else
+    if method.scheme.grid.cells == 1:  # no choice: one Gaussian an epoch, and nothing else
         assert deviation == 100.0
-        assert method._selection_epsilon == 0
-        epsilon = epsilon_of(method._mechanism.cost, epochs, 1e-6)
+        assert method.scheme.selection_epsilon == 0
+        epsilon = epsilon_of(method.scheme.mechanism.cost, epochs, 1e-6)
     else:
-        rho = 8 * method._selection_epsilon**2 / 8 + 1 / (2 * method._mechanism.noise_multiplier**2)
+        rho = 8 * method.scheme.selection_epsilon**2 / 8 + 1 / (2 * method.scheme.mechanism.noise_multiplier**2)
         epsilon = zcdp_to_epsilon(epochs * rho, 1e-6)
     assert 0.9999 < epsilon <= 1 + 1e-9
     assert method.plan.guarantee.epsilon == pytest.approx(epsilon, rel=1e-9)
@@ -131,13 +129,13 @@ def test_a_round_by_hand():
     problem = Quadratic(4, 9.0, 9.0)
     samples = np.random.default_rng(5).normal(size=(40, 4))
     method = make(WinsorizedRotation, problem, 40, 4.0, 1e-3, seed=8, rounds=1, deviation=0.05, clip_norm=9.0)
-    rotated, epsilon = method._rotation(-samples.astype(np.float32)), method.plan.numbers["selection_epsilon"]
-    centers = method._grid.select(rotated, epsilon, SeededNoise(stream(8, "noise", 0, 1)))
-    assert np.any(centers != method._grid.select(rotated, 1e9, SeededNoise(stream(8, "noise", 0, 1))))
+    rotated, epsilon = method.scheme.rotation(-samples.astype(np.float32)), method.plan.numbers["selection_epsilon"]
+    centers = method.scheme.grid.select(rotated, epsilon, SeededNoise(stream(8, "noise", 0, 1)))
+    assert np.any(centers != method.scheme.grid.select(rotated, 1e9, SeededNoise(stream(8, "noise", 0, 1))))
     reach = method.plan.numbers["interval"]
     mean = np.clip(rotated, centers - reach, centers + reach).mean(axis=0)
-    mean += stream(8, "noise", 0, 2).normal(scale=method._mechanism.standard_deviation, size=4)
-    x = problem.domain.project(-method._rotation.inverse(mean[None])[0])
+    mean += stream(8, "noise", 0, 2).normal(scale=method.scheme.mechanism.standard_deviation, size=4)
+    x = problem.domain.project(-method.scheme.rotation.inverse(mean[None])[0])
     np.testing.assert_allclose(final(run(method, federation_of(samples))), x, rtol=1e-6)
 
 
