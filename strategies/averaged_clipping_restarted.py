@@ -1,6 +1,5 @@
 """Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -130,45 +129,61 @@ class RestartedAveragedClipping(SampleLevel):
         constants, convexity = theory_constants(self, self.options), self._strong_convexity()
         runs, steps = self._lengths(constants, convexity)
         gap = self.options.first_gap or constants.smoothness * constants.radius**2 / 2
-        if self.options.calibration == "paper":
-            return self._paper_scheme(restarted(constants, convexity, gap, runs, steps), steps)
-        batch = clamped_batch(self.options.batch or balanced_batch(self.samples), self.samples)
-        sampler = self._sampler_of(batch, runs * steps)
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        distances = list(islice(radii(gap, convexity), runs))
-        return RestartedScheme(
-            guarantee=certified(self, sampler, multiplier, ("the server is trusted",)),
-            ledger=partial(sampler.ledger, multiplier),
-            new_memory=self._averages(steps),
-            steps=steps,
-            runs=tuple(
-                self._run_of(run, sampler, multiplier)
-                for run in self._schedule(constants, distances, steps, batch, multiplier)
-            ),
+        by_paper = self.options.calibration == "paper"
+        made = self._paper_runs if by_paper else self._certified_runs
+        planned = made(constants, convexity, gap, runs, steps)
+        spent = self._accounted(planned, steps) if by_paper else None
+        # Where noise is certified all runs have one sampler and one multiplier.
+        sampler, multiplier = planned[0].sampler, planned[0].mechanism.noise_multiplier
+        promise = (
+            certified(self, sampler, multiplier, ("the server is trusted",))
+            if spent is None
+            else uncertified(self.privacy, spent)
         )
-
-    def _paper_scheme(self, runs: list[Run], steps: int) -> RestartedScheme:
-        """No promise, and what the paper's noise really costs, with a rate and a multiplier of its own in each run."""
-        made = []
-        for run in runs:
-            sampler = self._sampler_of(clamped_batch(run.batch, self.samples), len(runs) * steps)
-            made.append(self._run_of(run, sampler, run.noise_deviation / (2 * run.clip)))
-        rounds = [
-            SampledRounds(run.mechanism.noise_multiplier, group_rate(self._rate_of(run.theory), run.group), steps)
-            for run in made
-        ]
-        spent = sampled_gaussian_epsilon(rounds, self.privacy.delta)
         return RestartedScheme(
-            guarantee=uncertified(self.privacy, spent),
-            ledger=no_ledger,
-            new_memory=self._averages(steps),
+            guarantee=promise,
+            ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,
+            new_memory=partial(OutputAverage, self.options.output, self.problem.dimension, steps),
             steps=steps,
-            runs=tuple(made),
+            runs=planned,
             accounted=spent,
         )
 
-    def _averages(self, steps: int) -> Callable[[], OutputAverage]:
-        return partial(OutputAverage, self.options.output, self.problem.dimension, steps)
+    def _certified_runs(
+        self, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> tuple[RunScheme, ...]:
+        """Clips follow the distance, noise follows the clip, steps follow both."""
+        options = self.options
+        batch = clamped_batch(options.batch or balanced_batch(self.samples), self.samples)
+        sampler = self._sampler_of(batch, runs * steps)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        distances = list(islice(radii(gap, convexity), runs))
+        first = options.clip_norm or 4 * constants.smoothness * distances[0]
+        made = []
+        for distance in distances:
+            clip = first * distance / distances[0]
+            noise = 2 * clip * multiplier
+            rate = options.learning_rate or practical_step(replace(constants, radius=distance), clip, steps, noise)
+            made.append(self._run_of(Run(distance, clip, batch, rate, noise), sampler, multiplier))
+        return tuple(made)
+
+    def _paper_runs(
+        self, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> tuple[RunScheme, ...]:
+        """Those of Algorithm 2, each with a batch and a multiplier of its own."""
+        made = []
+        for run in restarted(constants, convexity, gap, runs, steps):
+            sampler = self._sampler_of(clamped_batch(run.batch, self.samples), runs * steps)
+            made.append(self._run_of(run, sampler, run.noise_deviation / (2 * run.clip)))
+        return tuple(made)
+
+    def _accounted(self, runs: tuple[RunScheme, ...], steps: int) -> float:
+        """Epsilon of rounds whose rates and multipliers differ from run to run."""
+        rounds = [
+            SampledRounds(run.mechanism.noise_multiplier, group_rate(self._rate_of(run.theory), run.group), steps)
+            for run in runs
+        ]
+        return sampled_gaussian_epsilon(rounds, self.privacy.delta)
 
     def _run_of(self, run: Run, sampler: Sampler, multiplier: float) -> RunScheme:
         return RunScheme(
@@ -197,19 +212,6 @@ class RestartedAveragedClipping(SampleLevel):
         if total < runs:
             raise BadInput(f"strategy.runs = {runs}: {total} rounds give none to some run; plan fewer runs")
         return runs, total // runs
-
-    def _schedule(
-        self, constants: TheoryConstants, distances: list[float], steps: int, batch: int, multiplier: float
-    ) -> list[Run]:
-        """Clips follow the distance, noise follows the clip, steps follow both."""
-        first = self.options.clip_norm or 4 * constants.smoothness * distances[0]
-        made = []
-        for distance in distances:
-            clip = first * distance / distances[0]
-            noise = 2 * clip * multiplier
-            step = self.options.learning_rate or practical_step(replace(constants, radius=distance), clip, steps, noise)
-            made.append(Run(distance, clip, batch, step, noise))
-        return made
 
     def _sampler_of(self, batch: int, rounds: int) -> Sampler:
         if self.options.batches == "full":

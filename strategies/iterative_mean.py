@@ -161,8 +161,8 @@ class IterativeMeanSGD(SampleLevel):
     # The scheme ----------------------------------------------------------------------------------------------------
 
     def _make_scheme(self) -> GroupedScheme:
-        options, k, group = self.options, self.options.groups, self.group
         samples, slots = self._checked_samples()
+        options, k, group = self.options, self.options.groups, self.group
         clip, rounds = self._tuned(samples)
         rate = chosen_rate(self, options, rounds)
         spent = self._spend(rounds)
