@@ -14,14 +14,13 @@ from strategies.sample_level import OutputAverage, SampleLevel, drowned
 from strategies.sample_rounds import (
     TheoryOptions,
     balanced_batch,
-    certified,
     drawn_apart,
     epsilons,
     noise_numbers,
+    promised,
     promised_numbers,
     sample_sums,
     theory_constants,
-    uncertified,
 )
 from strategies.scheme import Scheme, Step, no_ledger
 from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
@@ -135,11 +134,7 @@ class RestartedAveragedClipping(SampleLevel):
         spent = self._accounted(planned, steps) if by_paper else None
         # Where noise is certified all runs have one sampler and one multiplier.
         sampler, multiplier = planned[0].sampler, planned[0].mechanism.noise_multiplier
-        promise = (
-            certified(self, sampler, multiplier, ("the server is trusted",))
-            if spent is None
-            else uncertified(self.privacy, spent)
-        )
+        promise = promised(self, sampler, multiplier, ("the server is trusted",), spent)
         return RestartedScheme(
             guarantee=promise,
             ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,

@@ -12,7 +12,7 @@ from strategies.plan import Number, sampler_numbers
 from strategies.replies import Request
 from strategies.sample_level import OutputAverage, SampleLevel, SampleLevelOptions, SampleScheme
 from strategies.scheme import no_ledger
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import Guarantee
 from userdp.averaged_clipping import TheoryConstants
 from userdp.computations import Computation
 from userdp.errors import BadInput
@@ -57,19 +57,26 @@ class TheoryOptions(BatchOptions):
 # Promises ------------------------------------------------------------------------------------------------------------
 
 
-def certified(strategy: SampleLevel, sampler: Sampler, multiplier: float, assumptions: Iterable[str]) -> Guarantee:
-    """What the accountant finds for rounds as they are drawn; ``assumptions`` come after the sampler's own."""
+def promised(
+    strategy: SampleLevel, sampler: Sampler, multiplier: float, assumptions: Iterable[str], spent: float | None = None
+) -> Guarantee:
+    """What the accountant finds for rounds as they are drawn; nothing for noise by the paper's formula.
+
+    Args:
+        strategy: whose rounds.
+        sampler: who takes part.
+        multiplier: noise over sensitivity.
+        assumptions: beyond the sampler's own.
+        spent: epsilon that noise by the paper's formula really costs; None where noise is certified.
+    """
+    if spent is not None:
+        return Guarantee.none(
+            "noise by the paper's formula is for reproducing rates and is not certified; the accountant finds "
+            f"epsilon = {spent:.4g} where {strategy.privacy.epsilon:g} was asked for"
+        )
     made = sampler.guarantee(multiplier, strategy.privacy.delta, strategy.adversary, tuple(assumptions))
     # What protects a user protects each of its samples, never the other way.
     return replace(made, unit=strategy.privacy.unit) if made.unit == "user" else made
-
-
-def uncertified(privacy: Privacy, spent: float) -> Guarantee:
-    """No promise for noise by the paper's formula, and what it really costs."""
-    return Guarantee.none(
-        "noise by the paper's formula is for reproducing rates and is not certified; the accountant finds "
-        f"epsilon = {spent:.4g} where {privacy.epsilon:g} was asked for"
-    )
 
 
 # Rounds that draw batches --------------------------------------------------------------------------------------------
@@ -108,9 +115,7 @@ def drawn_scheme(
     """The scheme of these parts, with the promise that ``options.calibration`` allows."""
     multiplier, by_paper = mechanism.noise_multiplier, options.calibration == "paper"
     spent = sampler.epsilon(multiplier, strategy.privacy.delta) if by_paper else None
-    promise = (
-        certified(strategy, sampler, multiplier, assumptions) if spent is None else uncertified(strategy.privacy, spent)
-    )
+    promise = promised(strategy, sampler, multiplier, assumptions, spent)
     return DrawnScheme(
         guarantee=promise,
         ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,

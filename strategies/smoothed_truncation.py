@@ -11,7 +11,7 @@ from strategies.options import StrategyOptions
 from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
 from strategies.sample_level import OutputAverage, SampleLevel, drowned
-from strategies.sample_rounds import SampleRoundsOptions, certified, noise_numbers, promised_numbers
+from strategies.sample_rounds import SampleRoundsOptions, noise_numbers, promised, promised_numbers
 from strategies.scheme import Scheme, Step
 from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
 from userdp.computations import Computation
@@ -104,7 +104,7 @@ class SmoothedTruncationGD(SampleLevel):
             "the number of samples is public",
             "nodes truncate each sample as told, and the server is trusted",
         )
-        made = certified(self, sampler, multiplier, assumptions)
+        made = promised(self, sampler, multiplier, assumptions)
         if self.group == 1:
             return made
         return replace(made, accountant=f"{made.accountant}; group privacy for {self.group} samples")
