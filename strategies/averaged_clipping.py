@@ -9,10 +9,21 @@ from pydantic import Field
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from strategies.sample_rounds import Numbers, TheoryOptions, TheoryRounds
+from strategies.sample_level import SampleLevel, drowned
+from strategies.sample_rounds import (
+    DrawnScheme,
+    TheoryOptions,
+    balanced_batch,
+    cost_numbers,
+    drawn_scheme,
+    noise_numbers,
+    sample_sums,
+    theory_constants,
+)
+from strategies.scheme import Step
 from userdp.averaged_clipping import (
     Parameters,
-    Setting,
+    TheoryConstants,
     average_clip,
     clamped_batch,
     constrained,
@@ -26,7 +37,6 @@ from userdp.averaged_clipping import (
     unconstrained_rounds,
 )
 from userdp.averaged_clipping.parameters import REACH, ClipRule
-from userdp.computations import Computation
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
 from userdp.sampling import DisjointBatches, PoissonBatches, PoissonSamples, Sampler, check_batch
@@ -51,7 +61,7 @@ class AveragedClippingOptions(TheoryOptions):
     alpha: float | None = Field(None, gt=0, description="Accuracy aimed at, for non_smooth; balanced if not given.")
 
 
-class AveragedClipping(TheoryRounds):
+class AveragedClipping(SampleLevel):
     """Projected gradient descent along the clipped mean gradient of a batch of samples.
 
     *Formal guarantees.* Unit: one sample or one whole user. Users send the SUM of the gradients of their drawn samples,
@@ -72,104 +82,69 @@ class AveragedClipping(TheoryRounds):
     without_secure_noise: ClassVar[str | None] = "nodes send sums without a clip, so rounding has no bound"
     Options: ClassVar[type[StrategyOptions]] = AveragedClippingOptions
     options: AveragedClippingOptions
+    scheme: DrawnScheme
 
-    # The plan ------------------------------------------------------------------------------------------------------
+    # The scheme ----------------------------------------------------------------------------------------------------
 
-    def _make_plan(self) -> Plan:
+    def _make_scheme(self) -> DrawnScheme:
         options = self.options
         # A constrained run may move anywhere in the set: its distance to a minimiser is bounded by the diameter.
-        setting = self._setting(spread=2.0 if options.case == "constrained" else 1.0)
-        theory = self._theory(setting)
-        rounds = theory.rounds
+        constants = theory_constants(self, options, spread=2.0 if options.case == "constrained" else 1.0)
+        theory = self._theory(constants)
         batch = self._batch_of(theory)
-        self._sampler, self._divisor = self._sampler_for(batch, rounds, self._most_drawn), float(batch)
-        if options.batches == "disjoint":
-            self._divisor = self._sampler.expected_batch * self._samples / self.public.users
+        sampler = self._sampler_of(batch, theory.rounds)
         if options.calibration == "paper":
-            self._clip = options.clip_norm or theory.clip
-            noise = paper_noise(setting, self._clip, batch, rounds)
-            self._multiplier = noise / (2 * self._clip)
-            guarantee, more = self._uncertified(self._multiplier)
-            step = options.learning_rate or theory.step
+            clip = options.clip_norm or theory.clip
+            multiplier = paper_noise(constants, clip, batch, theory.rounds) / (2 * clip)
+            rate = options.learning_rate or theory.step
         else:
-            self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-            guarantee, more = self._promise(self._multiplier), {}
-            self._clip = options.clip_norm or self._certified_clip(setting, rounds)
-            noise = 2 * self._clip * self._multiplier
-            step = options.learning_rate or practical_step(setting, self._clip, rounds, noise)
-        self._rate = step
-        self._mechanism = GaussianMechanism(2 * self._clip, self._multiplier)
-        return self._planned(
-            rounds,
-            guarantee,
-            self._mechanism,
-            signal=self._clip,
-            numbers={
-                "clip_norm": self._clip,
-                "sample_batch": self._divisor,
-                "sampling": options.batches,
-                "learning_rate": step,
-            },
-            costs=self._epsilons(batch, rounds) | more,
-            warnings=self._warnings(),
-            group=self._group_drawn,
-            cohort=self._cohort(batch),
+            multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+            clip = options.clip_norm or self._certified_clip(constants, theory.rounds, multiplier)
+            rate = options.learning_rate or practical_step(constants, clip, theory.rounds, 2 * clip * multiplier)
+        disjoint = options.batches == "disjoint"
+        return drawn_scheme(
+            self,
+            options,
+            sampler,
+            GaussianMechanism(2 * clip, multiplier),
+            self._assumptions(),
+            rounds=theory.rounds,
+            clip=clip,
+            divisor=sampler.expected_batch * self.samples / self.public.users if disjoint else float(batch),
+            rate=rate,
         )
 
-    def _theory(self, setting: Setting) -> Parameters:
+    def _theory(self, constants: TheoryConstants) -> Parameters:
         options = self.options
-        rounds = options.rounds or min(options.max_rounds, self._default_rounds(setting))
+        rounds = options.rounds or min(options.max_rounds, self._default_rounds(constants))
         if options.case == "constrained":
-            return constrained(setting, rounds)
+            return constrained(constants, rounds)
         if options.case == "unconstrained":
-            return unconstrained(setting, rounds, options.clip_rule)
-        return non_smooth(setting, options.exponent, rounds, options.alpha)
+            return unconstrained(constants, rounds, options.clip_rule)
+        return non_smooth(constants, options.exponent, rounds, options.alpha)
 
-    def _default_rounds(self, setting: Setting) -> int:
-        if self.options.calibration == "accountant" and self.options.batches != "full":
-            rounds = max(2, setting.samples // (self.options.batch or self._root))  # one pass over the samples
-            return min(rounds, self.public.users) if self.options.batches == "disjoint" else rounds
-        if self.options.case == "constrained":
-            return constrained_rounds(setting)
-        return unconstrained_rounds(setting) if self.options.case == "unconstrained" else plain_rounds(setting)
-
-    @property
-    def _root(self) -> int:
-        """The batch that balances one pass, ``sqrt(N)``."""
-        return max(1, round(math.sqrt(self._samples)))
+    def _default_rounds(self, constants: TheoryConstants) -> int:
+        options, samples = self.options, self.samples
+        if options.calibration == "accountant" and options.batches != "full":
+            rounds = max(2, samples // (options.batch or balanced_batch(samples)))  # one pass over the samples
+            return min(rounds, self.public.users) if options.batches == "disjoint" else rounds
+        if options.case == "constrained":
+            return constrained_rounds(constants)
+        return unconstrained_rounds(constants) if options.case == "unconstrained" else plain_rounds(constants)
 
     def _batch_of(self, theory: Parameters) -> int:
-        options, samples = self.options, self._samples
+        options, samples = self.options, self.samples
         if options.batches == "full":
             return samples
         if options.batches == "disjoint":
             return max(1, samples // theory.rounds)
-        return clamped_batch(options.batch or (theory.batch if options.calibration == "paper" else self._root), samples)
+        default = theory.batch if options.calibration == "paper" else balanced_batch(samples)
+        return clamped_batch(options.batch or default, samples)
 
-    def _certified_clip(self, setting: Setting, rounds: int) -> float:
-        """The theorem's clip for certified noise; where the theorem has none, that of its limit of little noise."""
-        reach = setting.smoothness * setting.radius
-        if self.options.case == "constrained":
-            return 2 * reach
-        if self.options.case == "unconstrained":
-            return unconstrained_clip(setting, rounds, 2 * self._multiplier) or 4 * reach
-        return 2 * setting.smoothness * math.pow(REACH * setting.radius, self.options.exponent)
-
-    @property
-    def _most_drawn(self) -> int | None:
-        """Samples of a user that may be drawn; None where samples are protected, or users are drawn whole."""
-        return self._most if self.options.batches == "poisson_samples" else None
-
-    @property
-    def _group_drawn(self) -> int:
-        """Samples of a user that are drawn apart from each other."""
-        return self._most_drawn or 1
-
-    def _sampler_for(self, batch: int, rounds: int, most: int | None) -> Sampler:
-        """Who takes part: ``most`` samples of a user, or each sample for itself, where samples are drawn."""
-        users, rate = self.public.users, batch / self._samples
+    def _sampler_of(self, batch: int, rounds: int) -> Sampler:
+        users, rate = self.public.users, batch / self.samples
         if self.options.batches == "poisson_samples":
-            return PoissonSamples(users, rate, rounds, self.seed, most)
+            return PoissonSamples(users, rate, rounds, self.seed, self.most)
         if self.options.batches == "poisson_users":
             return PoissonBatches(users, rate, rounds, self.seed)
         if self.options.batches == "disjoint":
@@ -177,50 +152,73 @@ class AveragedClipping(TheoryRounds):
             return DisjointBatches(users, users // rounds, 1, self.seed)
         return DisjointBatches(users, users, rounds, self.seed)
 
-    def _cohort(self, batch: int) -> int:
-        if self.options.batches == "poisson_users":
-            return max(1, round(self.public.users * batch / self._samples))
-        return round(self._sampler.expected_batch)
-
-    def _epsilons(self, batch: int, rounds: int) -> Numbers:
-        apart = self.options.batches == "poisson_samples"
-        user = None
-        if not apart or self.public.max_samples is not None:
-            user = self._sampler_for(batch, rounds, self.public.max_samples)
-        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, None), user)
-
-    def _warnings(self) -> list[str]:
-        mend = (
-            ", and no batch makes it smaller: clip after averaging needs noise of twice the clip; use fewer "
-            "strategy.rounds, a larger epsilon, or sample_clipped_sgd"
-        )
-        warnings = self._noise_warnings(self._noise_norm(self._mechanism), self._clip, mend)
-        if self._group_drawn > 1:
-            warnings.append(
-                f"a user is drawn {self._group_drawn} times as often as a sample; strategy.batches = "
-                "'poisson_users' or 'full' costs a user no more than a sample"
-            )
-        return warnings
+    def _certified_clip(self, constants: TheoryConstants, rounds: int, multiplier: float) -> float:
+        """The theorem's clip for certified noise; where the theorem has none, that of its limit of little noise."""
+        reach = constants.smoothness * constants.radius
+        if self.options.case == "constrained":
+            return 2 * reach
+        if self.options.case == "unconstrained":
+            return unconstrained_clip(constants, rounds, 2 * multiplier) or 4 * reach
+        return 2 * constants.smoothness * math.pow(REACH * constants.radius, self.options.exponent)
 
     def _assumptions(self) -> tuple[str, ...]:
         own = ("the server is trusted",)
         # Coins for samples say so themselves; with everybody in every round the divisor is in no proof.
         return own if self.options.batches in ("full", "poisson_samples") else ("the number of samples is public", *own)
 
+    # The plan ------------------------------------------------------------------------------------------------------
+
+    def _make_plan(self) -> Plan:
+        scheme = self.scheme
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=self._cohort(),
+            users_needed=1,
+            noise=self.noise_norm(scheme.mechanism),
+            signal=scheme.clip,
+            numbers={
+                "clip_norm": scheme.clip,
+                "sample_batch": scheme.divisor,
+                "sampling": self.options.batches,
+                "learning_rate": scheme.rate,
+                **noise_numbers(self, scheme.mechanism, scheme.group),
+                **cost_numbers(self, scheme),
+            },
+            warnings=self._warnings(),
+        )
+
+    def _cohort(self) -> int:
+        if self.options.batches == "poisson_users":
+            return max(1, round(self.public.users * self.scheme.divisor / self.samples))
+        return round(self.scheme.sampler.expected_batch)
+
+    def _warnings(self) -> tuple[str, ...]:
+        scheme = self.scheme
+        fix = (
+            ", and no batch makes it smaller: clip after averaging needs noise of twice the clip; use fewer "
+            "strategy.rounds, a larger epsilon, or sample_clipped_sgd"
+        )
+        warnings = drowned(self.noise_norm(scheme.mechanism), scheme.clip, fix)
+        if scheme.group == 1:
+            return warnings
+        return (
+            *warnings,
+            f"a user is drawn {scheme.group} times as often as a sample; strategy.batches = "
+            "'poisson_users' or 'full' costs a user no more than a sample",
+        )
+
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        sampler = self._sampler
-        coins = sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
-        return Request(sampler.cohort(index), Computation("sample_sum", reduce="sum", coins=coins))
+        return sample_sums(self.scheme.sampler, index)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        mean = gathered.values / self._divisor
-        clipped = average_clip(mean, self._clip)
-        gradient = self._mechanism.release(clipped, self._noise(index))
-        self.facts = {
-            "noise_deviation": self._mechanism.standard_deviation,
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        mean = gathered.values / scheme.divisor
+        clipped = average_clip(mean, scheme.clip)
+        gradient = scheme.mechanism.release(clipped, self._noise(index))
+        facts = {
+            "noise_deviation": scheme.mechanism.standard_deviation,
             "clipped_private": float(not np.array_equal(clipped, mean)),
         }
-        following = self.problem.domain.project(x - self._rate * gradient)
-        return following, self._output(index, x, following)
+        return self._descend(x, gradient, scheme.rate, facts)

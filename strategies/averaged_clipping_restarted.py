@@ -1,20 +1,32 @@
 """Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
 
-import math
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
-from strategies.sample_rounds import Numbers, TheoryOptions, TheoryRounds
-from userdp.accounting import Guarantee
+from strategies.sample_level import OutputAverage, SampleLevel, drowned
+from strategies.sample_rounds import (
+    TheoryOptions,
+    balanced_batch,
+    drawn_apart,
+    epsilons,
+    noise_numbers,
+    promised,
+    promised_numbers,
+    sample_sums,
+    theory_constants,
+)
+from strategies.scheme import Scheme, Step, no_ledger
 from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
 from userdp.averaged_clipping import (
     Run,
-    Setting,
+    TheoryConstants,
     average_clip,
     clamped_batch,
     default_runs,
@@ -23,7 +35,6 @@ from userdp.averaged_clipping import (
     restarted,
     rounds_per_run,
 )
-from userdp.computations import Computation
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Vector
@@ -47,7 +58,50 @@ class RestartedOptions(TheoryOptions):
     clip_norm: float | None = Field(None, gt=0, description="Clip of the first run; later ones shrink in proportion.")
 
 
-class RestartedAveragedClipping(TheoryRounds):
+@dataclass(frozen=True, kw_only=True)
+class RunScheme:
+    """One run.
+
+    Attributes:
+        theory: clip, batch and step as the theory sets them.
+        sampler: who takes part in each round, counted over all runs.
+        divisor: public number of samples that sums are divided by.
+        mechanism: of a round's clipped mean.
+        rate: step size.
+    """
+
+    theory: Run
+    sampler: Sampler
+    divisor: float
+    mechanism: GaussianMechanism
+    rate: float
+
+    @property
+    def group(self) -> int:
+        """Samples of a user that are drawn apart from each other."""
+        return drawn_apart(self.sampler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartedScheme(Scheme):
+    """A `Scheme` of runs, one after the other.
+
+    Attributes:
+        steps: rounds of each run.
+        runs: what each is made with.
+        accounted: epsilon that noise by the paper's formula really costs; None where noise is certified.
+    """
+
+    steps: int
+    runs: tuple[RunScheme, ...]
+    accounted: float | None = None
+
+    def run(self, index: int) -> RunScheme:
+        """The one that round ``index`` belongs to."""
+        return self.runs[index // self.steps]
+
+
+class RestartedAveragedClipping(SampleLevel):
     """Runs of averaged clipping, each from the model of the one before, with clip, noise and step in proportion.
 
     *Formal guarantees.* Those of `AveragedClipping`, round by round: unit one sample or one whole user; sensitivity
@@ -66,47 +120,73 @@ class RestartedAveragedClipping(TheoryRounds):
     needs: ClassVar[str] = "a strongly convex loss; public number of samples"
     Options: ClassVar[type[StrategyOptions]] = RestartedOptions
     options: RestartedOptions
+    scheme: RestartedScheme
 
-    def _make_plan(self) -> Plan:
-        setting, convexity = self._setting(), self._strong_convexity()
-        runs, self._phase = self._lengths(setting, convexity)
-        gap = self.options.first_gap or setting.smoothness * setting.radius**2 / 2
-        rounds = runs * self._phase
-        if self.options.calibration == "paper":
-            self._runs = restarted(setting, convexity, gap, runs, self._phase)
-            batches = [clamped_batch(run.batch, self._samples) for run in self._runs]
-            self._samplers = [self._sampler_for(batch, rounds, self._most_drawn) for batch in batches]
-            self._sampler = self._samplers[0]
-            multipliers = [run.noise_deviation / (2 * run.clip) for run in self._runs]
-            guarantee, more = self._cost_of_the_paper(multipliers)
-        else:
-            batch = clamped_batch(self.options.batch or max(1, round(math.sqrt(self._samples))), self._samples)
-            self._sampler = self._sampler_for(batch, rounds, self._most_drawn)
-            self._samplers = [self._sampler] * runs
-            self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-            multipliers = [self._multiplier] * runs
-            self._runs = self._schedule(setting, convexity, gap, runs, batch)
-            guarantee, more = self._promise(self._multiplier), self._epsilons(batch, rounds)
-        self._mechanisms = [GaussianMechanism(2 * run.clip, z) for run, z in zip(self._runs, multipliers, strict=True)]
-        first, last = self._runs[0], self._runs[-1]
-        mend = ", and no batch makes it smaller: use fewer strategy.rounds or a larger epsilon"
-        return self._planned(
-            rounds,
-            guarantee,
-            self._mechanisms[0],
-            signal=first.clip,
-            numbers={
-                "runs": runs,
-                "steps": self._phase,
-                "clip_high": first.clip,
-                "clip_low": last.clip,
-                "sample_batch": float(first.batch),
-                "sampling": self.options.batches,
-                "learning_rate": first.step,
-            },
-            costs=more,
-            warnings=self._noise_warnings(self._noise_norm(self._mechanisms[0]), first.clip, mend),
-            group=self._group_drawn,
+    # The scheme ----------------------------------------------------------------------------------------------------
+
+    def _make_scheme(self) -> RestartedScheme:
+        constants, convexity = theory_constants(self, self.options), self._strong_convexity()
+        runs, steps = self._lengths(constants, convexity)
+        gap = self.options.first_gap or constants.smoothness * constants.radius**2 / 2
+        by_paper = self.options.calibration == "paper"
+        made = self._paper_runs if by_paper else self._certified_runs
+        planned = made(constants, convexity, gap, runs, steps)
+        spent = self._accounted(planned, steps) if by_paper else None
+        # Where noise is certified all runs have one sampler and one multiplier.
+        sampler, multiplier = planned[0].sampler, planned[0].mechanism.noise_multiplier
+        promise = promised(self, sampler, multiplier, ("the server is trusted",), spent)
+        return RestartedScheme(
+            guarantee=promise,
+            ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,
+            new_memory=partial(OutputAverage, self.options.output, self.problem.dimension, steps),
+            steps=steps,
+            runs=planned,
+            accounted=spent,
+        )
+
+    def _certified_runs(
+        self, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> tuple[RunScheme, ...]:
+        """Clips follow the distance, noise follows the clip, steps follow both."""
+        options = self.options
+        batch = clamped_batch(options.batch or balanced_batch(self.samples), self.samples)
+        sampler = self._sampler_of(batch, runs * steps)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        distances = list(islice(radii(gap, convexity), runs))
+        first = options.clip_norm or 4 * constants.smoothness * distances[0]
+        made = []
+        for distance in distances:
+            clip = first * distance / distances[0]
+            noise = 2 * clip * multiplier
+            rate = options.learning_rate or practical_step(replace(constants, radius=distance), clip, steps, noise)
+            made.append(self._run_of(Run(distance, clip, batch, rate, noise), sampler, multiplier))
+        return tuple(made)
+
+    def _paper_runs(
+        self, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> tuple[RunScheme, ...]:
+        """Those of Algorithm 2, each with a batch and a multiplier of its own."""
+        made = []
+        for run in restarted(constants, convexity, gap, runs, steps):
+            sampler = self._sampler_of(clamped_batch(run.batch, self.samples), runs * steps)
+            made.append(self._run_of(run, sampler, run.noise_deviation / (2 * run.clip)))
+        return tuple(made)
+
+    def _accounted(self, runs: tuple[RunScheme, ...], steps: int) -> float:
+        """Epsilon of rounds whose rates and multipliers differ from run to run."""
+        rounds = [
+            SampledRounds(run.mechanism.noise_multiplier, group_rate(self._rate_of(run.theory), run.group), steps)
+            for run in runs
+        ]
+        return sampled_gaussian_epsilon(rounds, self.privacy.delta)
+
+    def _run_of(self, run: Run, sampler: Sampler, multiplier: float) -> RunScheme:
+        return RunScheme(
+            theory=run,
+            sampler=sampler,
+            divisor=self.samples * self._rate_of(run),
+            mechanism=GaussianMechanism(2 * run.clip, multiplier),
+            rate=self.options.learning_rate or run.step,
         )
 
     def _strong_convexity(self) -> float:
@@ -118,80 +198,66 @@ class RestartedAveragedClipping(TheoryRounds):
             )
         return convexity
 
-    def _lengths(self, setting: Setting, convexity: float) -> tuple[int, int]:
+    def _lengths(self, constants: TheoryConstants, convexity: float) -> tuple[int, int]:
         """(runs, rounds of each)."""
         options = self.options
-        theory = rounds_per_run(setting, convexity)
-        runs = options.runs or min(default_runs(self._samples), max(1, (options.rounds or options.max_rounds) // 20))
+        theory = rounds_per_run(constants, convexity)
+        runs = options.runs or min(default_runs(self.samples), max(1, (options.rounds or options.max_rounds) // 20))
         total = options.rounds or min(options.max_rounds, runs * theory)
         if total < runs:
             raise BadInput(f"strategy.runs = {runs}: {total} rounds give none to some run; plan fewer runs")
         return runs, total // runs
 
-    def _schedule(self, setting: Setting, convexity: float, gap: float, runs: int, batch: int) -> list[Run]:
-        """Clips follow the distance, noise follows the clip, steps follow both."""
-        distances = list(islice(radii(gap, convexity), runs))
-        first = self.options.clip_norm or 4 * setting.smoothness * distances[0]
-        made = []
-        for distance in distances:
-            clip = first * distance / distances[0]
-            noise = 2 * clip * self._multiplier
-            own = Setting(
-                setting.samples, setting.dimension, setting.epsilon, setting.delta, distance, setting.smoothness
-            )
-            step = self.options.learning_rate or practical_step(own, clip, self._phase, noise)
-            made.append(Run(distance, clip, batch, step, noise))
-        return made
-
-    @property
-    def _most_drawn(self) -> int | None:
-        return self._most if self.options.batches == "poisson_samples" else None
-
-    @property
-    def _group_drawn(self) -> int:
-        return self._most_drawn or 1
-
-    def _sampler_for(self, batch: int, rounds: int, most: int | None) -> Sampler:
+    def _sampler_of(self, batch: int, rounds: int) -> Sampler:
         if self.options.batches == "full":
             return DisjointBatches(self.public.users, self.public.users, rounds, self.seed)
-        return PoissonSamples(self.public.users, batch / self._samples, rounds, self.seed, most)
-
-    def _cost_of_the_paper(self, multipliers: list[float]) -> tuple[Guarantee, Numbers]:
-        """No promise, and what the paper's noise really costs, with a rate and a multiplier of its own in each run."""
-        steps = [
-            SampledRounds(z, group_rate(self._rate_of(run), self._group_drawn), self._phase)
-            for z, run in zip(multipliers, self._runs, strict=True)
-        ]
-        spent = sampled_gaussian_epsilon(steps, self.privacy.delta)
-        return self._not_certified(spent)
+        return PoissonSamples(self.public.users, batch / self.samples, rounds, self.seed, self.most)
 
     def _rate_of(self, run: Run) -> float:
-        return 1.0 if self.options.batches == "full" else min(1.0, run.batch / self._samples)
+        """The chance of a sample to be drawn."""
+        return 1.0 if self.options.batches == "full" else min(1.0, run.batch / self.samples)
 
-    def _epsilons(self, batch: int, rounds: int) -> Numbers:
-        apart = self.options.batches == "poisson_samples"
-        user = None
-        if not apart or self.public.max_samples is not None:
-            user = self._sampler_for(batch, rounds, self.public.max_samples)
-        return self._both_units(self._multiplier, self._sampler_for(batch, rounds, None), user)
+    # The plan ------------------------------------------------------------------------------------------------------
 
-    def _assumptions(self) -> tuple[str, ...]:
-        return ("the server is trusted",)
+    def _make_plan(self) -> Plan:
+        scheme, first = self.scheme, self.scheme.runs[0]
+        noise, signal = self.noise_norm(first.mechanism), first.theory.clip
+        fix = ", and no batch makes it smaller: use fewer strategy.rounds or a larger epsilon"
+        return self._planned(
+            rounds=len(scheme.runs) * scheme.steps,
+            cohort=self.public.users,
+            users_needed=1,
+            noise=noise,
+            signal=signal,
+            numbers={
+                "runs": len(scheme.runs),
+                "steps": scheme.steps,
+                "clip_high": signal,
+                "clip_low": scheme.runs[-1].theory.clip,
+                "sample_batch": float(first.theory.batch),
+                "sampling": self.options.batches,
+                "learning_rate": first.theory.step,
+                **noise_numbers(self, first.mechanism, first.group),
+                **self._cost_numbers(),
+            },
+            warnings=drowned(noise, signal, fix),
+        )
+
+    def _cost_numbers(self) -> dict[str, Number]:
+        if self.scheme.accounted is not None:
+            return {"accounted_epsilon": self.scheme.accounted}
+        first = self.scheme.runs[0]
+        numbers = epsilons(self, first.sampler, first.mechanism.noise_multiplier)
+        return numbers | promised_numbers(first.sampler, self.scheme.guarantee)
 
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        sampler = self._samplers[index // self._phase]
-        coins = sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
-        return Request(sampler.cohort(index), Computation("sample_sum", reduce="sum", coins=coins))
+        return sample_sums(self.scheme.run(index).sampler, index)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        number, within = divmod(index, self._phase)
-        run, mechanism = self._runs[number], self._mechanisms[number]
-        divisor = self._samples * self._rate_of(run)
-        gradient = mechanism.release(average_clip(gathered.values / divisor, run.clip), self._noise(index))
-        self.facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": run.clip}
-        step = self.options.learning_rate or run.step
-        following = self.problem.domain.project(x - step * gradient)
-        model = self._output(within, x, following)
-        return (model if within == self._phase - 1 else following), model
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        run = self.scheme.run(index)
+        clip, mechanism = run.theory.clip, run.mechanism
+        gradient = mechanism.release(average_clip(gathered.values / run.divisor, clip), self._noise(index))
+        facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip}
+        return self._descend(x, gradient, run.rate, facts)

@@ -1,13 +1,13 @@
-"""What the strategies for heavy-tailed gradients share: the paper's moments, rounds and steps."""
+"""Descents for heavy-tailed gradients, which clip every sample: settings, and the paper's rounds and steps."""
 
 import math
-from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.sample_level import SampleLevel, SampleLevelOptions
+from strategies.sample_level import SampleLevel, SampleLevelOptions, drowned
 from userdp.optimisers.heavy_tailed import wanted_rounds, whole_rounds
-from userdp.problems.base import Vector
+
+_SET_BY_SMOOTHNESS = "strategy.learning_rate and strategy.rounds, where they are not given,"
 
 
 class HeavyTailedOptions(SampleLevelOptions):
@@ -23,37 +23,37 @@ class HeavyTailedOptions(SampleLevelOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
 
 
-class HeavyTailedDescent(SampleLevel):
-    """Projected descent along private means of all samples' gradients."""
+def chosen_rounds(strategy: SampleLevel, options: HeavyTailedOptions, rho: float, clip: float) -> int:
+    """T: by default the paper's, in consistent units: noise power 2 (smoothness * diameter)^2 a round.
 
-    set_by_smoothness: ClassVar[str] = "strategy.learning_rate and strategy.rounds, where they are not given,"
-    options: HeavyTailedOptions
-    _rate: float
-    _rounds: int
+    Raises:
+        BadInput: neither rounds nor smoothness are known.
+    """
+    if options.rounds:
+        return options.rounds
+    d, radius = strategy.problem.dimension, strategy.problem.domain.radius
+    diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
+    slope = strategy.smoothness(_SET_BY_SMOOTHNESS) * diameter
+    return whole_rounds(wanted_rounds(strategy.samples, d, rho, clip, slope), options.max_rounds)
 
-    @property
-    def _weight(self) -> float:
-        """How much farther the unit of privacy moves what is released than one sample does."""
-        return float(self._group)
 
-    def _paper_rounds(self, rho: float, clip: float, samples: int) -> int:
-        """The paper's number of rounds, in consistent units: noise power 2 (smoothness * diameter)^2 a round."""
-        d, radius = self.problem.dimension, self.problem.domain.radius
-        diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
-        wanted = wanted_rounds(samples, d, rho, clip, self._smoothness() * diameter)
-        return whole_rounds(wanted, self.options.max_rounds)
+def chosen_rate(strategy: SampleLevel, options: HeavyTailedOptions, rounds: int) -> float:
+    """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
 
-    def _warnings(self, noise: float, clip: float) -> tuple[str, ...]:
-        mend = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
-        warnings = self._noise_warnings(noise, clip, mend)
-        if self._group > 1:
-            warnings.append(
-                f"user level by group privacy: the noise is {self._weight:.3g} times that of sample level "
-                f"(data.max_samples = {self._group})"
-            )
-        return tuple(warnings)
+    Raises:
+        BadInput: neither step nor smoothness are known.
+    """
+    return options.learning_rate or 1 / (strategy.smoothness(_SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
 
-    def _descend(self, index: int, x: Vector, gradient: Vector) -> tuple[Vector, Vector]:
-        """(next iterate, released model): every iterate is a released value, as is any average of them."""
-        following = self.problem.domain.project(x - self._rate * gradient)
-        return following, self._output(index, x, following)
+
+def group_warnings(noise: float, clip: float, group: int, weight: float) -> tuple[str, ...]:
+    """That noise drowns the clip, and what protecting ``group`` samples costs, which move ``weight`` times as far."""
+    fix = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
+    warnings = drowned(noise, clip, fix)
+    if group == 1:
+        return warnings
+    return (
+        *warnings,
+        f"user level by group privacy: the noise is {weight:.3g} times that of sample level "
+        f"(data.max_samples = {group})",
+    )

@@ -2,17 +2,19 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from pydantic import Field
 
-from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.sample_level import OutputAverage, SampleLevel, SampleScheme
+from strategies.scheme import Step
 from userdp.accounting import (
     Cost,
     Guarantee,
@@ -34,6 +36,11 @@ from userdp.mechanisms import GaussianMechanism
 from userdp.partition import Partition, group_size, spread_length
 from userdp.problems.base import Vector
 from userdp.randomness import stream
+
+_PARALLEL = "analytic Gaussian mechanism, parallel over groups and composed over rounds"
+_SHUFFLED = "amplification by shuffling, composed over rounds as the worst such mechanisms"
+_SECRET_FROM = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
+_SECRET = "the random groups of every round stay secret: nodes do not tell those of their samples"
 
 
 class IterativeMeanOptions(HeavyTailedOptions):
@@ -97,7 +104,24 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
     return Spending(accounting, rho, Cost(test_epsilon=each, test_delta=each_delta))
 
 
-class IterativeMeanSGD(HeavyTailedDescent):
+@dataclass(frozen=True, kw_only=True)
+class GroupedScheme(SampleScheme):
+    """A `SampleScheme` of noisy means of random groups of samples; ``divisor`` is what a group holds on average.
+
+    Attributes:
+        slots: most samples of a user, each with its group.
+        spending: how the budget is spent over the rounds.
+        spread: whether a user's slots are spread over the groups, rather than all slots partitioned uniformly.
+        weight: how much farther the unit of privacy moves the means, as one vector, than one sample does.
+    """
+
+    slots: int
+    spending: Spending
+    spread: bool
+    weight: float
+
+
+class IterativeMeanSGD(SampleLevel):
     """Projected descent along a centre deep among noisy means of random groups of samples.
 
     How the federation gives the groups: every user has max_samples slots, filled by its samples in their order, empty
@@ -132,83 +156,64 @@ class IterativeMeanSGD(HeavyTailedDescent):
     needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"
     Options: ClassVar[type[StrategyOptions]] = IterativeMeanOptions
     options: IterativeMeanOptions
+    scheme: GroupedScheme
 
-    # The plan ------------------------------------------------------------------------------------------------------
+    # The scheme ----------------------------------------------------------------------------------------------------
 
-    def _make_plan(self) -> Plan:
-        options, d, k = self.options, self.problem.dimension, self.options.groups
-        users, samples, slots = self.public.users, self._public("samples"), self._public("max_samples")
-        self._check_samples(samples)
-        self._clip, self._rounds = self._tuned(samples)
-        self._rate = options.learning_rate or 1 / (self._smoothness() * math.sqrt(2 * self._rounds))
-        self._spending = spent = self._spend()
+    def _make_scheme(self) -> GroupedScheme:
+        samples, slots = self._checked_samples()
+        options, k, group = self.options, self.options.groups, self.group
+        clip, rounds = self._tuned(samples)
+        rate = chosen_rate(self, options, rounds)
+        spent = self._spend(rounds)
+        spread = self.privacy.unit == "user" and spent.accounting == "parallel"
+        weight = spread_length(group, k) if spread else float(group)
         # Samples of a group on average: public, whatever the partition.
-        size = group_size(users, slots, k)
-        self._divisor = samples / k if self._spread else samples * size / (users * slots)
-        weight = self._weight
-        self._mechanism = GaussianMechanism(
-            2 * self._clip * weight / self._divisor, 1 / (math.sqrt(2 * spent.rho) * weight)
-        )
-        deviation = self._mechanism.standard_deviation
-        noise = deviation * math.sqrt(d / k)
-        return Plan(
-            strategy=self.name,
-            rounds=self._rounds,
-            cohort=users,
-            users=users,
-            users_needed=math.ceil(k / slots),
-            guarantee=self._promise(),
-            noise=noise,
-            signal=self._clip,
-            numbers={
-                "clip_norm": self._clip,
-                "learning_rate": self._rate,
-                "group": self._group,
-                "samples": samples,
-                "groups": k,
-                "group_samples": self._divisor,
-                "group_rho": spent.rho,
-                "accounting": spent.accounting,
-                "noise_deviation": deviation,
-                "sample_level_epsilon": self._sample_level_epsilon(),
-            },
-            warnings=self._warnings(noise, self._clip),
+        size = group_size(self.public.users, slots, k)
+        divisor = samples / k if spread else samples * size / (self.public.users * slots)
+        return GroupedScheme(
+            guarantee=self._promised(spent, rounds, spread),
+            ledger=partial(Ledger, self.public.users, spent.cost, rounds),
+            new_memory=partial(OutputAverage, options.output, self.problem.dimension),
+            rounds=rounds,
+            clip=clip,
+            divisor=divisor,
+            mechanism=GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight)),
+            rate=rate,
+            slots=slots,
+            spending=spent,
+            spread=spread,
+            weight=weight,
         )
 
-    @property
-    def _spread(self) -> bool:
-        """Whether a user's slots are spread over the groups, rather than all slots partitioned uniformly."""
-        return self.privacy.unit == "user" and self._spending.accounting == "parallel"
-
-    @property
-    def _weight(self) -> float:
-        return spread_length(self._group, self.options.groups) if self._spread else float(self._group)
-
-    def _check_samples(self, samples: int) -> None:
-        if not samples <= self.public.users * self._public("max_samples"):
+    def _checked_samples(self) -> tuple[int, int]:
+        """(samples of all users together, most of one user)."""
+        samples, slots = self.samples, self.public.declared("max_samples", self.name)
+        if samples > self.public.users * slots:
             raise BadInput(
-                f"data.samples = {samples}: more than {self.public.users} users of at most {self.public.max_samples} "
+                f"data.samples = {samples}: more than {self.public.users} users of at most {slots} "
                 "samples can hold; correct data.samples or data.max_samples"
             )
+        return samples, slots
 
     def _tuned(self, samples: int) -> tuple[float, int]:
         """(R, T): by the rho of the mean of all groups; the paper's, which put epsilon^2 there, with its accounting."""
         options, privacy = self.options, self.privacy
         if options.accounting == "paper_shuffle":
-            rho = (privacy.epsilon / self._group) ** 2
+            rho = (privacy.epsilon / self.group) ** 2
         else:
-            length = spread_length(self._group, options.groups)
+            length = spread_length(self.group, options.groups)
             rho = rho_for(privacy.epsilon, privacy.delta) / length**2 / options.groups
         clip = options.clip_norm or group_radius(
             samples, self.problem.dimension, options.moment_order, rho, options.moment
         )
-        return clip, options.rounds or self._paper_rounds(rho, clip, samples)
+        return clip, chosen_rounds(self, options, rho, clip)
 
-    def _spend(self) -> Spending:
+    def _spend(self, rounds: int) -> Spending:
         """The accounting asked for, or the one with the least noise of those that hold."""
 
         def spend(accounting: GroupAccounting) -> Spending:
-            return spending(accounting, self.privacy, self._rounds, self.options.groups, self._group)
+            return spending(accounting, self.privacy, rounds, self.options.groups, self.group)
 
         if self.options.accounting != "auto":
             return spend(self.options.accounting)
@@ -221,67 +226,73 @@ class IterativeMeanSGD(HeavyTailedDescent):
             best = other if other.rho > best.rho else best
         return best
 
-    def _sample_level_epsilon(self) -> float:
-        cost, together = self._spending.cost, self._group
-        if self._spending.accounting == "parallel":
-            one = replace(cost, noise_multiplier=cost.noise_multiplier * self._weight)
-        else:
-            each, each_delta = share_of_group(cost.test_epsilon, cost.test_delta, together)
-            one = Cost(test_epsilon=each, test_delta=each_delta)
-        return epsilon_of(one, self._rounds, self.privacy.delta)
-
-    def _promise(self) -> Guarantee:
-        assumptions = ["the number of samples is public", "nodes clip each sample as told, and the server is trusted"]
-        if self._spending.accounting == "parallel":
-            accountant = "analytic Gaussian mechanism, parallel over groups and composed over rounds"
-            adversary = "against other nodes and whoever sees every iterate; the server is trusted"
-        else:
-            accountant = "amplification by shuffling, composed over rounds as the worst such mechanisms"
-            adversary = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
-            assumptions.append("the random groups of every round stay secret: nodes do not tell those of their samples")
+    def _promised(self, spent: Spending, rounds: int, spread: bool) -> Guarantee:
+        parallel = spent.accounting == "parallel"
+        accountant = _PARALLEL if parallel else _SHUFFLED
         if self.privacy.unit == "user":
-            spread = ", spread over groups" if self._spread else ""
-            accountant += f"; group privacy for {self._group} samples{spread}"
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=epsilon_of(self._spending.cost, self._rounds, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant=accountant,
-            adversary=adversary,
-            assumptions=tuple(assumptions),
-            holds=True,
+            accountant += f"; group privacy for {self.group} samples{', spread over groups' if spread else ''}"
+        assumptions = ("the number of samples is public", "nodes clip each sample as told, and the server is trusted")
+        made = self._promise(epsilon_of(spent.cost, rounds, self.privacy.delta), accountant, assumptions)
+        return made if parallel else replace(made, adversary=_SECRET_FROM).assuming(_SECRET)
+
+    # The plan ------------------------------------------------------------------------------------------------------
+
+    def _make_plan(self) -> Plan:
+        scheme, k = self.scheme, self.options.groups
+        deviation = scheme.mechanism.standard_deviation
+        noise = deviation * math.sqrt(self.problem.dimension / k)
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=self.public.users,
+            users_needed=math.ceil(k / scheme.slots),
+            noise=noise,
+            signal=scheme.clip,
+            numbers={
+                "clip_norm": scheme.clip,
+                "learning_rate": scheme.rate,
+                "group": self.group,
+                "samples": self.samples,
+                "groups": k,
+                "group_samples": scheme.divisor,
+                "group_rho": scheme.spending.rho,
+                "accounting": scheme.spending.accounting,
+                "noise_deviation": deviation,
+                "sample_level_epsilon": self._sample_level_epsilon(),
+            },
+            warnings=group_warnings(noise, scheme.clip, self.group, scheme.weight),
         )
 
-    def _make_ledger(self) -> Ledger:
-        return Ledger(self.public.users, self._spending.cost, self._rounds, self.privacy)
+    def _sample_level_epsilon(self) -> float:
+        cost = self.scheme.spending.cost
+        if self.scheme.spending.accounting == "parallel":
+            one = replace(cost, noise_multiplier=cost.noise_multiplier * self.scheme.weight)
+        else:
+            each, each_delta = share_of_group(cost.test_epsilon, cost.test_delta, self.group)
+            one = Cost(test_epsilon=each, test_delta=each_delta)
+        return epsilon_of(one, self.scheme.rounds, self.privacy.delta)
 
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        users, slots = self.public.users, self._public("max_samples")
-        draw = Partition.spread if self._spread else Partition.draw
-        partition = draw(users, slots, self.options.groups, stream(self.seed, "sampling", index))
+        """Each node is told the groups of its own users' samples only: see `Wire.content`."""
+        scheme, users = self.scheme, self.public.users
+        draw = Partition.spread if scheme.spread else Partition.draw
+        partition = draw(users, scheme.slots, self.options.groups, stream(self.seed, "sampling", index))
         computation = Computation(
             "clipped_sample_sum",
             reduce="sum",
-            clip_norm=self._clip * slots,
-            parameters={"sample_clip_norm": self._clip},
+            clip_norm=scheme.clip * scheme.slots,
+            parameters={"sample_clip_norm": scheme.clip},
             partition=partition,
         )
         return Request(np.arange(users), computation)
 
-    def _content(
-        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
-    ) -> RecordDict:
-        """A node is told the groups of its own users' samples."""
-        return super()._content(arrays, config, users, computation.part(users))
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
         sums = gathered.values.reshape(self.options.groups, -1)
-        means = self._mechanism.release(sums / self._divisor, self._noise(index))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        return self._descend(index, x, self._centre_of(means, stream(self.seed, "noise", index, 1)))
+        means = scheme.mechanism.release(sums / scheme.divisor, self._noise(index))
+        centre = self._centre_of(means, stream(self.seed, "noise", index, 1))
+        return self._descend(x, centre, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})
 
     def _centre_of(self, means: NDArray[np.float64], rng: np.random.Generator) -> Vector:
         """Post-processing of the noisy (k, d) group means."""

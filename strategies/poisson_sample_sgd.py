@@ -6,7 +6,17 @@ from typing import ClassVar
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
-from strategies.sample_rounds import BatchOptions, SampleRounds
+from strategies.sample_level import SampleLevel, drowned
+from strategies.sample_rounds import (
+    BatchOptions,
+    DrawnScheme,
+    balanced_batch,
+    coins_of,
+    cost_numbers,
+    drawn_scheme,
+    noise_numbers,
+)
+from strategies.scheme import Step
 from userdp.averaged_clipping import clamped_batch
 from userdp.computations import Computation
 from userdp.mechanisms import GaussianMechanism
@@ -18,7 +28,7 @@ class PoissonSampleOptions(BatchOptions):
     """Settings of `PoissonSampleSGD`."""
 
 
-class PoissonSampleSGD(SampleRounds):
+class PoissonSampleSGD(SampleLevel):
     """Stochastic gradient descent with a clip of every drawn sample.
 
     *Formal guarantees.* Unit: one sample; relation: add-or-remove; N, the number of samples, is public. Each sample is
@@ -36,65 +46,71 @@ class PoissonSampleSGD(SampleRounds):
     without_secure_noise: ClassVar[str | None] = "which samples take part comes from the seed"
     Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions
     options: PoissonSampleOptions
-    _sampler: PoissonSamples
+    scheme: DrawnScheme
 
-    def _make_plan(self) -> Plan:
-        options, samples = self.options, self._samples
-        self._batch = clamped_batch(options.batch or max(1, round(math.sqrt(samples))), samples)
-        rounds = options.rounds or min(options.max_rounds, max(2, samples // self._batch))
-        self._clip = options.clip_norm or 1.0
-        self._sampler = self._sampler_for(rounds, self._most)
+    def _make_scheme(self) -> DrawnScheme:
+        options, samples = self.options, self.samples
+        batch = clamped_batch(options.batch or balanced_batch(samples), samples)
+        rounds = options.rounds or min(options.max_rounds, max(2, samples // batch))
+        clip = options.clip_norm or 1.0
+        sampler = PoissonSamples(self.public.users, batch / samples, rounds, self.seed, self.most, joint=False)
         if options.calibration == "paper":
             root = math.sqrt(rounds * math.log(1 / self.privacy.delta))
-            noise = options.noise_constant * self._clip * root / (samples * self.privacy.epsilon)
-            self._multiplier = noise * self._batch / self._clip
-            guarantee, more = self._uncertified(self._multiplier)
+            noise = options.noise_constant * clip * root / (samples * self.privacy.epsilon)
+            multiplier = noise * batch / clip
         else:
-            self._multiplier = self._sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-            guarantee, more = self._promise(self._multiplier), {}
-        self._mechanism = GaussianMechanism(self._clip / self._batch, self._multiplier)
-        power = self._clip**2 + self.problem.dimension * self._mechanism.standard_deviation**2
-        self._rate = options.learning_rate or min(self._half_step, self._reach() / math.sqrt(rounds * power))
-        mend = ": use fewer strategy.rounds, a larger strategy.batch, more samples or a larger epsilon"
-        user = None if self.public.max_samples is None else self._sampler_for(rounds, self.public.max_samples)
-        return self._planned(
-            rounds,
-            guarantee,
-            self._mechanism,
-            signal=self._clip,
-            numbers={
-                "clip_norm": self._clip,
-                "sample_batch": float(self._batch),
-                "learning_rate": self._rate,
-            },
-            costs=self._both_units(self._multiplier, self._sampler_for(rounds, None), user) | more,
-            warnings=self._noise_warnings(self._noise_norm(self._mechanism), self._clip, mend),
+            multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        mechanism = GaussianMechanism(clip / batch, multiplier)
+        return drawn_scheme(
+            self,
+            options,
+            sampler,
+            mechanism,
+            ("nodes clip each sample as told, and the server is trusted",),
+            rounds=rounds,
+            clip=clip,
+            divisor=float(batch),
+            rate=options.learning_rate or self._theory_rate(rounds, clip, mechanism),
         )
 
-    def _sampler_for(self, rounds: int, most: int | None) -> PoissonSamples:
-        rate = self._batch / self._samples
-        return PoissonSamples(self.public.users, rate, rounds, self.seed, most, joint=False)
+    def _theory_rate(self, rounds: int, clip: float, mechanism: GaussianMechanism) -> float:
+        """By the distance to a minimiser; one where nothing bounds it."""
+        reach = self.options.radius or self.corner
+        reach = reach if math.isfinite(reach) else 1.0
+        power = clip**2 + self.problem.dimension * mechanism.standard_deviation**2
+        return min(self.half_step, reach / math.sqrt(rounds * power))
 
-    def _reach(self) -> float:
-        """The distance to a minimiser, for the step; one where nothing bounds it."""
-        reach = self.options.radius or self._corner()
-        return reach if math.isfinite(reach) else 1.0
-
-    def _assumptions(self) -> tuple[str, ...]:
-        return ("nodes clip each sample as told, and the server is trusted",)
+    def _make_plan(self) -> Plan:
+        scheme, noise = self.scheme, self.noise_norm(self.scheme.mechanism)
+        fix = ": use fewer strategy.rounds, a larger strategy.batch, more samples or a larger epsilon"
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=self.public.users,
+            users_needed=1,
+            noise=noise,
+            signal=scheme.clip,
+            numbers={
+                "clip_norm": scheme.clip,
+                "sample_batch": scheme.divisor,
+                "learning_rate": scheme.rate,
+                **noise_numbers(self, scheme.mechanism, scheme.group),
+                **cost_numbers(self, scheme),
+            },
+            warnings=drowned(noise, scheme.clip, fix),
+        )
 
     def _ask(self, index: int) -> Request:
+        clip, sampler = self.scheme.clip, self.scheme.sampler
         computation = Computation(
             "clipped_sample_sum",
             reduce="sum",
-            clip_norm=self._clip * (self.public.max_samples or math.inf),
-            parameters={"sample_clip_norm": self._clip},
-            coins=self._sampler.coins(index),
+            clip_norm=clip * (self.public.max_samples or math.inf),
+            parameters={"sample_clip_norm": clip},
+            coins=coins_of(sampler, index),
         )
-        return Request(self._sampler.cohort(index), computation)
+        return Request(sampler.cohort(index), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        gradient = self._mechanism.release(gathered.values / self._batch, self._noise(index))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        following = self.problem.domain.project(x - self._rate * gradient)
-        return following, self._output(index, x, following)
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        gradient = scheme.mechanism.release(gathered.values / scheme.divisor, self._noise(index))
+        return self._descend(x, gradient, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})

@@ -1,20 +1,22 @@
 """Sample-level baseline: every sample's gradient is clipped, the noisy mean of all samples is followed."""
 
 import math
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from strategies.heavy_tailed import HeavyTailedDescent, HeavyTailedOptions
+from strategies.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.sample_level import OutputAverage, SampleLevel, SampleScheme
+from strategies.scheme import Step
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
 from userdp.computations import Computation
 from userdp.estimators.heavy_tailed import simple_radius
 from userdp.mechanisms import GaussianMechanism
-from userdp.noise import rounding_slack
 from userdp.problems.base import Vector
 
 
@@ -32,7 +34,7 @@ class SampleClippedOptions(HeavyTailedOptions):
     )
 
 
-class SampleClippedSGD(HeavyTailedDescent):
+class SampleClippedSGD(SampleLevel):
     """Projected gradient descent with a clipped, noisy mean of per-sample gradients (all samples, every round).
 
     *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples of all users, is public and
@@ -50,79 +52,77 @@ class SampleClippedSGD(HeavyTailedDescent):
     needs: ClassVar[str] = "any loss; public number of samples"
     Options: ClassVar[type[StrategyOptions]] = SampleClippedOptions
     options: SampleClippedOptions
+    scheme: SampleScheme
 
-    def _make_plan(self) -> Plan:
+    def _make_scheme(self) -> SampleScheme:
         options, privacy, d = self.options, self.privacy, self.problem.dimension
-        n, samples = self.public.users, self._public("samples")
-        group = self._group
+        samples, group = self.samples, self.group
         # What the budget is worth for one sample: zCDP of a group grows with its square.
         rho = rho_for(privacy.epsilon, privacy.delta, "paper" if options.accounting == "paper" else "tight") / group**2
         clip = options.clip_norm or simple_radius(samples, d, options.moment_order, rho, options.moment, options.radius)
-        rounds = options.rounds or self._paper_rounds(rho, clip, samples)
-        self._rate = options.learning_rate or 1 / (self._smoothness() * math.sqrt(2 * rounds))
+        rounds = chosen_rounds(self, options, rho, clip)
+        rate = chosen_rate(self, options, rounds)
         if options.accounting == "paper":
             # Each round may spend rho / T: variance 2 R^2 T / (rho N^2), in units of the sensitivity 2 R / N.
             multiplier = math.sqrt(rounds / (2 * rho * group**2))
         else:
             multiplier = calibrate_noise(privacy.epsilon, privacy.delta, rounds)
-        self._clip, self._samples = clip, samples
-        self._cost = Cost(noise_multiplier=multiplier)
-        self._mechanism = GaussianMechanism(2 * clip * group / samples, multiplier)
-        self._rounds = rounds
-        noise = self._mechanism.standard_deviation * math.sqrt(d)
-        return Plan(
-            strategy=self.name,
+        cost = Cost(noise_multiplier=multiplier)
+        return SampleScheme(
+            guarantee=self._promised(cost, rounds),
+            ledger=partial(Ledger, self.public.users, cost, rounds),
+            new_memory=partial(OutputAverage, options.output, d),
+            summands=self.public.users if privacy.unit == "user" else samples,
             rounds=rounds,
-            cohort=n,
-            users=n,
+            clip=clip,
+            divisor=samples,
+            mechanism=GaussianMechanism(2 * clip * group / samples, multiplier),
+            rate=rate,
+        )
+
+    def _promised(self, cost: Cost, rounds: int) -> Guarantee:
+        accountant = "analytic Gaussian mechanism, composed over rounds"
+        if self.privacy.unit == "user":
+            accountant += f"; group privacy for {self.group} samples"
+        return self._promise(
+            epsilon_of(cost, rounds, self.privacy.delta),
+            accountant,
+            ("the number of samples is public", "nodes clip each sample as told, and the server is trusted"),
+        )
+
+    def _make_plan(self) -> Plan:
+        scheme, group = self.scheme, self.group
+        multiplier, noise = scheme.mechanism.noise_multiplier, self.noise_norm(scheme.mechanism)
+        sample_cost = Cost(noise_multiplier=multiplier * group)
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=self.public.users,
             users_needed=1,
-            guarantee=self._promise(rounds),
             noise=noise,
-            signal=clip,
+            signal=scheme.clip,
             numbers={
-                "clip_norm": clip,
-                "learning_rate": self._rate,
+                "clip_norm": scheme.clip,
+                "learning_rate": scheme.rate,
                 "group": group,
-                "samples": samples,
+                "samples": self.samples,
                 "noise_multiplier": multiplier,
-                "noise_deviation": self._mechanism.standard_deviation,
-                "sample_level_epsilon": epsilon_of(Cost(noise_multiplier=multiplier * group), rounds, privacy.delta),
+                "noise_deviation": scheme.mechanism.standard_deviation,
+                "sample_level_epsilon": epsilon_of(sample_cost, scheme.rounds, self.privacy.delta),
             },
-            warnings=self._warnings(noise, clip),
+            warnings=group_warnings(noise, scheme.clip, group, float(group)),
         )
-
-    def _promise(self, rounds: int) -> Guarantee:
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=epsilon_of(self._cost, rounds, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant="analytic Gaussian mechanism, composed over rounds"
-            + (f"; group privacy for {self._group} samples" if self.privacy.unit == "user" else ""),
-            adversary="against other nodes and whoever sees every iterate; the server is trusted",
-            assumptions=(
-                "the number of samples is public",
-                "nodes clip each sample as told, and the server is trusted",
-            ),
-            holds=True,
-        )
-
-    def _make_ledger(self) -> Ledger:
-        return Ledger(self.public.users, self._cost, self._rounds, self.privacy)
-
-    def _rounding_slack(self) -> float:
-        return rounding_slack(self.public.users if self.privacy.unit == "user" else self._samples)
 
     def _ask(self, index: int) -> Request:
+        clip = self.scheme.clip
         computation = Computation(
             "clipped_sample_sum",
             reduce="sum",
-            clip_norm=self._clip * (self.public.max_samples or math.inf),
-            parameters={"sample_clip_norm": self._clip},
+            clip_norm=clip * (self.public.max_samples or math.inf),
+            parameters={"sample_clip_norm": clip},
         )
         return Request(np.arange(self.public.users), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        gradient = self._mechanism.release(gathered.values / self._samples, self._noise(index))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        return self._descend(index, x, gradient)
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        gradient = scheme.mechanism.release(gathered.values / scheme.divisor, self._noise(index))
+        return self._descend(x, gradient, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})

@@ -1,22 +1,26 @@
-"""What sample-level strategies share that sum over samples: public numbers, the output, epsilons at both units."""
+"""Sums over samples, divided by a public number of them: settings, promises, and numbers of plans."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from pydantic import Field
 
-from strategies.plan import Plan, sampler_numbers
-from strategies.sample_level import SampleLevel, SampleLevelOptions
+from strategies.plan import Number, sampler_numbers
+from strategies.replies import Request
+from strategies.sample_level import OutputAverage, SampleLevel, SampleLevelOptions, SampleScheme
+from strategies.scheme import no_ledger
 from userdp.accounting import Guarantee
-from userdp.averaged_clipping import Setting
+from userdp.averaged_clipping import TheoryConstants
+from userdp.computations import Computation
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.sampling import Sampler
+from userdp.sampling import PoissonSamples, Sampler
+from userdp.sampling.coins import SampleCoins
 
 Calibration = Literal["accountant", "paper"]
-Numbers = dict[str, float | int | str]
 
 
 class SampleRoundsOptions(SampleLevelOptions):
@@ -50,118 +54,163 @@ class TheoryOptions(BatchOptions):
     failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that a risk bound fails.")
 
 
-class SampleRounds(SampleLevel):
-    """Rounds that sum over samples and divide by a public number of them."""
+# Promises ------------------------------------------------------------------------------------------------------------
 
-    needs: ClassVar[str] = "any loss; public number of samples"
-    set_by_smoothness: ClassVar[str] = "its clip"
-    adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
-    options: SampleRoundsOptions
 
-    @property
-    def _samples(self) -> int:
-        return self._public("samples")
+def promised(
+    strategy: SampleLevel, sampler: Sampler, multiplier: float, assumptions: Iterable[str], spent: float | None = None
+) -> Guarantee:
+    """What the accountant finds for rounds as they are drawn; nothing for noise by the paper's formula.
 
-    @property
-    def _half_step(self) -> float:
-        """1 / (2 smoothness); half where no smoothness is known."""
-        return 1 / (2 * (self.options.smoothness or self.problem.certificate.smoothness or 1.0))
-
-    def _corner(self) -> float:
-        """From the centre of the domain to its corners."""
-        return float(self.problem.domain.radius * math.sqrt(self.problem.dimension))
-
-    def _noise_norm(self, mechanism: GaussianMechanism) -> float:
-        """l2 norm that the noise of a round is expected to have."""
-        return mechanism.standard_deviation * math.sqrt(self.problem.dimension)
-
-    def _planned(
-        self,
-        rounds: int,
-        guarantee: Guarantee,
-        mechanism: GaussianMechanism,
-        *,
-        signal: float,
-        numbers: Numbers,
-        costs: Numbers,
-        warnings: Sequence[str],
-        group: int | None = None,
-        cohort: int | None = None,
-    ) -> Plan:
-        """The plan, with the numbers that all have: noise, samples, and how many of them the promise covers at once."""
-        users = self.public.users
-        noise: Numbers = {
-            "group": self._group if group is None else group,
-            "samples": self._samples,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "l2_sensitivity": mechanism.l2_sensitivity,
-            "noise_deviation": mechanism.standard_deviation,
-        }
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=users if cohort is None else cohort,
-            users=users,
-            users_needed=1,
-            guarantee=guarantee,
-            noise=self._noise_norm(mechanism),
-            signal=signal,
-            numbers=numbers | noise | costs | self._relation_numbers(guarantee),
-            warnings=tuple(warnings),
-        )
-
-    def _promise(self, multiplier: float) -> Guarantee:
-        """What the accountant finds for the rounds as they are drawn."""
-        made = self._sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self._assumptions())
-        # What protects a user protects each of its samples, never the other way.
-        return replace(made, unit=self.privacy.unit) if made.unit == "user" else made
-
-    def _assumptions(self) -> tuple[str, ...]:
-        """Beyond those of the sampler."""
-        return ("the number of samples is public", "nodes compute as told, and the server is trusted")
-
-    def _uncertified(self, multiplier: float) -> tuple[Guarantee, Numbers]:
-        """No promise for noise by the paper's formula, and what it really costs."""
-        return self._not_certified(self._sampler.epsilon(multiplier, self.privacy.delta))
-
-    def _not_certified(self, spent: float) -> tuple[Guarantee, Numbers]:
-        reason = (
+    Args:
+        strategy: whose rounds.
+        sampler: who takes part.
+        multiplier: noise over sensitivity.
+        assumptions: beyond the sampler's own.
+        spent: epsilon that noise by the paper's formula really costs; None where noise is certified.
+    """
+    if spent is not None:
+        return Guarantee.none(
             "noise by the paper's formula is for reproducing rates and is not certified; the accountant finds "
-            f"epsilon = {spent:.4g} where {self.privacy.epsilon:g} was asked for"
+            f"epsilon = {spent:.4g} where {strategy.privacy.epsilon:g} was asked for"
         )
-        return Guarantee.none(reason), {"accounted_epsilon": spent}
-
-    def _both_units(self, multiplier: float, sample: Sampler, user: Sampler | None) -> Numbers:
-        """Epsilons for one sample and for a whole user, side by side."""
-        numbers: Numbers = {"sample_level_epsilon": sample.epsilon(multiplier, self.privacy.delta)}
-        if user is not None:
-            numbers["user_level_epsilon"] = user.epsilon(multiplier, self.privacy.delta)
-        return numbers
-
-    def _relation_numbers(self, guarantee: Guarantee) -> Numbers:
-        return sampler_numbers(self._sampler, guarantee) if guarantee.holds else {}
+    made = sampler.guarantee(multiplier, strategy.privacy.delta, strategy.adversary, tuple(assumptions))
+    # What protects a user protects each of its samples, never the other way.
+    return replace(made, unit=strategy.privacy.unit) if made.unit == "user" else made
 
 
-class TheoryRounds(SampleRounds):
-    """Rounds whose clips follow from public constants of the loss."""
+# Rounds that draw batches --------------------------------------------------------------------------------------------
 
-    options: TheoryOptions
 
-    def _setting(self, spread: float = 1.0) -> Setting:
-        """The constants; ``spread`` scales the distance that the domain allows, where none is declared."""
-        options, radius = self.options, self.options.radius or spread * self._corner()
-        if not math.isfinite(radius):
-            raise BadInput(
-                f"strategy.radius must be declared: {self.name} sets its clip by it, and the domain is unbounded"
-            )
-        return Setting(
-            samples=self._samples,
-            dimension=self.problem.dimension,
-            epsilon=self.privacy.epsilon,
-            delta=self.privacy.delta,
-            radius=radius,
-            smoothness=self._smoothness(),
-            deviation=options.deviation,
-            failure=options.failure,
-            constant=options.noise_constant,
+@dataclass(frozen=True, kw_only=True)
+class DrawnScheme(SampleScheme):
+    """A `SampleScheme` of batches as a sampler draws and accounts them.
+
+    Attributes:
+        sampler: who takes part in each round.
+        accounted: epsilon that noise by the paper's formula really costs; None where noise is certified.
+    """
+
+    sampler: Sampler
+    accounted: float | None
+
+    @property
+    def group(self) -> int:
+        """Samples of a user that are drawn apart from each other, and that the promise covers at once."""
+        return drawn_apart(self.sampler)
+
+
+def drawn_scheme(
+    strategy: SampleLevel,
+    options: BatchOptions,
+    sampler: Sampler,
+    mechanism: GaussianMechanism,
+    assumptions: Iterable[str],
+    *,
+    rounds: int,
+    clip: float,
+    divisor: float,
+    rate: float,
+) -> DrawnScheme:
+    """The scheme of these parts, with the promise that ``options.calibration`` allows."""
+    multiplier, by_paper = mechanism.noise_multiplier, options.calibration == "paper"
+    spent = sampler.epsilon(multiplier, strategy.privacy.delta) if by_paper else None
+    promise = promised(strategy, sampler, multiplier, assumptions, spent)
+    return DrawnScheme(
+        guarantee=promise,
+        ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,
+        new_memory=partial(OutputAverage, options.output, strategy.problem.dimension),
+        rounds=rounds,
+        clip=clip,
+        divisor=divisor,
+        mechanism=mechanism,
+        rate=rate,
+        sampler=sampler,
+        accounted=spent,
+    )
+
+
+def drawn_apart(sampler: Sampler) -> int:
+    """Samples of a user that are drawn apart from each other; 1 where samples are protected, or users drawn whole."""
+    return sampler.group if isinstance(sampler, PoissonSamples) else 1
+
+
+def coins_of(sampler: Sampler, index: int) -> SampleCoins | None:
+    """What nodes draw the samples of round ``index`` by; None where whole users are drawn."""
+    return sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
+
+
+def sample_sums(sampler: Sampler, index: int) -> Request:
+    """Asks those drawn in round ``index`` for the sum of the gradients of their drawn samples, without a clip."""
+    return Request(sampler.cohort(index), Computation("sample_sum", reduce="sum", coins=coins_of(sampler, index)))
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+
+def noise_numbers(strategy: SampleLevel, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:
+    """What a plan prints of its noise, of N, and of how many samples the promise covers at once."""
+    return {
+        "group": group,
+        "samples": strategy.samples,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "l2_sensitivity": mechanism.l2_sensitivity,
+        "noise_deviation": mechanism.standard_deviation,
+    }
+
+
+def cost_numbers(strategy: SampleLevel, scheme: DrawnScheme) -> dict[str, Number]:
+    """What a plan prints of its costs: at both units, of noise that is not certified, and for replacing a record."""
+    numbers = epsilons(strategy, scheme.sampler, scheme.mechanism.noise_multiplier)
+    if scheme.accounted is not None:
+        numbers["accounted_epsilon"] = scheme.accounted
+    return numbers | promised_numbers(scheme.sampler, scheme.guarantee)
+
+
+def epsilons(strategy: SampleLevel, sampler: Sampler, multiplier: float) -> dict[str, Number]:
+    """Epsilons for one sample and for a whole user, side by side; that of a user where it can be known."""
+    delta, most = strategy.privacy.delta, strategy.public.max_samples
+    if not isinstance(sampler, PoissonSamples):
+        epsilon = sampler.epsilon(multiplier, delta)
+        return {"sample_level_epsilon": epsilon, "user_level_epsilon": epsilon}
+    numbers: dict[str, Number] = {"sample_level_epsilon": replace(sampler, most=None).epsilon(multiplier, delta)}
+    if most is not None:
+        numbers["user_level_epsilon"] = replace(sampler, most=most).epsilon(multiplier, delta)
+    return numbers
+
+
+def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
+    """Those of `sampler_numbers`, where anything is promised."""
+    return sampler_numbers(sampler, guarantee) if guarantee.holds else {}
+
+
+# Theory --------------------------------------------------------------------------------------------------------------
+
+
+def theory_constants(strategy: SampleLevel, options: TheoryOptions, spread: float = 1.0) -> TheoryConstants:
+    """Public constants of the loss; ``spread`` scales the distance that the domain allows, where none is declared.
+
+    Raises:
+        BadInput: a constant is neither declared nor certified.
+    """
+    radius = options.radius or spread * strategy.corner
+    if not math.isfinite(radius):
+        raise BadInput(
+            f"strategy.radius must be declared: {strategy.name} sets its clip by it, and the domain is unbounded"
         )
+    return TheoryConstants(
+        samples=strategy.samples,
+        dimension=strategy.problem.dimension,
+        epsilon=strategy.privacy.epsilon,
+        delta=strategy.privacy.delta,
+        radius=radius,
+        smoothness=strategy.smoothness("its clip"),
+        deviation=options.deviation,
+        failure=options.failure,
+        constant=options.noise_constant,
+    )
+
+
+def balanced_batch(samples: int) -> int:
+    """The batch that balances one pass over N samples, ``sqrt(N)``."""
+    return max(1, round(math.sqrt(samples)))

@@ -1,15 +1,18 @@
 """Gradient descent with a smoothly truncated mean of all samples' gradients, coordinate by coordinate."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
-from strategies.sample_rounds import Numbers, SampleRounds, SampleRoundsOptions
+from strategies.sample_level import OutputAverage, SampleLevel, drowned
+from strategies.sample_rounds import SampleRoundsOptions, noise_numbers, promised, promised_numbers
+from strategies.scheme import Scheme, Step
 from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
 from userdp.computations import Computation
 from userdp.estimators.smoothed_truncation import LARGEST, truncation_sensitivity
@@ -33,7 +36,26 @@ class SmoothedTruncationOptions(SampleRoundsOptions):
     )
 
 
-class SmoothedTruncationGD(SampleRounds):
+@dataclass(frozen=True, kw_only=True)
+class TruncatedScheme(Scheme):
+    """A `Scheme` of truncated means over all samples.
+
+    Attributes:
+        sampler: everybody, in every round.
+        scale: s, that gradients are truncated by.
+        mechanism: of the mean over N samples.
+        rate: step size.
+        computation: what users send: their samples' sum, in units of the scale.
+    """
+
+    sampler: DisjointBatches
+    scale: float
+    mechanism: GaussianMechanism
+    rate: float
+    computation: Computation
+
+
+class SmoothedTruncationGD(SampleLevel):
     """Projected gradient descent with a smoothly truncated, noisy mean of per-sample gradients, every round.
 
     *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples, is public and divides. Each
@@ -54,64 +76,82 @@ class SmoothedTruncationGD(SampleRounds):
     without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
     Options: ClassVar[type[StrategyOptions]] = SmoothedTruncationOptions
     options: SmoothedTruncationOptions
+    scheme: TruncatedScheme
 
-    def _make_plan(self) -> Plan:
-        options, privacy, d, samples = self.options, self.privacy, self.problem.dimension, self._samples
-        rounds, group = options.rounds, self._group
-        self._sampler = DisjointBatches(self.public.users, self.public.users, rounds, self.seed)
+    def _make_scheme(self) -> TruncatedScheme:
+        options, privacy, d, samples = self.options, self.privacy, self.problem.dimension, self.samples
+        rounds, group = options.rounds, self.group
+        sampler = DisjointBatches(self.public.users, self.public.users, rounds, self.seed)
         if options.accounting == "paper":
-            self._multiplier = math.sqrt(rounds / (2 * rho_for(privacy.epsilon, privacy.delta)))
+            multiplier = math.sqrt(rounds / (2 * rho_for(privacy.epsilon, privacy.delta)))
         else:
-            self._multiplier = self._sampler.calibrate(privacy.epsilon, privacy.delta)
+            multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         root = math.sqrt(d * rounds * math.log(1 / privacy.delta))
-        self._scale = options.scale or math.sqrt(options.second_moment * samples * privacy.epsilon / root)
-        self._mechanism = GaussianMechanism(truncation_sensitivity(self._scale, samples, d, group), self._multiplier)
-        self._rate = options.learning_rate or self._half_step
-        noise, signal = self._noise_norm(self._mechanism), self._scale * LARGEST * math.sqrt(d)
-        mend = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
-        costs: Numbers = {"sample_level_epsilon": epsilon_of(Cost(self._multiplier * group), rounds, privacy.delta)}
-        return self._planned(
-            rounds,
-            self._whole_promise(),
-            self._mechanism,
-            signal=signal,
-            numbers={
-                "scale": self._scale,
-                "inverse_variance": options.inverse_variance,
-                "learning_rate": self._rate,
-            },
-            costs=costs | self._user_number(group, rounds),
-            warnings=self._noise_warnings(noise, signal, mend, "largest truncated gradient"),
+        scale = options.scale or math.sqrt(options.second_moment * samples * privacy.epsilon / root)
+        return TruncatedScheme(
+            guarantee=self._promised(sampler, multiplier),
+            ledger=partial(sampler.ledger, multiplier),
+            new_memory=partial(OutputAverage, options.output, d),
+            sampler=sampler,
+            scale=scale,
+            mechanism=GaussianMechanism(truncation_sensitivity(scale, samples, d, group), multiplier),
+            rate=options.learning_rate or self.half_step,
+            computation=self._truncated_sum(scale),
         )
 
-    def _whole_promise(self) -> Guarantee:
-        made = self._promise(self._multiplier)
-        if self._group == 1:
+    def _promised(self, sampler: DisjointBatches, multiplier: float) -> Guarantee:
+        assumptions = (
+            "the number of samples is public",
+            "nodes truncate each sample as told, and the server is trusted",
+        )
+        made = promised(self, sampler, multiplier, assumptions)
+        if self.group == 1:
             return made
-        return replace(made, accountant=f"{made.accountant}; group privacy for {self._group} samples")
+        return replace(made, accountant=f"{made.accountant}; group privacy for {self.group} samples")
 
-    def _user_number(self, group: int, rounds: int) -> Numbers:
-        most = self.public.max_samples
-        if most is None:
-            return {}
-        return {"user_level_epsilon": epsilon_of(Cost(self._multiplier * group / most), rounds, self.privacy.delta)}
-
-    def _assumptions(self) -> tuple[str, ...]:
-        return ("the number of samples is public", "nodes truncate each sample as told, and the server is trusted")
-
-    def _ask(self, index: int) -> Request:
+    def _truncated_sum(self, scale: float) -> Computation:
+        """Of a user's samples, in units of the scale."""
         most = self.public.max_samples or math.inf
-        computation = Computation(
+        return Computation(
             "truncated_sample_sum",
             reduce="sum",
             clip_norm=LARGEST * math.sqrt(self.problem.dimension) * most,
-            parameters={"scale": self._scale, "inverse_variance": self.options.inverse_variance},
+            parameters={"scale": scale, "inverse_variance": self.options.inverse_variance},
         )
-        return Request(self._sampler.cohort(index), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        mean = gathered.values * (self._scale / self._samples)
-        gradient = self._mechanism.release(mean, self._noise(index))
-        self.facts = {"noise_deviation": self._mechanism.standard_deviation}
-        following = self.problem.domain.project(x - self._rate * gradient)
-        return following, self._output(index, x, following)
+    def _make_plan(self) -> Plan:
+        scheme, noise = self.scheme, self.noise_norm(self.scheme.mechanism)
+        signal = scheme.scale * LARGEST * math.sqrt(self.problem.dimension)
+        fix = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
+        return self._planned(
+            rounds=self.options.rounds,
+            cohort=self.public.users,
+            users_needed=1,
+            noise=noise,
+            signal=signal,
+            numbers={
+                "scale": scheme.scale,
+                "inverse_variance": self.options.inverse_variance,
+                "learning_rate": scheme.rate,
+                **noise_numbers(self, scheme.mechanism, self.group),
+                **self._epsilons(scheme.mechanism.noise_multiplier),
+                **promised_numbers(scheme.sampler, scheme.guarantee),
+            },
+            warnings=drowned(noise, signal, fix, "largest truncated gradient"),
+        )
+
+    def _epsilons(self, multiplier: float) -> dict[str, Number]:
+        """For one sample, and for a whole user where it is known how many samples that may hold."""
+        delta, rounds, alone = self.privacy.delta, self.options.rounds, multiplier * self.group
+        numbers: dict[str, Number] = {"sample_level_epsilon": epsilon_of(Cost(alone), rounds, delta)}
+        if self.public.max_samples is not None:
+            numbers["user_level_epsilon"] = epsilon_of(Cost(alone / self.public.max_samples), rounds, delta)
+        return numbers
+
+    def _ask(self, index: int) -> Request:
+        return Request(self.scheme.sampler.cohort(index), self.scheme.computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        gradient = scheme.mechanism.release(gathered.values * (scheme.scale / self.samples), self._noise(index))
+        return self._descend(x, gradient, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})

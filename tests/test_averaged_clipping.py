@@ -23,7 +23,7 @@ from userdp.accounting.sampled_gaussian import (
     sampled_gaussian_rdp,
 )
 from userdp.averaged_clipping import (
-    Setting,
+    TheoryConstants,
     average_clip,
     averaged_clipping_sgd,
     ball,
@@ -53,8 +53,8 @@ from userdp.averaged_clipping import (
 from userdp.computations import clip_rows
 from userdp.errors import BadInput
 
-UNIT = Setting(100_000, 10, 1.0, 1e-5)
-SECOND = Setting(1_000_000, 20, 0.5, 1e-7, radius=1.5, smoothness=2.0, deviation=3.0, failure=0.05)
+UNIT = TheoryConstants(100_000, 10, 1.0, 1e-5)
+SECOND = TheoryConstants(1_000_000, 20, 0.5, 1e-7, radius=1.5, smoothness=2.0, deviation=3.0, failure=0.05)
 finite = st.floats(-1e6, 1e6, allow_subnormal=False)
 vectors = arrays(np.float64, (3,), elements=finite)
 clips = st.floats(1e-3, 1e3)
@@ -71,9 +71,9 @@ def quadratic(rng, batch, dimension=10, noise=pareto):
     return lambda _, x: x + noise(rng, (batch, dimension)).mean(axis=0)
 
 
-def played(parameters, setting, oracle, rng, project=None, start=None):
+def played(parameters, constants, oracle, rng, project=None, start=None):
     """Algorithm 1 with the paper's noise."""
-    start = np.eye(setting.dimension)[0] * setting.radius if start is None else start
+    start = np.eye(constants.dimension)[0] * constants.radius if start is None else start
     return averaged_clipping_sgd(
         oracle,
         start,
@@ -207,21 +207,21 @@ def test_t06_the_constrained_case():
 
 
 @pytest.mark.parametrize(
-    ("setting", "rounds", "step", "excess", "clip", "tight", "batch", "noise", "bound"),
+    ("constants", "rounds", "step", "excess", "clip", "tight", "batch", "noise", "bound"),
     [
         (UNIT, 10, 0.00695434, 0.12267073, 4.70048763, 4.11912315, 21, 0.01059144, 158.8547),
         (SECOND, 12, 0.00303386, 0.49329026, 13.40469251, 12.16223669, 25, 0.00932125, 616.9451),
     ],
 )
-def test_t06_the_unconstrained_case(setting, rounds, step, excess, clip, tight, batch, noise, bound):
-    found = unconstrained(setting, rounds)
+def test_t06_the_unconstrained_case(constants, rounds, step, excess, clip, tight, batch, noise, bound):
+    found = unconstrained(constants, rounds)
     assert found.step == pytest.approx(step, abs=5e-9)
     assert found.excess == pytest.approx(excess, abs=5e-9)
     assert found.clip == pytest.approx(clip, abs=5e-9)
     assert found.batch == batch
     assert found.noise_deviation == pytest.approx(noise, abs=5e-9)
     assert found.risk_bound == pytest.approx(bound, abs=5e-5)
-    assert unconstrained(setting, rounds, "tight").clip == pytest.approx(tight, abs=5e-9)
+    assert unconstrained(constants, rounds, "tight").clip == pytest.approx(tight, abs=5e-9)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_t06_the_non_smooth_case(exponent, clip, batch, step, noise, bound):
 
 
 def test_t06_default_rounds():
-    found = [constrained(Setting(10**power, 10, 1.0, 10.0**-power)) for power in (4, 5, 6, 7, 8)]
+    found = [constrained(TheoryConstants(10**power, 10, 1.0, 10.0**-power)) for power in (4, 5, 6, 7, 8)]
     assert [parameters.rounds for parameters in found] == [8, 14, 25, 46, 85]
     assert [parameters.batch for parameters in found] == [191, 584, 1861, 6298, 21504]
     assert constrained_rounds(UNIT) == constrained(UNIT).rounds
@@ -258,13 +258,15 @@ def test_t06_restarts():
     epsilon, delta = step_budget(1.0, 1e-9, 6)
     assert epsilon == pytest.approx(0.03118933, abs=5e-9)
     assert delta == pytest.approx(8.3333e-11, rel=1e-5)
-    setting = Setting(10**9, 10, 1.0, 1e-9)
-    assert [rounds_per_run(Setting(10**9, 10, 1.0, 1e-9, smoothness=ratio), 1.0) for ratio in (1.0, 5.0, 10.0)] == [
+    constants = TheoryConstants(10**9, 10, 1.0, 1e-9)
+    assert [
+        rounds_per_run(TheoryConstants(10**9, 10, 1.0, 1e-9, smoothness=ratio), 1.0) for ratio in (1.0, 5.0, 10.0)
+    ] == [
         9899,
         56160,
         118023,
     ]
-    first = restarted(setting, 1.0, 12.5, 6, 9899)[0]
+    first = restarted(constants, 1.0, 12.5, 6, 9899)[0]
     assert first.step == pytest.approx(0.00323271, abs=5e-9)
     assert ((first.clip - 4 * 5.0) / 2) ** 2 == pytest.approx(2.79366e6, rel=2e-6)
     assert step_budget(1.0, 1e-5, 10) == (pytest.approx(0.03200126, abs=5e-9), pytest.approx(5e-7))
@@ -273,9 +275,9 @@ def test_t06_restarts():
     assert lost == pytest.approx(1e-5)
     assert default_runs(1000) == 10
     with pytest.raises(BadInput, match="from 0 to 1 only"):
-        restarted(replace(setting, epsilon=1.1), 1.0, 12.5, 6, 9899)
+        restarted(replace(constants, epsilon=1.1), 1.0, 12.5, 6, 9899)
     with pytest.raises(BadInput, match="strong_convexity = 2"):
-        restarted(setting, 2.0, 12.5, 6, 9899)
+        restarted(constants, 2.0, 12.5, 6, 9899)
 
 
 @settings(deadline=None, max_examples=40)
@@ -287,22 +289,22 @@ def test_t06_restarts():
     st.integers(10**4, 10**7),
 )
 def test_t07_how_parameters_scale(rounds, radius, smoothness, deviation, samples):
-    setting = Setting(samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
-    double = Setting(2 * samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
-    noise = paper_noise(setting, 1.0, 10, rounds)
+    constants = TheoryConstants(samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
+    double = TheoryConstants(2 * samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
+    noise = paper_noise(constants, 1.0, 10, rounds)
     assert paper_noise(double, 1.0, 10, rounds) == pytest.approx(noise / 2)
-    assert paper_noise(setting, 3.0, 10, rounds) == pytest.approx(3 * noise)
-    assert paper_noise(setting, 1.0, 50, rounds) == pytest.approx(5 * noise)
-    assert paper_noise(setting, 1.0, 10, 4 * rounds) == pytest.approx(2 * noise)
-    found, twice = constrained(setting, rounds), constrained(setting, 2 * rounds)
+    assert paper_noise(constants, 3.0, 10, rounds) == pytest.approx(3 * noise)
+    assert paper_noise(constants, 1.0, 50, rounds) == pytest.approx(5 * noise)
+    assert paper_noise(constants, 1.0, 10, 4 * rounds) == pytest.approx(2 * noise)
+    found, twice = constrained(constants, rounds), constrained(constants, 2 * rounds)
     assert found.clip == pytest.approx(2 * smoothness * radius)
     exact = 81 * rounds**2 * deviation**2 / (2 * (smoothness * radius * math.log(40)) ** 2)
     assert found.batch == max(1, math.ceil(exact)) or abs(exact - found.batch) < 1e-6 * exact + 1
     assert twice.batch <= 4 * found.batch
     assert twice.batch >= 4 * (found.batch - 1)
-    rough, rougher = non_smooth(setting, 0.5, rounds), non_smooth(setting, 0.5, 2 * rounds)
+    rough, rougher = non_smooth(constants, 0.5, rounds), non_smooth(constants, 0.5, 2 * rounds)
     assert 2 * (rough.batch - 1) <= rougher.batch <= 2 * rough.batch
-    free, tight = unconstrained(setting, rounds), unconstrained(setting, rounds, "tight")
+    free, tight = unconstrained(constants, rounds), unconstrained(constants, rounds, "tight")
     reach = smoothness * radius
     assert tight.clip <= free.clip
     assert tight.clip**2 <= (16 * reach**2 + 8 * tight.excess) * (1 + 1e-12)
@@ -396,15 +398,15 @@ def hoelder_gradient(x, exponent):
 
 
 def test_t11_the_errors_of_the_mean_stay_within_theorem_1():
-    setting = Setting(10**4, 10, 1.0, 1e-4)
-    parameters = constrained(setting)
+    constants = TheoryConstants(10**4, 10, 1.0, 1e-4)
+    parameters = constrained(constants)
     log, rounds = math.log(4 / 0.1), parameters.rounds
     noise_norm = parameters.noise_deviation * math.sqrt(16 * 10 * math.log(4 * rounds / 0.1))
     right = parameters.clip * (4 * log + log / 3 + 2 * log**2 / (81 * rounds)) + rounds * noise_norm
     sums, noises = [], []
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        found = played(parameters, setting, quadratic(rng, parameters.batch), rng, ball(np.zeros(10), 1.0))
+        found = played(parameters, constants, quadratic(rng, parameters.batch), rng, ball(np.zeros(10), 1.0))
         errors = found.gradients - found.points[:-1]
         sums.append(np.linalg.norm(errors, axis=1).sum())
         noises.append((errors**2).sum(axis=1).mean())
@@ -417,15 +419,15 @@ def test_t11_the_errors_of_the_mean_stay_within_theorem_1():
 
 @pytest.mark.parametrize("case", ["constrained", "unconstrained", "non_smooth"])
 def test_t12_the_risk_bounds_hold_and_iterates_stay_near(case):
-    setting = UNIT
+    constants = UNIT
     find = {"constrained": constrained, "unconstrained": unconstrained, "non_smooth": lambda s: non_smooth(s, 1.0)}
-    parameters = find[case](setting)
+    parameters = find[case](constants)
     reach = {"constrained": 1.0, "unconstrained": parameters.clip / 2, "non_smooth": 7.0}[case]
     project = ball(np.zeros(10), 1.0) if case == "constrained" else None
     gaps, furthest = [], []
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        found = played(parameters, setting, quadratic(rng, parameters.batch), rng, project)
+        found = played(parameters, constants, quadratic(rng, parameters.batch), rng, project)
         gaps.append(found.average @ found.average / 2)
         furthest.append(np.linalg.norm(found.points, axis=1).max())
     assert np.mean(np.array(gaps) <= parameters.risk_bound) >= 0.9
@@ -435,18 +437,18 @@ def test_t12_the_risk_bounds_hold_and_iterates_stay_near(case):
 def test_t12_the_gap_falls_with_n_at_least_as_fast_as_proven():
     medians = []
     for power, seeds in ((4, 31), (5, 31), (6, 15), (7, 5)):
-        setting = Setting(10**power, 10, 1.0, 10.0**-power)
-        parameters, gaps = constrained(setting), []
+        constants = TheoryConstants(10**power, 10, 1.0, 10.0**-power)
+        parameters, gaps = constrained(constants), []
         for seed in range(seeds):
             rng = np.random.default_rng(seed)
-            found = played(parameters, setting, quadratic(rng, parameters.batch), rng, ball(np.zeros(10), 1.0))
+            found = played(parameters, constants, quadratic(rng, parameters.batch), rng, ball(np.zeros(10), 1.0))
             gaps.append(found.average @ found.average / 2)
         medians.append(np.median(gaps))
     np.testing.assert_allclose(medians, [0.217, 0.106, 0.041, 0.013], rtol=0.2)
     slope = np.polyfit(np.arange(4, 8) * math.log(10), np.log(medians), 1)[0]
     assert slope == pytest.approx(-0.41, abs=0.04)
     assert slope <= -2 / 7 + 0.02
-    assert constrained(Setting(10**8, 10, 1.0, 1e-8)).risk_bound == pytest.approx(2.44, abs=0.005)
+    assert constrained(TheoryConstants(10**8, 10, 1.0, 1e-8)).risk_bound == pytest.approx(2.44, abs=0.005)
 
 
 def test_t13_noise_is_normal_and_fresh():
@@ -596,7 +598,7 @@ def fractional_epsilon(noise_multiplier, rate, rounds, delta):
 def test_t16_what_the_papers_experiments_cost(row):
     n, batch, epochs, delta, epsilon, ratio, single, double, needed, constant = row
     rounds, rate = round(epochs * n / batch), batch / n
-    noise = paper_noise(Setting(n, 1, epsilon, delta), 1.0, batch, rounds)
+    noise = paper_noise(TheoryConstants(n, 1, epsilon, delta), 1.0, batch, rounds)
     assert noise == pytest.approx(ratio, abs=0.0051)
     found = fractional_epsilon(noise, rate, rounds, delta), fractional_epsilon(noise / 2, rate, rounds, delta)
     tight = poisson_epsilon(noise / 2, rate, rounds, delta)
@@ -610,15 +612,15 @@ def test_t16_what_the_papers_experiments_cost(row):
     assert 2 * multiplier == pytest.approx(needed, abs=0.011)
     assert 2 * multiplier / noise == pytest.approx(constant, abs=0.011)
     with pytest.raises(BadInput, match="raise the constant"):
-        closed_form_noise(Setting(n, 1, epsilon, delta), 1.0, batch, rounds)
-    enough = Setting(n, 1, epsilon, delta, constant=1.01 * constant)
+        closed_form_noise(TheoryConstants(n, 1, epsilon, delta), 1.0, batch, rounds)
+    enough = TheoryConstants(n, 1, epsilon, delta, constant=1.01 * constant)
     assert closed_form_noise(enough, 1.0, batch, rounds) >= 2 * multiplier
 
 
 def test_t17_the_papers_noise_is_refuted_and_the_accountants_is_not():
     """Scripted batches: others give -clip, the target, if drawn, +clip; is a step ever on the target's side?"""
     n, delta = 10**5, 1e-5
-    parameters = constrained(Setting(n, 10, 1.0, delta))
+    parameters = constrained(TheoryConstants(n, 10, 1.0, delta))
     rounds, rate, clip, runs = parameters.rounds, parameters.batch / n, parameters.clip, 3000
 
     def seen(multiplier, present):
@@ -654,8 +656,8 @@ def test_t17_the_papers_noise_is_refuted_and_the_accountants_is_not():
 
 
 def test_t18_restarts_halve_the_gap_until_the_noise_and_keep_the_budget():
-    setting, rounds = Setting(10**9, 10, 1.0, 1e-9), 9899
-    runs = restarted(setting, 1.0, 12.5, 6, rounds)[:3]
+    constants, rounds = TheoryConstants(10**9, 10, 1.0, 1e-9), 9899
+    runs = restarted(constants, 1.0, 12.5, 6, rounds)[:3]
     rng = np.random.default_rng(0)
 
     def oracle(_, batch):
@@ -668,7 +670,7 @@ def test_t18_restarts_halve_the_gap_until_the_noise_and_keep_the_budget():
     assert all(after <= before / 2 + floor for before, after in itertools.pairwise(gaps))
     assert gaps[1] == pytest.approx(0.0121, rel=0.1)
     assert max(gaps[2:]) < floor
-    rates = [(run.batch / setting.samples, rounds) for run in runs]
+    rates = [(run.batch / constants.samples, rounds) for run in runs]
     multiplier = calibrate_sampled_gaussian(rates, 1.0, 1e-9)
     assert sampled_gaussian_epsilon([SampledRounds(multiplier, *rate) for rate in rates], 1e-9) <= 1.0
     quiet = restarted_clipping_sgd(lambda *_: lambda __, x: x, np.ones(10), runs[:1], 5, rng, noise_multiplier=0.0)
@@ -680,7 +682,7 @@ def test_t18_the_schedule_of_distances():
     assert [next(distances) for _ in range(3)] == pytest.approx([4.0, math.sqrt(8), 2.0])
     floored = radii(8.0, 1.0, factor=2.0, floor=1.0)
     assert [next(floored) for _ in range(2)] == pytest.approx([8.0, 2 * math.sqrt(10)])
-    assert noise_floor(Setting(10**9, 10, *step_budget(1.0, 1e-9, 6)), 9899) > 1e5
+    assert noise_floor(TheoryConstants(10**9, 10, *step_budget(1.0, 1e-9, 6)), 9899) > 1e5
 
 
 @pytest.mark.parametrize("degrees", [2.1, 3.0])
@@ -714,11 +716,14 @@ def test_t20_hoelder_gradients():
             change = np.linalg.norm(hoelder_gradient(x, exponent) - hoelder_gradient(y, exponent))
             assert change <= constant * np.linalg.norm(x - y) ** exponent * (1 + 1e-12)
     np.testing.assert_array_equal(hoelder_gradient(np.zeros(2), 0.0), np.zeros(2))
-    setting = Setting(10**5, 10, 1.0, 1e-5, radius=3.0, smoothness=2.0)
-    smooth = non_smooth(setting, 1.0, 10, alpha=0.1)
+    constants = TheoryConstants(10**5, 10, 1.0, 1e-5, radius=3.0, smoothness=2.0)
+    smooth = non_smooth(constants, 1.0, 10, alpha=0.1)
     assert smooth.clip == pytest.approx(14 * 2.0 * 3.0)
     assert all(math.isfinite(value) for value in (smooth.step, smooth.noise_deviation, smooth.risk_bound))
-    rough = [non_smooth(Setting(10**5, 10, 1.0, 1e-5, radius, 2.0, 1e-9), 0.0, 10, alpha=0.1) for radius in (0.01, 3.0)]
+    rough = [
+        non_smooth(TheoryConstants(10**5, 10, 1.0, 1e-5, radius, 2.0, 1e-9), 0.0, 10, alpha=0.1)
+        for radius in (0.01, 3.0)
+    ]
     assert [parameters.clip for parameters in rough] == [4.0, 4.0]
     assert rough[0].step == pytest.approx(min(0.1 / (8 * 4.0), 0.01 / (math.sqrt(20) * 2), 0.01 / (8 * math.log(80))))
     # With the balanced alpha the first two terms of the bound agree.
@@ -727,7 +732,7 @@ def test_t20_hoelder_gradients():
         first = alpha ** ((1 - exponent) / (1 + exponent)) / (8 * 2.0 ** (2 / (1 + exponent)))
         second = 3.0 / (math.sqrt(20) * alpha ** (exponent / (1 + exponent)) * 2.0 ** (1 / (1 + exponent)))
         assert first == pytest.approx(second)
-        assert non_smooth(setting, exponent, 10).step <= first * (1 + 1e-12)
+        assert non_smooth(constants, exponent, 10).step <= first * (1 + 1e-12)
 
 
 def test_t21_one_clip_and_one_batched_gradient_a_round():
@@ -759,7 +764,7 @@ def test_the_private_mean_is_the_clipped_mean_with_calibrated_noise():
 def test_constants_out_of_range_are_refused(field, value):
     fields = {"samples": 10, "dimension": 2, "epsilon": 1.0, "delta": 0.1} | {field: value}
     with pytest.raises(BadInput, match=f"{field} = {value}"):
-        Setting(**fields)
+        TheoryConstants(**fields)
 
 
 def test_exponent_and_alpha_are_checked():

@@ -66,7 +66,7 @@ def method_for(kind=AveragedClipping, unit="sample", problem=None, users=4, fact
 
 def clipped_mean(method, samples, sizes):
     total = gathered(method, federation_of(samples, sizes=sizes), 0, np.zeros(2)).values
-    return average_clip(total / method._divisor, method._clip)
+    return average_clip(total / method.scheme.divisor, method.scheme.clip)
 
 
 # --- What one sample, and what one user, can change ------------------------------------------------------------------
@@ -79,8 +79,8 @@ def test_replacing_a_user_of_any_size_moves_the_clipped_mean_by_at_most_twice_th
     method = method_for(unit="user", batches="full", clip_norm=0.7)
     neighbour = np.concatenate([np.array(other, dtype=np.float32), samples[3:]])
     moved = clipped_mean(method, samples, SIZES) - clipped_mean(method, neighbour, [len(other), *SIZES[1:]])
-    assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method._mechanism.l2_sensitivity == pytest.approx(1.4)
+    assert np.linalg.norm(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(1.4)
 
 
 @pytest.mark.parametrize("replaced", [slice(4, 5), slice(4, 8)], ids=["sample", "user"])
@@ -91,7 +91,7 @@ def test_one_sample_attains_the_sensitivity_and_a_whole_user_does_no_worse(repla
     for sign in (100.0, -100.0):
         samples[replaced, 0] = sign
         ends.append(clipped_mean(method, samples, SIZES))
-    assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(method._mechanism.l2_sensitivity, rel=1e-12)
+    assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(method.scheme.mechanism.l2_sensitivity, rel=1e-12)
 
 
 def hockey_stick(first, second, epsilon):
@@ -140,8 +140,8 @@ def test_a_sample_moves_a_sum_of_clipped_samples_by_at_most_its_clip(samples, ot
     removed = samples.copy()
     removed[which] = 0  # as if it had not been drawn
     without = gathered(method, federation_of(removed, sizes=SIZES), 0, np.zeros(2)).values
-    assert np.linalg.norm(with_one - without) / 5 <= method._mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method._mechanism.l2_sensitivity == pytest.approx(0.7 / 5)
+    assert np.linalg.norm(with_one - without) / 5 <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 5)
 
 
 @pytest.mark.parametrize(("unit", "replaced", "group"), [("sample", slice(4, 5), 1), ("user", slice(4, 8), 4)])
@@ -152,8 +152,8 @@ def test_truncation_has_the_sensitivity_stated_for_samples_and_users(unit, repla
         samples[replaced] = sign
         ends.append(gathered(method, federation_of(samples, sizes=SIZES), 0, np.zeros(2)).values * 0.5 / 10)
     distance = np.linalg.norm(ends[0] - ends[1])
-    assert method._mechanism.l2_sensitivity == pytest.approx(group * math.sqrt(2) * 4 * math.sqrt(2) * 0.5 / 30)
-    assert 0.85 * method._mechanism.l2_sensitivity < distance <= method._mechanism.l2_sensitivity
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(group * math.sqrt(2) * 4 * math.sqrt(2) * 0.5 / 30)
+    assert 0.85 * method.scheme.mechanism.l2_sensitivity < distance <= method.scheme.mechanism.l2_sensitivity
     # A user with more samples than declared is held to what was declared.
     total = gathered(method, federation_of(np.full((20, 2), 1e9), sizes=[17, 1, 1, 1]), 0, np.zeros(2)).values
     assert np.linalg.norm(total) <= LARGEST * math.sqrt(2) * 7 * (1 + 1e-9)
@@ -174,8 +174,8 @@ def test_a_step_moves_with_one_sample_by_the_sensitivity_that_its_noise_is_for(k
     for change in (0.0, 1.0):
         method = method_for(kind, learning_rate=0.5, **options)
         values = np.array([1.0, -2.0]) + change * np.array(moved)
-        ends.append(method._step(0, np.zeros(2), Gathered(values, 0, 0))[0])
-    assert np.linalg.norm(ends[1] - ends[0]) == pytest.approx(0.5 * method._mechanism.l2_sensitivity, rel=1e-9)
+        ends.append(method._step(0, np.zeros(2), Gathered(values, 0, 0)).following)
+    assert np.linalg.norm(ends[1] - ends[0]) == pytest.approx(0.5 * method.scheme.mechanism.l2_sensitivity, rel=1e-9)
 
 
 def test_smoothed_truncation_by_hand_and_by_integration():
@@ -403,8 +403,8 @@ def test_disjoint_rounds_cost_one_gaussian_and_refuse_more_rounds_than_users():
             "noise_multiplier"
         ]
     )
-    assert delta_of(Cost(method._multiplier), 1, 1.0) <= 1e-2
-    assert method._divisor == 3 * 30 / 12
+    assert delta_of(Cost(method.scheme.mechanism.noise_multiplier), 1, 1.0) <= 1e-2
+    assert method.scheme.divisor == 3 * 30 / 12
     assert method.plan.guarantee.relation == "replace_one"
     with pytest.raises(PopulationTooSmall):
         method_for(users=4, batches="disjoint", rounds=5)
@@ -473,7 +473,7 @@ def test_with_everybody_in_every_round_it_is_the_plain_optimiser():
         3,
         step=0.3,
         clip=1.0,
-        noise_multiplier=method._multiplier,
+        noise_multiplier=method.scheme.mechanism.noise_multiplier,
         rng=Noise(),
         project=problem.domain.project,
     )
@@ -506,9 +506,9 @@ def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
         ends = []
         for sign in (1.0, -1.0):
             method = method_for(RestartedAveragedClipping, **options)
-            if index:
-                method._step(0, np.zeros(2), Gathered(np.zeros(2), 0, 0))
-            ends.append(method._step(index, np.zeros(2), Gathered(np.array([sign * 1e6, 0.0]), 0, 0))[0])
+            for earlier in range(index):
+                method._step(earlier, np.zeros(2), Gathered(np.zeros(2), 0, 0))
+            ends.append(method._step(index, np.zeros(2), Gathered(np.array([sign * 1e6, 0.0]), 0, 0)).following)
         np.testing.assert_allclose(ends[1] - ends[0], [0.5 * 2 * clip, 0.0], atol=1e-9)
         deviation = 2 * clip * method.plan.numbers["noise_multiplier"]
         noise = stream(5, "noise", index, 0).normal(scale=deviation, size=2)
@@ -519,9 +519,10 @@ def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
 
 def test_restarts_shrink_clip_noise_and_distance_together():
     method = method_for(RestartedAveragedClipping, runs=3, rounds=12, problem=Quadratic(2, 1.0, 1.0))
-    clips = [run.clip for run in method._runs]
+    runs = method.scheme.runs
+    clips = [run.theory.clip for run in runs]
     np.testing.assert_allclose(np.array(clips[1:]) / clips[:-1], 1 / math.sqrt(2))
-    noises = [mechanism.standard_deviation / run.clip for mechanism, run in zip(method._mechanisms, method._runs)]  # noqa: B905
+    noises = [run.mechanism.standard_deviation / run.theory.clip for run in runs]
     np.testing.assert_allclose(noises, noises[0])
     result = run(method, federation_of(np.ones((10, 2)), sizes=SIZES))
     assert [record.facts["clip_norm"] for record in result.rounds] == pytest.approx(np.repeat(clips, 4))

@@ -47,7 +47,7 @@ def method_for(unit, problem=None, users=4, facts=None, delta=1e-2, epsilon=1.0,
 
 def means(method, samples, sizes):
     sums = gathered(method, federation_of(samples, sizes=sizes), 0, np.zeros(2)).values
-    return sums.reshape(3, 2) / method._divisor
+    return sums.reshape(3, 2) / method.scheme.divisor
 
 
 # --- Formal guarantee ------------------------------------------------------------------------------------------------
@@ -60,10 +60,10 @@ def test_replacing_one_sample_moves_the_means_together_by_at_most_2r_over_m_in_o
     neighbour = samples.copy()
     neighbour[which] = other
     moved = means(method, samples, SIZES) - means(method, neighbour, SIZES)
-    assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
+    assert np.linalg.norm(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
     assert np.count_nonzero(np.linalg.norm(moved, axis=1)) <= 1
     # 16 slots in 3 groups of 5, of which 5 * 10/16 hold samples on average.
-    assert method._mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / (5 * 10 / 16))
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / (5 * 10 / 16))
 
 
 @settings(deadline=None, max_examples=100)
@@ -73,9 +73,9 @@ def test_replacing_one_user_of_any_size_moves_the_means_by_at_most_its_spread_sl
     method = method_for("user")
     neighbour = np.concatenate([np.array(other), samples[3:]])
     moved = means(method, samples, SIZES) - means(method, neighbour, [len(other), *SIZES[1:]])
-    assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
+    assert np.linalg.norm(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
     # Two of its four slots share a group, the others have one each.
-    assert method._mechanism.l2_sensitivity == pytest.approx(math.sqrt(4 + 1 + 1) * 2 * 0.7 / (10 / 3))
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(math.sqrt(4 + 1 + 1) * 2 * 0.7 / (10 / 3))
 
 
 @settings(deadline=None, max_examples=50)
@@ -119,7 +119,7 @@ def test_a_spread_user_costs_the_noise_of_its_length_and_no_more_than_simple_cli
 def test_by_shuffling_a_user_counts_as_all_its_samples_in_one_group():
     options = {"accounting": "calibrated_shuffle", "groups": 2000}
     method = method_for("user", Quadratic(2, 1.0, 1.0), 10_000, MANY, 1e-5, **options)
-    assert method._mechanism.l2_sensitivity == pytest.approx(2 * 2 * 0.7 / 10)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 2 * 0.7 / 10)
     assert np.unique(method._ask(0).computation.partition.groups, return_counts=True)[1].tolist() == [10] * 2000
 
 
@@ -132,7 +132,7 @@ def test_the_stated_sensitivity_is_attained_by_a_sample_that_is_in_a_group():
         neighbour = np.zeros((10, 2), dtype=int)
         neighbour[which, 0] = 2
         moved.append(np.linalg.norm(means(method, samples, SIZES) - means(method, neighbour, SIZES)))
-    assert max(moved) == pytest.approx(method._mechanism.l2_sensitivity, rel=1e-12)
+    assert max(moved) == pytest.approx(method.scheme.mechanism.l2_sensitivity, rel=1e-12)
     assert sorted(set(np.round(moved, 9))) in ([0.448], [0.0, 0.448])
 
 
@@ -310,7 +310,7 @@ def test_a_user_with_more_samples_than_declared_moves_the_means_no_further_than_
         means(method, np.full((20, 2), 1), [17, 1, 1, 1])
         - means(method, np.concatenate([np.full((17, 2), 2), np.full((3, 2), 1)]), [17, 1, 1, 1])
     )
-    assert 0.9 * method._mechanism.l2_sensitivity < moved <= method._mechanism.l2_sensitivity * (1 + 1e-9)
+    assert 0.9 * method.scheme.mechanism.l2_sensitivity < moved <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
 
 
 def test_a_node_is_told_the_groups_of_its_own_users_and_no_others(monkeypatch):

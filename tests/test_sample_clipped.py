@@ -1,6 +1,7 @@
 """Clipped samples: sensitivity at both units, the paper's numbers, and what user level costs."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from strategies import IterativeMeanSGD, SampleClippedSGD
 from userdp.accounting import rho_for
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Bernoulli, Linear, Quadratic
 
 SIZES = [3, 1, 4, 2]
@@ -25,7 +27,7 @@ def method_for(unit, problem=None, users=4, facts=None, delta=1e-2, **options):
 
 
 def mean(method, samples, sizes):
-    return gathered(method, federation_of(samples, sizes=sizes), 0, np.zeros(2)).values / method._samples
+    return gathered(method, federation_of(samples, sizes=sizes), 0, np.zeros(2)).values / method.scheme.divisor
 
 
 # --- Formal guarantee ----------------------------------------------------------------------------------------------
@@ -38,8 +40,8 @@ def test_replacing_one_sample_moves_the_mean_by_at_most_2r_over_n(samples, other
     neighbour = samples.copy()
     neighbour[which] = other
     distance = np.linalg.norm(mean(method, samples, SIZES) - mean(method, neighbour, SIZES))
-    assert distance <= method._mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method._mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 10)
+    assert distance <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 10)
 
 
 @settings(deadline=None, max_examples=100)
@@ -49,8 +51,8 @@ def test_replacing_one_user_of_any_size_moves_the_mean_by_at_most_2r_m_max_over_
     method = method_for("user")
     neighbour = np.concatenate([np.array(other), samples[3:]])
     moved = mean(method, samples, SIZES) - mean(method, neighbour, [len(other), *SIZES[1:]])
-    assert np.linalg.norm(moved) <= method._mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method._mechanism.l2_sensitivity == pytest.approx(2 * 0.7 * 4 / 10)
+    assert np.linalg.norm(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 * 4 / 10)
 
 
 @pytest.mark.parametrize(("unit", "replaced"), [("sample", slice(4, 5)), ("user", slice(4, 8))])
@@ -61,7 +63,7 @@ def test_the_stated_sensitivity_is_attained(unit, replaced):
     neighbour = np.zeros((10, 2), dtype=int)
     neighbour[replaced, 0] = 2
     distance = np.linalg.norm(mean(method, samples, SIZES) - mean(method, neighbour, SIZES))
-    assert distance == pytest.approx(method._mechanism.l2_sensitivity, rel=1e-12)
+    assert distance == pytest.approx(method.scheme.mechanism.l2_sensitivity, rel=1e-12)
 
 
 def test_a_user_with_more_samples_than_declared_is_held_to_what_was_declared():
@@ -144,7 +146,7 @@ def test_noise_that_drowns_the_clip_is_a_warning():
 def test_it_returns_the_average_of_the_points_at_which_gradients_were_taken():
     problem = Quadratic(1, 10.0, 10.0)
     method = method_for("sample", problem, clip_norm=100.0, rounds=3, learning_rate=0.5)
-    method._mechanism = type(method._mechanism)(1.0, 1e-30)
+    method.scheme = replace(method.scheme, mechanism=GaussianMechanism(1.0, 1e-30))
     result = run(method, federation_of(np.full((10, 1), 4.0), sizes=SIZES))
     # Halving the distance to 4 gives 0, 2, 3: the third step's own point, 3.5, is not among them.
     assert final(result) == pytest.approx([5 / 3])

@@ -18,6 +18,7 @@ from strategies import (
     SampleClippedSGD,
     SmoothedTruncationGD,
 )
+from strategies.sample_rounds import promised
 from userdp.accounting.sampled_gaussian import group_rate
 from userdp.errors import BadInput, RunFailed
 from userdp.node import Answer, Node
@@ -46,6 +47,11 @@ def method_for(kind, most, unit="user", **options):
     return make(kind, problem, USERS, 4.0, 1e-3, unit=unit, facts=facts, seed=5, **options)
 
 
+def sampler_of(method):
+    scheme = method.scheme
+    return scheme.run(0).sampler if isinstance(method, RestartedAveragedClipping) else scheme.sampler
+
+
 def people(sizes, seed=0):
     """Users whose first samples are the same however many follow."""
     rng = np.random.default_rng(seed)
@@ -71,7 +77,7 @@ def test_a_thousand_samples_more_than_declared_change_nothing_at_user_level(kind
 @pytest.mark.parametrize("kind", DRAWN)
 def test_with_one_sample_a_user_the_chance_to_take_part_is_the_rate_that_is_priced(kind):
     """Of a user with 1,000 samples where one is declared, over 2,000 rounds: within five standard deviations."""
-    sampler = method_for(kind, 1)._sampler
+    sampler = sampler_of(method_for(kind, 1))
     sampler = PoissonSamples(1, sampler.rate, 2000, seed=1, most=sampler.most, joint=sampler.joint)
     took_part = sum(sampler.coins(index).draw(slice(0, 1), np.array([1000])).any() for index in range(2000))
     rate = group_rate(sampler.rate, 1)
@@ -82,14 +88,14 @@ def test_with_one_sample_a_user_the_chance_to_take_part_is_the_rate_that_is_pric
 def test_the_sampler_promises_for_the_unit_that_was_asked_for(kind):
     for unit, most in (("user", 1), ("user", 3), ("sample", None)):
         method = method_for(kind, most or 3, unit)
-        assert (method._sampler.most, method._sampler.unit, method.plan.guarantee.unit) == (most, unit, unit)
+        sampler = sampler_of(method)
+        assert (sampler.most, sampler.unit, method.plan.guarantee.unit) == (most, unit, unit)
         assert method._ask(0).computation.coins.most == most
 
 
 def test_a_promise_for_samples_is_never_printed_as_one_for_users():
     method = method_for(PoissonSampleSGD, 3)
-    method._sampler = PoissonSamples(USERS, 0.1, 4, joint=False)
-    assert method._promise(50.0).unit == "sample"
+    assert promised(method, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ()).unit == "sample"
     assert PoissonSamples(USERS, 0.1, 4, most=1).guarantee(5.0, 1e-3, "anybody", ()).unit == "user"
 
 
@@ -102,15 +108,15 @@ def test_a_user_of_any_size_moves_the_mean_by_at_most_the_sensitivity(kind, most
     method = method_for(kind, most)
     before, after = ([held] + [most] * (USERS - 1) for held in (1, size))
     scale = {
-        SampleClippedSGD: lambda m: 1 / m._samples,
-        IterativeMeanSGD: lambda m: 1 / m._divisor,
-        SmoothedTruncationGD: lambda m: m._scale / m._samples,
+        SampleClippedSGD: lambda m: 1 / m.scheme.divisor,
+        IterativeMeanSGD: lambda m: 1 / m.scheme.divisor,
+        SmoothedTruncationGD: lambda m: m.scheme.scale / m.samples,
     }[kind](method)
     other = people(before, seed + 100).block(np.arange(1)).features
     features = np.concatenate([-other, people(before, seed).block(np.arange(1, USERS)).features])
     neighbours = federation_of(features, sizes=before), people(after, seed)
     for first, second in zip(*(sums(method, federation) for federation in neighbours), strict=True):
-        assert np.linalg.norm(first - second) * scale <= method._mechanism.l2_sensitivity * (1 + 1e-9)
+        assert np.linalg.norm(first - second) * scale <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", [SampleClippedSGD, SmoothedTruncationGD])
@@ -163,7 +169,7 @@ def test_every_round_throws_coins_of_its_own(kind):
     method = method_for(kind, 2, "sample")
     keys = [method._ask(index).computation.coins.keys for index in range(method.plan.rounds)]
     assert len({int(key) for row in keys for key in row}) == method.plan.rounds * USERS
-    sampler = method._sampler
+    sampler = sampler_of(method)
     own = [sampler.coins(index).keys for index in range(sampler.rounds)]
     np.testing.assert_array_equal(keys, own)
 

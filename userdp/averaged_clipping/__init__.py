@@ -15,7 +15,7 @@ from userdp.averaged_clipping.descent import (
 )
 from userdp.averaged_clipping.parameters import (
     Parameters,
-    Setting,
+    TheoryConstants,
     closed_form_noise,
     constrained,
     constrained_rounds,
@@ -43,7 +43,7 @@ __all__ = [
     "Descent",
     "Parameters",
     "Run",
-    "Setting",
+    "TheoryConstants",
     "average_clip",
     "averaged_clipping_sgd",
     "ball",

@@ -20,8 +20,8 @@ REACH = 7.0
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Public constants of a problem and a budget.
+class TheoryConstants:
+    """What the theorems are about: public constants of a problem and a budget.
 
     Attributes:
         samples: n.
@@ -88,31 +88,31 @@ class Parameters:
     risk_bound: float
 
 
-def paper_noise(setting: Setting, clip: float, batch: int, rounds: int) -> float:
+def paper_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int) -> float:
     """Equation (9): ``c clip batch sqrt(rounds ln(1/delta)) / (n epsilon)``. Rate reproduction, NOT certified."""
     return (
-        setting.constant
+        constants.constant
         * clip
         * batch
-        * math.sqrt(rounds * math.log(1 / setting.delta))
-        / (setting.samples * setting.epsilon)
+        * math.sqrt(rounds * math.log(1 / constants.delta))
+        / (constants.samples * constants.epsilon)
     )
 
 
-def closed_form_noise(setting: Setting, clip: float, batch: int, rounds: int) -> float:
-    """Equation (9) with ``setting.constant``, if the accountant agrees that it is private.
+def closed_form_noise(constants: TheoryConstants, clip: float, batch: int, rounds: int) -> float:
+    """Equation (9) with ``constants.constant``, if the accountant agrees that it is private.
 
     2 sqrt(2) is the constant that small epsilon and much noise would take at sensitivity ``2 clip``.
 
     Raises:
         BadInput: it is not (epsilon, delta)-DP for adding or removing one sample.
     """
-    deviation, rate = paper_noise(setting, clip, batch, rounds), sample_rate(batch, setting.samples)
-    spent = poisson_epsilon(deviation / (2 * clip), rate, rounds, setting.delta)
-    if spent > setting.epsilon:
+    deviation, rate = paper_noise(constants, clip, batch, rounds), sample_rate(batch, constants.samples)
+    spent = poisson_epsilon(deviation / (2 * clip), rate, rounds, constants.delta)
+    if spent > constants.epsilon:
         raise BadInput(
-            f"constant = {setting.constant:.3g}: noise by the closed form costs epsilon = {spent:.4g}, more than "
-            f"{setting.epsilon:g}; raise the constant or calibrate by the accountant"
+            f"constant = {constants.constant:.3g}: noise by the closed form costs epsilon = {spent:.4g}, more than "
+            f"{constants.epsilon:g}; raise the constant or calibrate by the accountant"
         )
     return deviation
 
@@ -122,65 +122,67 @@ def sample_rate(batch: int, samples: int) -> float:
     return min(1.0, batch / samples)
 
 
-def constrained(setting: Setting, rounds: int | None = None) -> Parameters:
+def constrained(constants: TheoryConstants, rounds: int | None = None) -> Parameters:
     """Theorem 3. The set may be any closed convex one that holds a minimiser, of diameter at most ``radius``.
 
     The bound (B3) is ``28 L R^2 ln(4/beta) / N + 2 R s sqrt(16 d ln(4N/beta))`` for noise of ANY deviation s.
     """
-    radius, smooth, log = setting.radius, setting.smoothness, math.log(4 / setting.failure)
-    rounds = rounds or constrained_rounds(setting)
+    radius, smooth, log = constants.radius, constants.smoothness, math.log(4 / constants.failure)
+    rounds = rounds or constrained_rounds(constants)
     clip = 2 * smooth * radius
-    batch = _batch(162 * rounds**2, setting.deviation, clip, log)
-    noise = paper_noise(setting, clip, batch, rounds)
-    tail = math.sqrt(16 * setting.dimension * math.log(4 * rounds / setting.failure))
+    batch = _batch(162 * rounds**2, constants.deviation, clip, log)
+    noise = paper_noise(constants, clip, batch, rounds)
+    tail = math.sqrt(16 * constants.dimension * math.log(4 * rounds / constants.failure))
     bound = 28 * smooth * radius**2 * log / rounds + 2 * radius * noise * tail
     return Parameters(rounds, clip, batch, 1 / (2 * smooth * log), noise, 0.0, bound)
 
 
-def unconstrained(setting: Setting, rounds: int | None = None, clip_rule: ClipRule = "paper") -> Parameters:
+def unconstrained(constants: TheoryConstants, rounds: int | None = None, clip_rule: ClipRule = "paper") -> Parameters:
     """Theorem 4, on the whole space (or any closed convex set with a minimiser: projection only shortens distances).
 
     Args:
-        setting: constants.
+        constants: of problem and budget.
         rounds: N; balanced by a fixed point if not given.
         clip_rule: "paper" for ``4 L R + 2 sqrt(D)``, "tight" for the exact root ``2 (L R + sqrt(L^2 R^2 + D))``.
     """
-    rounds = rounds or unconstrained_rounds(setting)
-    step, excess = unconstrained_excess(setting, rounds)
-    reach = setting.smoothness * setting.radius
+    rounds = rounds or unconstrained_rounds(constants)
+    step, excess = unconstrained_excess(constants, rounds)
+    reach = constants.smoothness * constants.radius
     clip = 4 * reach + 2 * math.sqrt(excess) if clip_rule == "paper" else 2 * (reach + math.sqrt(reach**2 + excess))
-    log = math.log(4 * rounds / setting.failure)
-    batch = _batch(162 * rounds**2, setting.deviation, clip, log)
-    noise = paper_noise(setting, clip, batch, rounds)
-    return Parameters(rounds, clip, batch, step, noise, excess, 12 * clip**2 * log / (setting.smoothness * rounds))
+    log = math.log(4 * rounds / constants.failure)
+    batch = _batch(162 * rounds**2, constants.deviation, clip, log)
+    noise = paper_noise(constants, clip, batch, rounds)
+    return Parameters(rounds, clip, batch, step, noise, excess, 12 * clip**2 * log / (constants.smoothness * rounds))
 
 
-def unconstrained_excess(setting: Setting, rounds: int) -> tuple[float, float]:
+def unconstrained_excess(constants: TheoryConstants, rounds: int) -> tuple[float, float]:
     """(gamma, D) of Theorem 4."""
-    log = math.log(4 * rounds / setting.failure)
-    step = 1 / (24 * setting.smoothness * log)
-    root = setting.noise_root * math.sqrt(rounds * math.log(4 * rounds**2 / setting.failure))
-    top = 648 * step * setting.smoothness * rounds**3 * setting.deviation**2 * root
-    return step, top / (setting.samples * setting.epsilon * log**2)
+    log = math.log(4 * rounds / constants.failure)
+    step = 1 / (24 * constants.smoothness * log)
+    root = constants.noise_root * math.sqrt(rounds * math.log(4 * rounds**2 / constants.failure))
+    top = 648 * step * constants.smoothness * rounds**3 * constants.deviation**2 * root
+    return step, top / (constants.samples * constants.epsilon * log**2)
 
 
-def unconstrained_clip(setting: Setting, rounds: int, noise_ratio: float) -> float | None:
+def unconstrained_clip(constants: TheoryConstants, rounds: int, noise_ratio: float) -> float | None:
     """The least clip for which Theorem 4 holds when noise is ``noise_ratio`` times the clip; None if none does.
 
     ``L R / (1/4 - L gamma N s sqrt(16 d ln(4N^2/beta)))``, from ``L (R + 6 gamma clip ln(4N/beta) + gamma N s clip
     sqrt(...)) <= clip / 2``.
     """
-    step = 1 / (24 * setting.smoothness * math.log(4 * rounds / setting.failure))
-    tail = math.sqrt(16 * setting.dimension * math.log(4 * rounds**2 / setting.failure))
-    room = 0.25 - setting.smoothness * step * rounds * noise_ratio * tail
-    return setting.smoothness * setting.radius / room if room > 0 else None
+    step = 1 / (24 * constants.smoothness * math.log(4 * rounds / constants.failure))
+    tail = math.sqrt(16 * constants.dimension * math.log(4 * rounds**2 / constants.failure))
+    room = 0.25 - constants.smoothness * step * rounds * noise_ratio * tail
+    return constants.smoothness * constants.radius / room if room > 0 else None
 
 
-def non_smooth(setting: Setting, exponent: float, rounds: int | None = None, alpha: float | None = None) -> Parameters:
+def non_smooth(
+    constants: TheoryConstants, exponent: float, rounds: int | None = None, alpha: float | None = None
+) -> Parameters:
     """Theorem 7 for gradients with ``||grad f(x) - grad f(y)|| <= M ||x - y||^exponent``; fails with N beta.
 
     Args:
-        setting: constants; ``smoothness`` is M.
+        constants: of problem and budget; ``smoothness`` is M.
         exponent: nu in [0, 1]: 0 for bounded subgradients, 1 for a smooth loss.
         rounds: N; the paper's order ``(R^2 n epsilon / sqrt(d ln(1/delta)))^{2/7}`` if not given.
         alpha: the accuracy aimed at; by default the one that makes the first two terms of the bound equal.
@@ -190,63 +192,63 @@ def non_smooth(setting: Setting, exponent: float, rounds: int | None = None, alp
     """
     if not 0 <= exponent <= 1:
         raise BadInput(f"exponent = {exponent}: must lie in [0, 1]")
-    rounds = rounds or plain_rounds(setting)
+    rounds = rounds or plain_rounds(constants)
     if alpha is None:
-        alpha = balanced_alpha(setting, exponent, rounds)
+        alpha = balanced_alpha(constants, exponent, rounds)
     if not 0 < alpha < math.inf:
         raise BadInput(f"alpha = {alpha}: must be a positive number")
-    radius, constant, beta = setting.radius, setting.smoothness, setting.failure
-    log, power = math.log(8 / beta), constant ** (1 / (1 + exponent))
-    clip = 2 * constant * (REACH * radius) ** exponent
-    batch = _batch(27 * rounds, setting.deviation, clip, math.sqrt(log))
-    top = 108 * rounds**1.5 * setting.deviation**2 * setting.noise_root * math.sqrt(math.log(8 * rounds / beta))
-    excess = top / (setting.samples * setting.epsilon * log)
+    radius, hoelder, beta = constants.radius, constants.smoothness, constants.failure
+    log, power = math.log(8 / beta), hoelder ** (1 / (1 + exponent))
+    clip = 2 * hoelder * (REACH * radius) ** exponent
+    batch = _batch(27 * rounds, constants.deviation, clip, math.sqrt(log))
+    top = 108 * rounds**1.5 * constants.deviation**2 * constants.noise_root * math.sqrt(math.log(8 * rounds / beta))
+    excess = top / (constants.samples * constants.epsilon * log)
     step = min(
         alpha ** ((1 - exponent) / (1 + exponent)) / (8 * power**2),
         radius / (math.sqrt(2 * rounds) * alpha ** (exponent / (1 + exponent)) * power),
         radius / (2 * clip * log),
         clip * radius / (2 * excess * rounds),
     )
-    noise = paper_noise(setting, clip, batch, rounds)
+    noise = paper_noise(constants, clip, batch, rounds)
     return Parameters(rounds, clip, batch, step, noise, excess, (REACH * radius) ** 2 / (step * rounds))
 
 
-def balanced_alpha(setting: Setting, exponent: float, rounds: int) -> float:
+def balanced_alpha(constants: TheoryConstants, exponent: float, rounds: int) -> float:
     """``M (8 R / sqrt(2N))^{1+nu}``: equal first and second terms of Theorem 7's bound."""
-    return float(setting.smoothness * (8 * setting.radius / math.sqrt(2 * rounds)) ** (1 + exponent))
+    return float(constants.smoothness * (8 * constants.radius / math.sqrt(2 * rounds)) ** (1 + exponent))
 
 
-def plain_rounds(setting: Setting, power: float = 2 / 7) -> int:
+def plain_rounds(constants: TheoryConstants, power: float = 2 / 7) -> int:
     """``(R^2 n epsilon / sqrt(d ln(1/delta)))^power``; for Theorem 7, ``2 / (4 + nu)`` balances better than 2/7."""
-    signal = setting.radius**2 * setting.samples * setting.epsilon
-    return max(1, math.ceil(math.pow(signal / setting.noise_root, power)))
+    signal = constants.radius**2 * constants.samples * constants.epsilon
+    return max(1, math.ceil(math.pow(signal / constants.noise_root, power)))
 
 
-def constrained_rounds(setting: Setting) -> int:
+def constrained_rounds(constants: TheoryConstants) -> int:
     """N that makes the two terms of (B3) equal, by its fixed point."""
-    reach = setting.smoothness * setting.radius
-    top = 7 * reach**2 * setting.samples * setting.epsilon * math.log(4 / setting.failure) ** 3
-    bottom = 162 * setting.deviation**2 * setting.noise_root
-    return _fixed_point(lambda n: top / (bottom * math.sqrt(math.log(4 * n / setting.failure))))
+    reach = constants.smoothness * constants.radius
+    top = 7 * reach**2 * constants.samples * constants.epsilon * math.log(4 / constants.failure) ** 3
+    bottom = 162 * constants.deviation**2 * constants.noise_root
+    return _fixed_point(lambda n: top / (bottom * math.sqrt(math.log(4 * n / constants.failure))))
 
 
-def unconstrained_rounds(setting: Setting) -> int:
+def unconstrained_rounds(constants: TheoryConstants) -> int:
     """N at which noise takes as much of the clip as the distance does, ``D = 4 L^2 R^2``, by its fixed point."""
-    reach = setting.smoothness * setting.radius
-    top = 4 * reach**2 * setting.samples * setting.epsilon
-    bottom = 27 * setting.deviation**2 * setting.noise_root
+    reach = constants.smoothness * constants.radius
+    top = 4 * reach**2 * constants.samples * constants.epsilon
+    bottom = 27 * constants.deviation**2 * constants.noise_root
 
     def ratio(n: float) -> float:
-        logs = math.log(4 * n / setting.failure) ** 3 / math.sqrt(math.log(4 * n**2 / setting.failure))
+        logs = math.log(4 * n / constants.failure) ** 3 / math.sqrt(math.log(4 * n**2 / constants.failure))
         return top * logs / bottom
 
     return _fixed_point(ratio)
 
 
-def practical_step(setting: Setting, clip: float, rounds: int, noise_deviation: float) -> float:
+def practical_step(constants: TheoryConstants, clip: float, rounds: int, noise_deviation: float) -> float:
     """``min(1/(2L), R / sqrt(N (clip^2 + d s^2)))``: balances the textbook bound of projected SGD for any noise s."""
-    power = clip**2 + setting.dimension * noise_deviation**2
-    return min(1 / (2 * setting.smoothness), setting.radius / math.sqrt(rounds * power))
+    power = clip**2 + constants.dimension * noise_deviation**2
+    return min(1 / (2 * constants.smoothness), constants.radius / math.sqrt(rounds * power))
 
 
 def _batch(factor: float, deviation: float, clip: float, log: float) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from userdp.accounting.composition import step_budget
-from userdp.averaged_clipping.parameters import Setting, paper_noise, unconstrained_excess
+from userdp.averaged_clipping.parameters import TheoryConstants, paper_noise, unconstrained_excess
 from userdp.errors import BadInput
 
 
@@ -32,16 +32,16 @@ class Run:
     noise_deviation: float
 
 
-def rounds_per_run(setting: Setting, strong_convexity: float, factor: float = 1.0) -> int:
+def rounds_per_run(constants: TheoryConstants, strong_convexity: float, factor: float = 1.0) -> int:
     """Least N0 with ``N0 / ln(4 N0 / beta) >= 768 factor^2 L / mu``: each run then halves the gap, noise aside.
 
     Raises:
         BadInput: the strong convexity is not positive, or exceeds the smoothness.
     """
-    wanted = 768 * factor**2 * _condition(setting, strong_convexity)
+    wanted = 768 * factor**2 * _condition(constants, strong_convexity)
 
     def enough(rounds: int) -> bool:
-        return rounds / math.log(4 * rounds / setting.failure) >= wanted
+        return rounds / math.log(4 * rounds / constants.failure) >= wanted
 
     low = high = 3  # from here on the left side rises
     while not enough(high):
@@ -65,39 +65,39 @@ def radii(first_gap: float, strong_convexity: float, factor: float = 1.0, floor:
         gap = gap / 2 + floor
 
 
-def noise_floor(setting: Setting, rounds: int) -> float:
+def noise_floor(constants: TheoryConstants, rounds: int) -> float:
     """What the noise of a run adds to the gap by the proof, ``2 D / (gamma L^2 N0)``; huge unless n is."""
-    step, excess = unconstrained_excess(setting, rounds)
-    return 2 * excess / (step * setting.smoothness**2 * rounds)
+    step, excess = unconstrained_excess(constants, rounds)
+    return 2 * excess / (step * constants.smoothness**2 * rounds)
 
 
-def restarted_run(setting: Setting, rounds: int, radius: float) -> Run:
-    """A run's parameters at ``radius``; ``setting`` holds the budget OF THE RUN."""
-    step, excess = unconstrained_excess(setting, rounds)
-    log = math.log(4 * rounds / setting.failure)
-    clip = 4 * setting.smoothness * radius + 2 * math.sqrt(excess)
-    batch = max(1, math.ceil(162 * (rounds * setting.deviation / (clip * log)) ** 2))
-    return Run(radius, clip, batch, step, paper_noise(setting, clip, batch, rounds))
+def restarted_run(constants: TheoryConstants, rounds: int, radius: float) -> Run:
+    """A run's parameters at ``radius``; ``constants`` holds the budget OF THE RUN."""
+    step, excess = unconstrained_excess(constants, rounds)
+    log = math.log(4 * rounds / constants.failure)
+    clip = 4 * constants.smoothness * radius + 2 * math.sqrt(excess)
+    batch = max(1, math.ceil(162 * (rounds * constants.deviation / (clip * log)) ** 2))
+    return Run(radius, clip, batch, step, paper_noise(constants, clip, batch, rounds))
 
 
 def restarted(
-    setting: Setting, strong_convexity: float, first_gap: float, runs: int, rounds: int, floor: float = 0.0
+    constants: TheoryConstants, strong_convexity: float, first_gap: float, runs: int, rounds: int, floor: float = 0.0
 ) -> list[Run]:
-    """The runs of Algorithm 2 with the paper's noise, which is not certified; ``setting`` holds the WHOLE budget.
+    """The runs of Algorithm 2 with the paper's noise, which is not certified; ``constants`` holds the WHOLE budget.
 
     Raises:
         BadInput: a constant out of range, or an epsilon above 1, for which the paper's composition is not proven.
     """
-    _condition(setting, strong_convexity)
-    epsilon, delta = step_budget(setting.epsilon, setting.delta, runs)
-    own = replace(setting, epsilon=epsilon, delta=delta)
+    _condition(constants, strong_convexity)
+    epsilon, delta = step_budget(constants.epsilon, constants.delta, runs)
+    own = replace(constants, epsilon=epsilon, delta=delta)
     distances = radii(first_gap, strong_convexity, floor=floor)
     return [restarted_run(own, rounds, radius) for _, radius in zip(range(runs), distances, strict=False)]
 
 
-def _condition(setting: Setting, strong_convexity: float) -> float:
-    if not 0 < strong_convexity <= setting.smoothness:
+def _condition(constants: TheoryConstants, strong_convexity: float) -> float:
+    if not 0 < strong_convexity <= constants.smoothness:
         raise BadInput(
-            f"strong_convexity = {strong_convexity}: must be positive and at most the smoothness {setting.smoothness}"
+            f"strong_convexity = {strong_convexity}: must be positive and at most the smoothness {constants.smoothness}"
         )
-    return setting.smoothness / strong_convexity
+    return constants.smoothness / strong_convexity
