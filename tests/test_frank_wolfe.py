@@ -285,14 +285,12 @@ def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
         other = codes.copy()
         other[starts[user]] = rng.integers(0, len(WILD), 3)
         ends = [
-            method._ball.scores(
-                gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values / method._divisor
-            )
+            method.scheme.scores(gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values)
             for c in (codes, other)
         ]
         worst = max(worst, float(np.abs(ends[0] - ends[1]).max()))
-    assert 0.5 * method._mechanism.sensitivity < worst <= method._mechanism.sensitivity * (1 + 1e-9)
-    assert method._mechanism.sensitivity == pytest.approx(
+    assert 0.5 * method.scheme.mechanism.sensitivity < worst <= method.scheme.mechanism.sensitivity * (1 + 1e-9)
+    assert method.scheme.mechanism.sensitivity == pytest.approx(
         2 * 2.0 * 2.0 * largest_truncated(2.0) / method.plan.numbers["fold"]
     )
 
