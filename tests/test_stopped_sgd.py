@@ -512,9 +512,10 @@ def test_a_round_is_the_estimate_of_its_draw():
     answers, x = gathered(method, federation_of(values), 1, np.zeros(2)), np.zeros(2)
     method._step(0, x, gathered(method, federation_of(values), 0, x))
     following = method._step(1, x, answers).following
-    draw, rows = method.scheme.sampler.draw(1), -values.astype(np.float32).astype(np.float64)
-    chance = method.scheme.sampler.budget.levels.chances[draw.level]
-    estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, method.scheme.oracle, method._noise(1))
+    scheme, rows = method.scheme, -values.astype(np.float32).astype(np.float64)
+    draw = scheme.sampler.draw(1)
+    chance = scheme.sampler.budget.levels.chances[draw.level]
+    estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, scheme.oracle, method._noise(1))
     np.testing.assert_allclose(following, np.clip(x - 0.01 * estimate, -2, 2))
 
 
