@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
 from strategies.scheme import Scheme, Step
+from strategies.stopped_rounds import StoppedRounds
 from userdp.accounting import Guarantee, RoundLedger
 from userdp.computations import Computation, clip_rows
 from userdp.errors import BadInput
@@ -32,8 +33,8 @@ from userdp.sparse_gradients.stopped_sgd import (
     typical_length,
 )
 
-_LEVELS, _BATCHES, _OUTPUT = 0, 1, 2
-"""Labels of the streams that draw the levels of a run, its batches, and the iterate that it gives."""
+_OUTPUT = 2
+"""Label of the stream that draws the iterate that a run gives; `StoppedRounds` has 0 and 1."""
 
 
 class StoppedOptions(StrategyOptions):
@@ -63,60 +64,6 @@ class StoppedOptions(StrategyOptions):
         None, gt=0, description="Bound on how far the loss at the start lies above its minimum; for output = 'random'."
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; by theory if not given.")
-
-
-@dataclass(frozen=True)
-class StoppedRounds:
-    """The rounds of one run: their levels, who is drawn in each, and what they cost. A `userdp.accounting.Scheme`.
-
-    *Formal guarantees.* Those of `StepBudget` with users as records. Levels come from the seed alone, so the number of
-    rounds is known before any data are read.
-
-    Attributes:
-        budget: what all rounds may cost.
-        seed: of levels and cohorts.
-    """
-
-    budget: StepBudget
-    seed: int
-
-    @cached_property
-    def levels(self) -> NDArray[np.int64]:
-        """(T,): what the filter let pass."""
-        return self.budget.draw_levels(stream(self.seed, "sampling", _LEVELS))
-
-    @property
-    def rounds(self) -> int:
-        """T."""
-        return len(self.levels)
-
-    def draw(self, index: int) -> Draw:
-        """Who takes part in round ``index``, and how.
-
-        Raises:
-            BadInput: there is no such round.
-        """
-        if not 0 <= index < self.rounds:
-            raise BadInput(f"round {index} was asked for, there are {self.rounds}")
-        rng = stream(self.seed, "sampling", _BATCHES, index)
-        return Draw.of(self.budget.records, int(self.levels[index]), rng)
-
-    def cohort(self, index: int) -> NDArray[np.int64]:
-        """Rising indices of the users of round ``index``."""
-        return self.draw(index).records
-
-    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Epsilon after ``rounds`` rounds (all of them if not given).
-
-        Raises:
-            BadInput: less noise, or a smaller delta, than the budget's.
-        """
-        if noise_multiplier < self.budget.noise_multiplier or delta < self.budget.delta:
-            raise BadInput(
-                f"noise multiplier = {noise_multiplier:g}, delta = {delta:g}: the rounds are accounted for at least "
-                f"{self.budget.noise_multiplier:g} and {self.budget.delta:g}"
-            )
-        return self.budget.spent(self.levels[:rounds])
 
 
 @dataclass(frozen=True, kw_only=True)
