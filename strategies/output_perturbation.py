@@ -1,6 +1,8 @@
 """Output perturbation in a federation: a regularised convex problem solved exactly enough, and one noisy release."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -8,14 +10,16 @@ from pydantic import Field
 
 from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
 from userdp.accounting import ACCOUNTANT, Guarantee, ReleaseLedger, epsilon_of
 from userdp.computations import Computation
 from userdp.errors import BadInput, MissingAssumption, RunFailed
-from userdp.mechanisms import GaussianMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.problems.base import Vector
-from userdp.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation
+from userdp.sparse_gradients.accelerated import AcceleratedDescent
+from userdp.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation, Projection
 
 
 class OutputPerturbationOptions(StrategyOptions):
@@ -37,6 +41,77 @@ class OutputPerturbationOptions(StrategyOptions):
         None, gt=0, description="R, bound on the l2 distance from start to minimiser; from the domain if not given."
     )
     failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that the risk bound fails.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseScheme(Scheme):
+    """A `Scheme` of one release, at the end of steps that are not released.
+
+    Attributes:
+        algorithm: the steps, with what is proven of them.
+        mechanism: of the release.
+        radius: R, bound on the l2 distance from start to minimiser.
+    """
+
+    algorithm: OutputPerturbation
+    mechanism: GaussianMechanism | LaplaceMechanism
+    radius: float
+
+    @property
+    def deviation(self) -> float:
+        """Of each coordinate of the noise."""
+        mechanism = self.mechanism
+        if isinstance(mechanism, GaussianMechanism):
+            return mechanism.standard_deviation
+        return math.sqrt(2) * mechanism.scale
+
+    @property
+    def sensitivity(self) -> dict[str, Number]:
+        """Of the end of the steps, in the mechanism's norm, with its name."""
+        if isinstance(self.mechanism, GaussianMechanism):
+            return {"l2_sensitivity": self.mechanism.l2_sensitivity}
+        return {"l1_sensitivity": self.mechanism.sensitivity}
+
+
+class Minimisation:
+    """The memory of the server: the steps so far, and the problem that they all must be those of.
+
+    Args:
+        algorithm: whose steps.
+        project: onto the domain.
+
+    Attributes:
+        start: of the steps, and the centre of the regularisation; from `begin` on.
+        silent: users whose data cannot be used, and whose loss is zero; from `begin` on.
+        descent: how far the steps are; from `begin` on.
+    """
+
+    start: Vector
+    silent: int
+    descent: AcceleratedDescent
+
+    def __init__(self, algorithm: OutputPerturbation, project: Projection) -> None:
+        self._algorithm, self._project = algorithm, project
+
+    def begin(self, start: Vector, silent: int) -> None:
+        """Fix the problem, before the first step."""
+        self.start, self.silent = start, silent
+        self.descent = self._algorithm.descent(start, self._project)
+
+    def step(self, gradient: Vector) -> None:
+        """One step along ``gradient``, the users' mean at ``descent.query``."""
+        self._algorithm.step(self.descent, gradient, self.start)
+
+
+def empty_bound(bound: float, untrained: float) -> tuple[str, ...]:
+    """The warning that a bound on the excess risk says nothing beyond that of the start, if it does not."""
+    if bound < untrained:
+        return ()
+    return (
+        f"the bound on the excess risk ({bound:.3g}) is no better than that of the start, never trained "
+        f"({untrained:.3g}): bring more users, raise privacy.epsilon, or declare a smaller "
+        "strategy.radius",
+    )
 
 
 class SparseOutputPerturbation(UserLevelStrategy):
@@ -64,51 +139,32 @@ class SparseOutputPerturbation(UserLevelStrategy):
     pure: ClassVar[bool] = True
     without_secure_noise: ClassVar[str | None] = "how the end of many steps in floating point is rounded is not bounded"
     Options: ClassVar[type[StrategyOptions]] = OutputPerturbationOptions
+    adversary: ClassVar[str] = (
+        "against whoever sees the released model; nodes and the server see the iterates and are trusted"
+    )
     options: OutputPerturbationOptions
+    scheme: ReleaseScheme
+    memory: Minimisation
 
-    def _make_plan(self) -> Plan:
-        options, epsilon, delta = self.options, self.privacy.epsilon, self.privacy.delta
+    def _make_scheme(self) -> ReleaseScheme:
         risk, radius = self._risk(), self._radius()
+        algorithm = self._algorithm(risk, radius)
+        mechanism, project = algorithm.mechanism, self.problem.domain.project
+        return ReleaseScheme(
+            guarantee=self._guarantee_of(mechanism),
+            ledger=partial(ReleaseLedger, self.public.users, mechanism.cost, algorithm.rounds),
+            new_memory=partial(Minimisation, algorithm, project),
+            algorithm=algorithm,
+            mechanism=mechanism,
+            radius=radius,
+        )
+
+    def _algorithm(self, risk: ConvexRisk, radius: float) -> OutputPerturbation:
+        options, epsilon, delta = self.options, self.privacy.epsilon, self.privacy.delta
         weight = options.regularisation or risk.best_regularisation(epsilon, delta, radius, options.failure)
         if options.rounds is None:
-            self._algorithm = OutputPerturbation.planned(risk, weight, epsilon, delta, options.slack)
-        else:
-            self._algorithm = OutputPerturbation(risk, weight, epsilon, delta, options.rounds)
-        self._mechanism = mechanism = self._algorithm.mechanism
-        if isinstance(mechanism, GaussianMechanism):
-            deviation, sensitivity = mechanism.standard_deviation, {"l2_sensitivity": mechanism.l2_sensitivity}
-        else:
-            deviation, sensitivity = math.sqrt(2) * mechanism.scale, {"l1_sensitivity": mechanism.sensitivity}
-        bound = self._algorithm.excess_bound(radius, options.failure)
-        warnings = []
-        if bound >= risk.gradient_norm * radius:
-            warnings.append(
-                f"the bound on the excess risk ({bound:.3g}) is no better than that of the start, never trained "
-                f"({risk.gradient_norm * radius:.3g}): bring more users, raise privacy.epsilon, or declare a smaller "
-                "strategy.radius"
-            )
-        return Plan(
-            strategy=self.name,
-            rounds=self._algorithm.rounds,
-            cohort=self.public.users,
-            users=self.public.users,
-            users_needed=1,
-            guarantee=self._promise(),
-            noise=deviation * math.sqrt(risk.dimension),
-            signal=radius,
-            numbers={
-                "regularisation": weight,
-                "noise_deviation": deviation,
-                "solver_distance": self._algorithm.distance,
-                "predicted_risk_bound": bound,
-                "sparsity": risk.sparsity,
-                "gradient_norm": risk.gradient_norm,
-                "smoothness": risk.smoothness or 0.0,
-                "records": risk.records,
-            }
-            | sensitivity,
-            warnings=tuple(warnings),
-        )
+            return OutputPerturbation.planned(risk, weight, epsilon, delta, options.slack)
+        return OutputPerturbation(risk, weight, epsilon, delta, options.rounds)
 
     def _risk(self) -> ConvexRisk:
         """What the certificate proves, or a refusal."""
@@ -126,7 +182,7 @@ class SparseOutputPerturbation(UserLevelStrategy):
             )
         dimension = self.problem.dimension
         return ConvexRisk(
-            records=self._records(),
+            records=self.public.records(self.privacy.unit, self.name),
             dimension=dimension,
             sparsity=min(certificate.sparsity or dimension, dimension),
             gradient_norm=certificate.gradient_norm or 0.0,
@@ -134,10 +190,6 @@ class SparseOutputPerturbation(UserLevelStrategy):
             diagonally_dominant=certificate.diagonally_dominant,
             domain="space" if math.isinf(self.problem.domain.radius) else "box",
         )
-
-    def _records(self) -> int:
-        """Records that a mean is over: users, or samples."""
-        return self.public.records(self.privacy.unit, self.name)
 
     def _radius(self) -> float:
         radius = self.options.radius or self.problem.domain.radius * math.sqrt(self.problem.dimension)
@@ -147,50 +199,60 @@ class SparseOutputPerturbation(UserLevelStrategy):
             )
         return radius
 
-    def _promise(self) -> Guarantee:
-        assumptions = [
-            "every user's answer is the certified function of the model, in every round: nodes are honest",
-            "data lie in the declared bounds (they are clipped into them)",
-            "rounding errors of the steps are far below the noise",
-        ]
-        if self.privacy.unit == "sample":
-            assumptions.append("the number of samples is public and exact")
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=epsilon_of(self._mechanism.cost, 1, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant=f"{ACCOUNTANT}, one release",
-            adversary="against whoever sees the released model; nodes and the server see the iterates and are trusted",
-            assumptions=tuple(assumptions),
-            holds=True,
+    def _guarantee_of(self, mechanism: GaussianMechanism | LaplaceMechanism) -> Guarantee:
+        counted = ("the number of samples is public and exact",) if self.privacy.unit == "sample" else ()
+        return self._promise(
+            epsilon_of(mechanism.cost, 1, self.privacy.delta),
+            f"{ACCOUNTANT}, one release",
+            (
+                "every user's answer is the certified function of the model, in every round: nodes are honest",
+                "data lie in the declared bounds (they are clipped into them)",
+                "rounding errors of the steps are far below the noise",
+                *counted,
+            ),
         )
 
-    def _make_ledger(self) -> ReleaseLedger:
-        return ReleaseLedger(self.public.users, self._mechanism.cost, self.plan.rounds, self.privacy)
+    def _make_plan(self) -> Plan:
+        scheme, users = self.scheme, self.public.users
+        algorithm, risk = scheme.algorithm, scheme.algorithm.risk
+        bound = algorithm.excess_bound(scheme.radius, self.options.failure)
+        return self._planned(
+            rounds=algorithm.rounds,
+            cohort=users,
+            users_needed=1,
+            noise=scheme.deviation * math.sqrt(risk.dimension),
+            signal=scheme.radius,
+            numbers={
+                "regularisation": algorithm.regularisation,
+                "noise_deviation": scheme.deviation,
+                "solver_distance": algorithm.distance,
+                "predicted_risk_bound": bound,
+                "sparsity": risk.sparsity,
+                "gradient_norm": risk.gradient_norm,
+                "smoothness": risk.smoothness or 0.0,
+                "records": risk.records,
+                **scheme.sensitivity,
+            },
+            warnings=empty_bound(bound, risk.gradient_norm * scheme.radius),
+        )
 
     def _ask(self, index: int) -> Request:
-        if index == 0:
-            self._start = self._x
-            self._descent = self._algorithm.descent(self._start, self.problem.domain.project)
-        everybody = np.arange(self.public.users)
-        if self.privacy.unit == "sample":
-            return Request(everybody, Computation("sample_sum", reduce="sum"))
-        return Request(everybody, Computation("user_gradient", reduce="sum"))
+        kind = "sample_sum" if self.privacy.unit == "sample" else "user_gradient"
+        return Request(np.arange(self.public.users), Computation(kind, reduce="sum"))
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector | None]:
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, memory = self.scheme, self.memory
         if index == 0:
-            self._silent = gathered.non_finite
-        if gathered.missing or gathered.broken_sums or gathered.non_finite != self._silent:
+            memory.begin(x, gathered.non_finite)
+        if gathered.missing or gathered.broken_sums or gathered.non_finite != memory.silent:
             raise RunFailed(
                 f"round {index + 1}: a user did not answer, or sent a finite gradient in some rounds only; {self.name} "
                 "has no guarantee unless everybody answers in every round: nothing is released"
             )
-        gradient = gathered.values / self._algorithm.risk.records
-        self._algorithm.step(self._descent, gradient, self._start)
+        memory.step(gathered.values / scheme.algorithm.risk.records)
         if index + 1 < self.plan.rounds:
-            return self._descent.query, None
-        noisy = self._mechanism.release(self._descent.point, self._noise(index))
+            return Step(memory.descent.query, None)
+        noisy = scheme.mechanism.release(memory.descent.point, self._noise(index))
         # Clipping into a box is the projection in the sup norm as well as in l2.
         released = self.problem.domain.project(noisy)
-        return released, released
+        return Step(released, released)

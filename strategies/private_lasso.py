@@ -1,19 +1,18 @@
 """Frank-Wolfe for least squares over an l1 ball on truncated data, all users every round."""
 
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
 
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
-from strategies.replies import Request
-from strategies.vertex_rounds import VertexRounds, VertexRoundsOptions
-from userdp.accounting import Guarantee, RoundLedger
-from userdp.computations import Computation
+from strategies.vertex_rounds import VertexRounds, VertexRoundsOptions, VertexScheme, l1_ball, resting_on
+from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.high_dimensional.lasso import (
     Accounting,
     Selections,
+    check_in_ball,
     choice_sensitivity,
     default_threshold,
     gradient_bound,
@@ -21,6 +20,9 @@ from userdp.high_dimensional.lasso import (
 from userdp.mechanisms import ExponentialMechanism
 from userdp.problems.families import SquaredFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
+
+_COMPOSITION = {"zcdp": "bounded-range choices in zCDP", "paper": "advanced composition of pure choices"}
+"""How rounds are added up, by `PrivateLassoOptions.accounting`."""
 
 
 class PrivateLassoOptions(VertexRoundsOptions):
@@ -65,38 +67,47 @@ class PrivateLasso(VertexRounds):
     Options: ClassVar[type[StrategyOptions]] = PrivateLassoOptions
     options: PrivateLassoOptions
 
-    def _make_plan(self) -> Plan:
+    def _make_scheme(self) -> VertexScheme:
         self._check_problem()
-        options, n, d = self.options, self.public.users, self.problem.dimension
-        epsilon, delta = self.privacy.epsilon, self.privacy.delta
-        self._ball, records = self._make_ball(), self._records()
-        rounds = options.rounds or max(1, min(options.max_rounds, int((records * epsilon) ** 0.4)))
-        self._divisor = float(records)
-        self._selections = Selections(n, rounds, options.accounting)
-        each = self._selections.calibrate(epsilon, delta)
-        self._multiplier = 2 / each
-        self._threshold = options.threshold or default_threshold(
-            records, d, rounds, each, options.fourth_moment, options.failure
+        options, n, privacy = self.options, self.public.users, self.privacy
+        ball, records = l1_ball(options.l1_radius, self.problem), self.public.records(privacy.unit, self.name)
+        rounds = options.rounds or max(1, min(options.max_rounds, int((records * privacy.epsilon) ** 0.4)))
+        sampler = Selections(n, rounds, options.accounting)
+        each = sampler.calibrate(privacy.epsilon, privacy.delta)
+        multiplier = 2 / each
+        threshold = options.threshold or default_threshold(
+            records, self.problem.dimension, rounds, each, options.fourth_moment, options.failure
         )
-        self._mechanism = ExponentialMechanism(choice_sensitivity(options.l1_radius, self._threshold, records), each)
-        noise = self._mechanism.shortfall(self._ball.count, 0.5) / self._ball.radius
-        signal = gradient_bound(options.l1_radius, self._threshold)
-        return Plan(
-            strategy=self.name,
+        mechanism = ExponentialMechanism(choice_sensitivity(options.l1_radius, threshold, records), each)
+        largest = gradient_bound(options.l1_radius, threshold)
+        return VertexScheme(
+            guarantee=self._promise(
+                sampler.epsilon(multiplier, privacy.delta),
+                f"exponential mechanism, {_COMPOSITION[options.accounting]}",
+                resting_on("n is public", privacy.unit),
+            ),
+            ledger=partial(RoundLedger, sampler, multiplier),
+            check_start=partial(check_in_ball, radius=options.l1_radius),
+            ball=ball,
             rounds=rounds,
+            sampler=sampler,
             cohort=n,
-            users=n,
             users_needed=1,
-            guarantee=self._promise(),
-            noise=noise,
-            signal=signal,
+            computation=self._summed(
+                "truncated_regression_gradient",
+                "truncated_regression_sum",
+                largest,
+                records,
+                {"threshold": threshold},
+            ),
+            divisor=float(records),
+            mechanism=mechanism,
+            largest=largest,
             numbers={
-                "l1_radius": options.l1_radius,
-                "truncation": self._threshold,
-                "score_sensitivity": self._mechanism.sensitivity,
+                "truncation": threshold,
+                "score_sensitivity": mechanism.sensitivity,
                 "choice_epsilon": each,
             },
-            warnings=self._warnings(noise, signal),
         )
 
     def _check_problem(self) -> None:
@@ -109,34 +120,3 @@ class PrivateLasso(VertexRounds):
                 "gradient of least squares alone; set ridge = 0 and intercept = false"
             )
         raise BadInput(f"problem.kind = {problem.name!r}: {self.name} needs 'squared', or use robust_frank_wolfe")
-
-    def _promise(self) -> Guarantee:
-        by = {"zcdp": "bounded-range choices in zCDP", "paper": "advanced composition of pure choices"}
-        assumptions = ["n is public", "nodes truncate as told, and the server is trusted"]
-        if self.privacy.unit == "sample":
-            assumptions.append("the number of samples is public")
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=self._selections.epsilon(self._multiplier, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant=f"exponential mechanism, {by[self.options.accounting]}",
-            adversary=self.adversary,
-            assumptions=tuple(assumptions),
-            holds=True,
-        )
-
-    def _make_ledger(self) -> RoundLedger:
-        return RoundLedger(self._selections, self._multiplier, self.privacy)
-
-    def _ask(self, index: int) -> Request:
-        by_user = self.privacy.unit == "user"
-        # What a user's row can be at most, and a little more: a clip of the whole row would mix coordinates.
-        longest = gradient_bound(self.options.l1_radius, self._threshold) * self.problem.dimension**0.5 * (1 + 1e-9)
-        computation = Computation(
-            "truncated_regression_gradient" if by_user else "truncated_regression_sum",
-            reduce="sum",
-            clip_norm=longest if by_user else longest * self._records(),
-            parameters={"threshold": self._threshold},
-        )
-        return Request(self._selections.cohort(index), computation)

@@ -1,18 +1,17 @@
 """Frank-Wolfe over an l1 ball with smoothly truncated gradients, each round on fresh users; pure privacy."""
 
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
-from strategies.replies import Request
-from strategies.vertex_rounds import VertexRounds, VertexRoundsOptions
-from userdp.accounting import Guarantee, Ledger, epsilon_of
-from userdp.computations import Computation
+from strategies.vertex_rounds import VertexRounds, VertexRoundsOptions, VertexScheme, l1_ball, resting_on
+from userdp.accounting import Ledger, epsilon_of
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.smoothed_truncation import largest_truncated
-from userdp.high_dimensional.frank_wolfe import Setting
+from userdp.high_dimensional.frank_wolfe import FrankWolfeTheory, L1Ball
+from userdp.high_dimensional.lasso import check_in_ball
 from userdp.mechanisms import ExponentialMechanism
 from userdp.sampling import DisjointBatches
 
@@ -63,12 +62,49 @@ class RobustFrankWolfe(VertexRounds):
     Options: ClassVar[type[StrategyOptions]] = RobustFrankWolfeOptions
     options: RobustFrankWolfeOptions
 
-    def _make_plan(self) -> Plan:
-        options, n, d = self.options, self.public.users, self.problem.dimension
-        self._ball, records = self._make_ball(), self._records()
-        setting = Setting(
-            self._ball,
-            d,
+    def _make_scheme(self) -> VertexScheme:
+        options, n, privacy = self.options, self.public.users, self.privacy
+        ball, records = l1_ball(options.l1_radius, self.problem), self.public.records(privacy.unit, self.name)
+        theory = self._theory(ball, records)
+        rounds = options.rounds or min(n, theory.rounds(options.smoothness or self.problem.certificate.smoothness))
+        if rounds > n:
+            raise PopulationTooSmall(f"strategy.rounds = {rounds}: every round takes fresh users, and there are {n}")
+        sampler = DisjointBatches(n, n // rounds, 1, self.seed)
+        scale, fold = options.scale or theory.scale(rounds), records * sampler.batch / n
+        mechanism = ExponentialMechanism(theory.choice_sensitivity(scale, fold), privacy.epsilon)
+        truncation = {"scale": scale, "inverse_variance": options.inverse_variance}
+        largest = largest_truncated(options.inverse_variance)
+        return VertexScheme(
+            guarantee=self._promise(
+                epsilon_of(mechanism.cost, 1, privacy.delta),
+                "exponential mechanism, parallel over disjoint cohorts",
+                resting_on(sampler.assumption, privacy.unit),
+            ),
+            ledger=partial(Ledger, n, mechanism.cost, 1),
+            check_start=partial(check_in_ball, radius=options.l1_radius),
+            ball=ball,
+            rounds=rounds,
+            sampler=sampler,
+            cohort=sampler.batch,
+            users_needed=rounds,
+            computation=self._summed("truncated_user_gradient", "truncated_sample_sum", largest, records, truncation),
+            divisor=fold / scale,  # nodes send truncated gradients in units of the scale
+            mechanism=mechanism,
+            largest=scale * largest,
+            numbers={
+                **truncation,
+                "fold": fold,
+                "score_sensitivity": mechanism.sensitivity,
+                "choice_epsilon": mechanism.epsilon,
+                "vertex_error": theory.round_error(rounds, scale),
+            },
+        )
+
+    def _theory(self, ball: L1Ball, records: int) -> FrankWolfeTheory:
+        options = self.options
+        return FrankWolfeTheory(
+            ball,
+            self.problem.dimension,
             records,
             self.privacy.epsilon,
             options.second_moment,
@@ -76,65 +112,3 @@ class RobustFrankWolfe(VertexRounds):
             options.failure,
             options.sensitivity,
         )
-        rounds = options.rounds or min(n, setting.rounds(options.smoothness or self.problem.certificate.smoothness))
-        if rounds > n:
-            raise PopulationTooSmall(f"strategy.rounds = {rounds}: every round takes fresh users, and there are {n}")
-        self._sampler = DisjointBatches(n, n // rounds, 1, self.seed)
-        self._scale = options.scale or setting.scale(rounds)
-        fold = records * self._sampler.batch / n
-        # Nodes send truncated gradients in units of the scale.
-        self._divisor = fold / self._scale
-        self._mechanism = ExponentialMechanism(setting.choice_sensitivity(self._scale, fold), self.privacy.epsilon)
-        noise = self._mechanism.shortfall(self._ball.count, 0.5) / self._ball.radius
-        signal = self._scale * largest_truncated(options.inverse_variance)
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=self._sampler.batch,
-            users=n,
-            users_needed=rounds,
-            guarantee=self._promise(),
-            noise=noise,
-            signal=signal,
-            numbers={
-                "l1_radius": options.l1_radius,
-                "scale": self._scale,
-                "inverse_variance": options.inverse_variance,
-                "fold": fold,
-                "score_sensitivity": self._mechanism.sensitivity,
-                "choice_epsilon": self._mechanism.epsilon,
-                "vertex_error": setting.round_error(rounds, self._scale),
-            },
-            warnings=self._warnings(noise, signal),
-        )
-
-    def _promise(self) -> Guarantee:
-        assumptions = [DisjointBatches.assumption, "nodes truncate as told, and the server is trusted"]
-        if self.privacy.unit == "sample":
-            assumptions.append("the number of samples is public")
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=epsilon_of(self._mechanism.cost, 1, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant="exponential mechanism, parallel over disjoint cohorts",
-            adversary=self.adversary,
-            assumptions=tuple(assumptions),
-            holds=True,
-        )
-
-    def _make_ledger(self) -> Ledger:
-        return Ledger(self.public.users, self._mechanism.cost, 1, self.privacy)
-
-    def _ask(self, index: int) -> Request:
-        options = self.options
-        # What a user's row can be at most, and a little more: a clip of the whole row would mix coordinates.
-        longest = largest_truncated(options.inverse_variance) * self.problem.dimension**0.5 * (1 + 1e-9)
-        by_user = self.privacy.unit == "user"
-        computation = Computation(
-            "truncated_user_gradient" if by_user else "truncated_sample_sum",
-            reduce="sum",
-            clip_norm=longest if by_user else longest * self._records(),
-            parameters={"scale": self._scale, "inverse_variance": options.inverse_variance},
-        )
-        return Request(self._sampler.cohort(index), computation)

@@ -1,15 +1,15 @@
 """Sparse minimiser of any loss with heavy-tailed gradients: smooth truncation, one step a fold, the largest entries."""
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.sparse_rounds import SparseRounds, SparseRoundsOptions
+from strategies.sparse_rounds import Folds, PeeledScheme, SparseRounds, SparseRoundsOptions
 from userdp.computations import Computation
 from userdp.estimators.smoothed_truncation import LARGEST
 from userdp.high_dimensional.hard_thresholding import truncation_scale
-from userdp.problems.base import Vector
 
 
 class SparseOptimisationOptions(SparseRoundsOptions):
@@ -53,29 +53,35 @@ class SparseOptimisation(SparseRounds):
     Options: ClassVar[type[SparseOptimisationOptions]] = SparseOptimisationOptions
     options: SparseOptimisationOptions
 
-    def _truncate(self) -> tuple[float, dict[str, float | int | str]]:
+    def _make_scheme(self) -> PeeledScheme:
+        folds = self._folds()
+        scale = self.options.scale or self._theory_scale(folds)
+        parameters = {"scale": scale, "inverse_variance": self.options.inverse_variance}
+        return self._peeled(
+            folds,
+            LARGEST * scale,
+            self._truncated(parameters),
+            gradient=lambda total: total * (scale / folds.size),  # nodes send gradients in units of the scale
+            settle=self.problem.domain.project,
+            size=float(self.problem.domain.radius * math.sqrt(self._sparsity)),
+            numbers=parameters,
+        )
+
+    def _theory_scale(self, folds: Folds) -> float:
         options = self.options
-        self._scale = options.scale or truncation_scale(
-            self._divisor,
+        return truncation_scale(
+            folds.size,
             self.problem.dimension,
-            self._rounds,
-            self._peel(1.0),
+            folds.rounds,
+            self._peeling(1.0),
             options.second_moment,
             options.inverse_variance,
             options.failure,
         )
-        return LARGEST * self._scale, {"scale": self._scale, "inverse_variance": options.inverse_variance}
 
-    def _size(self) -> float:
-        return float(self.problem.domain.radius * math.sqrt(self._sparsity))
-
-    def _computation(self) -> Computation:
-        parameters = {"scale": self._scale, "inverse_variance": self.options.inverse_variance}
+    def _truncated(self, parameters: Mapping[str, float]) -> Computation:
         if self.privacy.unit == "sample":
             return Computation("truncated_sample_sum", reduce="sum", parameters=parameters)
         # Coordinates are within the bound already: the clip lets the server refuse sums that cannot be.
         clip_norm = LARGEST * math.sqrt(self.problem.dimension) * (1 + 1e-9)
         return Computation("truncated_user_gradient", reduce="sum", clip_norm=clip_norm, parameters=parameters)
-
-    def _gradient(self, total: Vector) -> Vector:
-        return total * (self._scale / self._divisor)

@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.sparse_rounds import SparseRounds, SparseRoundsOptions
+from strategies.sparse_rounds import PeeledScheme, SparseRounds, SparseRoundsOptions
 from userdp.computations import Computation
 from userdp.high_dimensional.hard_thresholding import truncated_gradient_bound, truncation_level, unit_ball
-from userdp.problems.base import Vector
 
 
 class HardThresholdingOptions(SparseRoundsOptions):
@@ -47,29 +46,32 @@ class PrivateHardThresholding(SparseRounds):
     Options: ClassVar[type[HardThresholdingOptions]] = HardThresholdingOptions
     options: HardThresholdingOptions
 
-    def _truncate(self) -> tuple[float, dict[str, float | int | str]]:
-        options = self.options
-        self._level = options.level or truncation_level(
-            self._records(), self.privacy.epsilon, self._sparsity, self._rounds, options.fourth_moment
+    def _make_scheme(self) -> PeeledScheme:
+        options, folds, project = self.options, self._folds(), self.problem.domain.project
+        level = options.level or truncation_level(
+            folds.records, self.privacy.epsilon, self._sparsity, folds.rounds, options.fourth_moment
         )
-        # Without targets, as in mean estimation: |w_j - z_j| <= 1 + K.
-        regression = truncated_gradient_bound(self._level, self._sparsity)
-        self._bound = regression if self.problem.has_targets else 1 + self._level
-        return self._bound, {"level": self._level, "coordinate_bound": self._bound}
+        bound = self._bound(level)
+        return self._peeled(
+            folds,
+            bound,
+            self._truncated(level, bound),
+            gradient=lambda total: total / folds.size,
+            settle=lambda x: project(unit_ball(x)),
+            size=1.0,
+            numbers={"level": level, "coordinate_bound": bound},
+        )
 
-    def _size(self) -> float:
-        return 1.0
+    def _bound(self, level: float) -> float:
+        """Largest coordinate of a record's gradient on data that are cut at ``level``."""
+        if self.problem.has_targets:
+            return truncated_gradient_bound(level, self._sparsity)
+        return 1 + level  # as in mean estimation: |w_j - z_j| <= 1 + K
 
-    def _computation(self) -> Computation:
-        parameters = {"level": self._level, "bound": self._bound}
+    def _truncated(self, level: float, bound: float) -> Computation:
+        parameters = {"level": level, "bound": bound}
         if self.privacy.unit == "sample":
             return Computation("truncated_data_sum", reduce="sum", parameters=parameters)
         # Coordinates are within the bound already: the clip lets the server refuse sums that cannot be.
-        clip_norm = self._bound * math.sqrt(self.problem.dimension) * (1 + 1e-9)
+        clip_norm = bound * math.sqrt(self.problem.dimension) * (1 + 1e-9)
         return Computation("truncated_data_gradient", reduce="sum", clip_norm=clip_norm, parameters=parameters)
-
-    def _gradient(self, total: Vector) -> Vector:
-        return total / self._divisor
-
-    def _settle(self, x: Vector) -> Vector:
-        return super()._settle(unit_ball(x))

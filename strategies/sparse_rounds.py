@@ -1,15 +1,18 @@
-"""What the strategies share that keep a few entries of the model: disjoint folds of users, one peeling each."""
+"""Sparse models: rounds of one gradient step on a fold of users, of which peeling keeps a few entries."""
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
-from strategies.plan import Plan
+from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
 from userdp.accounting import Guarantee, Ledger, epsilon_of
 from userdp.computations import Computation
 from userdp.errors import BadInput
@@ -36,124 +39,171 @@ class SparseRoundsOptions(StrategyOptions):
     )
 
 
+@dataclass(frozen=True)
+class Folds:
+    """Disjoint folds of users, one a round.
+
+    Attributes:
+        rounds: T.
+        records: users or samples, whichever are protected, of all folds together.
+        sampler: who is in each fold.
+    """
+
+    rounds: int
+    records: int
+    sampler: DisjointBatches
+
+    @property
+    def size(self) -> float:
+        """m, the public number of records of a fold: by how much a sum over it is divided."""
+        return self.records * self.sampler.batch / self.sampler.users
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeeledScheme(Scheme):
+    """A `Scheme` of peeled steps.
+
+    Attributes:
+        folds: who takes part in each round.
+        computation: what users send: vectors whose coordinates (or those of their samples) are bounded.
+        gradient: the estimated gradient, from the sum of what users sent.
+        rate: step size.
+        peeling: of a step.
+        settle: the model that a peeled one becomes: post-processing.
+        size: largest l2 norm of a model.
+        numbers: of the plan, about the truncation.
+    """
+
+    folds: Folds
+    computation: Computation
+    gradient: Callable[[Vector], Vector]
+    rate: float
+    peeling: Peeling
+    settle: Callable[[Vector], Vector]
+    size: float
+    numbers: Mapping[str, Number]
+
+    @property
+    def noise(self) -> float:
+        """l2 norm of s independent Laplace noises: the root of the expected square."""
+        return math.sqrt(2 * self.peeling.sparsity) * self.peeling.scale
+
+    def selection_noise(self, dimension: int) -> float:
+        """About the largest of the d noises among which entries are chosen."""
+        return self.peeling.scale * math.log(max(2, dimension))
+
+
+def drowned_model(scheme: PeeledScheme, dimension: int) -> tuple[str, ...]:
+    """The warning that noise is as long as models can be, or may choose wrong entries, if it is or may."""
+    size, selection = scheme.size, scheme.selection_noise(dimension)
+    entry = size / math.sqrt(scheme.peeling.sparsity)
+    fix = "bring more users, raise privacy.epsilon, or lower strategy.sparsity or strategy.rounds"
+    if scheme.noise >= size:
+        return (
+            f"the noise of the released model ({scheme.noise:.3g}) is as long as models can be ({size:.3g}): "
+            f"the zero model is expected to be better; {fix}",
+        )
+    if selection >= entry:
+        return (
+            f"the largest noise of a selection ({selection:.3g}) exceeds a typical entry of "
+            f"the model ({entry:.3g}): wrong entries may be chosen; {fix}",
+        )
+    return ()
+
+
 class SparseRounds(UserLevelStrategy):
-    """Rounds of one gradient step on fresh users, of which peeling keeps s entries."""
+    """Rounds of one gradient step on fresh users, of which peeling keeps s entries.
+
+    A strategy defines `_make_scheme`: it draws `_folds`, truncates, and leaves the rest to `_peeled`.
+    """
 
     family: ClassVar[str] = "high-dimensional"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     pure: ClassVar[bool] = True
     options: SparseRoundsOptions
+    scheme: PeeledScheme
 
-    @abstractmethod
-    def _truncate(self) -> tuple[float, dict[str, float | int | str]]:
-        """Fixes the truncation; returns the largest coordinate of a record's gradient, and numbers for the plan."""
+    def _folds(self) -> Folds:
+        """Of `SparseRoundsOptions.rounds`, or as many as theory says.
 
-    @abstractmethod
-    def _size(self) -> float:
-        """Largest l2 norm of a model."""
-
-    @abstractmethod
-    def _computation(self) -> Computation:
-        """What a user sends: a vector whose coordinates (or those of its samples) are bounded."""
-
-    @abstractmethod
-    def _gradient(self, total: Vector) -> Vector:
-        """The estimated gradient from the sum of what users sent."""
-
-    def _settle(self, x: Vector) -> Vector:
-        """The model that a peeled one becomes: post-processing."""
-        return self.problem.domain.project(x)
-
-    def _make_plan(self) -> Plan:
+        Raises:
+            BadInput: more rounds than users, or samples are protected and their number is not declared.
+        """
         options, users = self.options, self.public.users
-        records = self._records()
-        self._sparsity = min(options.sparsity, self.problem.dimension)
+        records = self.public.records(self.privacy.unit, self.name)
         rounds = min(log_rounds(records), users) if options.rounds is None else options.rounds
         if rounds > users:
             raise BadInput(f"strategy.rounds = {rounds}: each takes users of its own, and there are {users}")
-        self._rounds = rounds
-        self._sampler = DisjointBatches(users, users // rounds, 1, self.seed)
-        self._divisor = records * self._sampler.batch / users
-        self._rate = options.learning_rate or 2 / (
-            3 * (options.smoothness or self.problem.certificate.smoothness or 1.0)
-        )
-        bound, numbers = self._truncate()
-        self._peeling = self._peel(2 * bound * self._rate / self._divisor)
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=self._sampler.batch,
-            users=users,
-            users_needed=rounds,
-            guarantee=self._promise(),
-            noise=self._noise_norm(),
-            signal=self._size(),
-            numbers={
-                "model_sparsity": self._sparsity,
-                **numbers,
-                "learning_rate": self._rate,
-                "sup_sensitivity_of_a_step": self._peeling.sensitivity,
-                "noise_scale": self._peeling.scale,
-                "selection_noise": self._selection_noise(),
-            },
-            warnings=self._warnings(),
-        )
+        return Folds(rounds, records, DisjointBatches(users, users // rounds, 1, self.seed))
 
-    def _records(self) -> int:
-        """Records that a mean is over: users, or samples."""
-        return self.public.records(self.privacy.unit, self.name)
+    @property
+    def _sparsity(self) -> int:
+        return min(self.options.sparsity, self.problem.dimension)
 
-    def _peel(self, sensitivity: float) -> Peeling:
+    def _peeling(self, sensitivity: float) -> Peeling:
+        """Of steps of this sensitivity, with all of the budget."""
         return Peeling(self._sparsity, sensitivity, self.privacy.epsilon, self.privacy.delta, self.options.accounting)
 
-    def _noise_norm(self) -> float:
-        """Of s independent Laplace noises: the root of the expected square."""
-        return math.sqrt(2 * self._sparsity) * self._peeling.scale
-
-    def _selection_noise(self) -> float:
-        """About the largest of the d noises among which entries are chosen."""
-        return self._peeling.scale * math.log(max(2, self.problem.dimension))
-
-    def _warnings(self) -> tuple[str, ...]:
-        size, entry = self._size(), self._size() / math.sqrt(self._sparsity)
-        mend = "bring more users, raise privacy.epsilon, or lower strategy.sparsity or strategy.rounds"
-        if self._noise_norm() >= size:
-            return (
-                f"the noise of the released model ({self._noise_norm():.3g}) is as long as models can be ({size:.3g}): "
-                f"the zero model is expected to be better; {mend}",
-            )
-        if self._selection_noise() >= entry:
-            return (
-                f"the largest noise of a selection ({self._selection_noise():.3g}) exceeds a typical entry of "
-                f"the model ({entry:.3g}): wrong entries may be chosen; {mend}",
-            )
-        return ()
-
-    def _promise(self) -> Guarantee:
-        kind = "pure composition" if self._peeling.pure else "zero-concentrated privacy"
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=epsilon_of(self._peeling.cost, 1, self.privacy.delta),
-            delta=self.privacy.delta,
-            accountant=f"{kind} of peeling, parallel over disjoint users",
-            adversary="against other nodes and whoever sees every iterate; the server is trusted",
-            assumptions=(
-                "n and who takes part are public",
-                *(("the number of samples is public",) if self.privacy.unit == "sample" else ()),
-                "nodes truncate as told, and the server is trusted",
-            ),
-            holds=True,
+    def _peeled(
+        self,
+        folds: Folds,
+        bound: float,
+        computation: Computation,
+        gradient: Callable[[Vector], Vector],
+        settle: Callable[[Vector], Vector],
+        size: float,
+        numbers: Mapping[str, Number],
+    ) -> PeeledScheme:
+        """The scheme of these parts; ``bound`` is the largest coordinate of a record's gradient."""
+        options = self.options
+        rate = options.learning_rate or 2 / (3 * (options.smoothness or self.problem.certificate.smoothness or 1.0))
+        peeling = self._peeling(2 * bound * rate / folds.size)
+        return PeeledScheme(
+            guarantee=self._guarantee_of(peeling),
+            ledger=partial(Ledger, self.public.users, peeling.cost, 1),
+            folds=folds,
+            computation=computation,
+            gradient=gradient,
+            rate=rate,
+            peeling=peeling,
+            settle=settle,
+            size=size,
+            numbers=numbers,
         )
 
-    def _make_ledger(self) -> Ledger:
-        return Ledger(self.public.users, self._peeling.cost, 1, self.privacy)
+    def _guarantee_of(self, peeling: Peeling) -> Guarantee:
+        kind = "pure composition" if peeling.pure else "zero-concentrated privacy"
+        counted = ("the number of samples is public",) if self.privacy.unit == "sample" else ()
+        return self._promise(
+            epsilon_of(peeling.cost, 1, self.privacy.delta),
+            f"{kind} of peeling, parallel over disjoint users",
+            (DisjointBatches.assumption, *counted, "nodes truncate as told, and the server is trusted"),
+        )
+
+    def _make_plan(self) -> Plan:
+        scheme, dimension = self.scheme, self.problem.dimension
+        return self._planned(
+            rounds=scheme.folds.rounds,
+            cohort=scheme.folds.sampler.batch,
+            users_needed=scheme.folds.rounds,
+            noise=scheme.noise,
+            signal=scheme.size,
+            numbers={
+                "model_sparsity": scheme.peeling.sparsity,
+                **scheme.numbers,
+                "learning_rate": scheme.rate,
+                "sup_sensitivity_of_a_step": scheme.peeling.sensitivity,
+                "noise_scale": scheme.peeling.scale,
+                "selection_noise": scheme.selection_noise(dimension),
+            },
+            warnings=drowned_model(scheme, dimension),
+        )
 
     def _ask(self, index: int) -> Request:
-        return Request(self._sampler.cohort(index), self._computation())
+        return Request(self.scheme.folds.sampler.cohort(index), self.scheme.computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        peeled = self._peeling.release(x - self._rate * self._gradient(gathered.values), self._noise(index))
-        self.facts = {"noise_scale": self._peeling.scale}
-        following = self._settle(peeled)
-        return following, following
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        peeled = scheme.peeling.release(x - scheme.rate * scheme.gradient(gathered.values), self._noise(index))
+        following = scheme.settle(peeled)
+        return Step(following, following, {"noise_scale": scheme.peeling.scale})

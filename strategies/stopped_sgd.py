@@ -1,8 +1,9 @@
 """Steps along bias-reduced sparse gradients of random cohorts, ended by a privacy filter."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -13,9 +14,12 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
+from strategies.scheme import Scheme, Step
+from strategies.stopped_rounds import StoppedRounds
 from userdp.accounting import Guarantee, RoundLedger
 from userdp.computations import Computation, clip_rows
 from userdp.errors import BadInput
+from userdp.noise import NoiseSource
 from userdp.problems.base import Vector
 from userdp.randomness import stream
 from userdp.sparse_gradients.bias_reduction import Draw, ProjectedMean, bias_reduced_gradient, second_moment_bound
@@ -29,8 +33,8 @@ from userdp.sparse_gradients.stopped_sgd import (
     typical_length,
 )
 
-_LEVELS, _BATCHES, _OUTPUT = 0, 1, 2
-"""Labels of the streams that draw the levels of a run, its batches, and the iterate that it gives."""
+_OUTPUT = 2
+"""Label of the stream that draws the iterate that a run gives; `StoppedRounds` has 0 and 1."""
 
 
 class StoppedOptions(StrategyOptions):
@@ -62,58 +66,94 @@ class StoppedOptions(StrategyOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; by theory if not given.")
 
 
-@dataclass(frozen=True)
-class StoppedRounds:
-    """The rounds of one run: their levels, who is drawn in each, and what they cost. A `userdp.accounting.Scheme`.
-
-    *Formal guarantees.* Those of `StepBudget` with users as records. Levels come from the seed alone, so the number of
-    rounds is known before any data are read.
+@dataclass(frozen=True, kw_only=True)
+class StoppedScheme(Scheme):
+    """A `Scheme` of bias-reduced gradients.
 
     Attributes:
-        budget: what all rounds may cost.
-        seed: of levels and cohorts.
+        sampler: who takes part in each round, and how many rounds there are.
+        oracle: of one noisy mean of clipped gradients.
+        second_moment: bound on that of an estimate.
+        length: rounds that three runs in four have.
+        rate: step size.
     """
 
-    budget: StepBudget
-    seed: int
-
-    @cached_property
-    def levels(self) -> NDArray[np.int64]:
-        """(T,): what the filter let pass."""
-        return self.budget.draw_levels(stream(self.seed, "sampling", _LEVELS))
+    sampler: StoppedRounds
+    oracle: ProjectedMean
+    second_moment: float
+    length: int
+    rate: float
 
     @property
-    def rounds(self) -> int:
-        """T."""
-        return len(self.levels)
+    def noise(self) -> float:
+        """The bound on a run's error, per unit of the distance from its start to the minimiser."""
+        return math.sqrt(self.second_moment / self.length)
 
-    def draw(self, index: int) -> Draw:
-        """Who takes part in round ``index``, and how.
+    def estimate(self, draw: Draw, rows: NDArray[np.float64], noise: NoiseSource) -> Vector:
+        """The private gradient estimate of a draw, from the rows of its users."""
+        # Clipped again: the sensitivity must not rest on what other nodes say that they have clipped.
+        rows = clip_rows(rows, self.oracle.largest_norm)
+        users = draw.records
+        batch, single = rows[np.searchsorted(users, draw.batch)], rows[np.searchsorted(users, draw.single)]
+        chance = float(self.sampler.budget.levels.chances[draw.level])
+        return bias_reduced_gradient(batch, single, chance, self.oracle, noise)
 
-        Raises:
-            BadInput: there is no such round.
-        """
-        if not 0 <= index < self.rounds:
-            raise BadInput(f"round {index} was asked for, there are {self.rounds}")
-        rng = stream(self.seed, "sampling", _BATCHES, index)
-        return Draw.of(self.budget.records, int(self.levels[index]), rng)
 
-    def cohort(self, index: int) -> NDArray[np.int64]:
-        """Rising indices of the users of round ``index``."""
-        return self.draw(index).records
+class IterateAverage:
+    """The memory of a run that gives the average of its iterates, the start included."""
 
-    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Epsilon after ``rounds`` rounds (all of them if not given).
+    def __init__(self) -> None:
+        self._total: Vector | None = None
+        self._count = 0
 
-        Raises:
-            BadInput: less noise, or a smaller delta, than the budget's.
-        """
-        if noise_multiplier < self.budget.noise_multiplier or delta < self.budget.delta:
-            raise BadInput(
-                f"noise multiplier = {noise_multiplier:g}, delta = {delta:g}: the rounds are accounted for at least "
-                f"{self.budget.noise_multiplier:g} and {self.budget.delta:g}"
-            )
-        return self.budget.spent(self.levels[:rounds])
+    def output(self, x: Vector, following: Vector) -> Vector:
+        """The model after a step from ``x``."""
+        if self._total is None:
+            self._total, self._count = x.copy(), 1
+        self._total += following
+        self._count += 1
+        return self._total / self._count
+
+
+class RandomIterate:
+    """The memory of a run that gives one of its iterates, drawn before it starts.
+
+    Args:
+        kept_at: how many steps that one has behind it.
+    """
+
+    def __init__(self, kept_at: int) -> None:
+        self.kept_at = kept_at
+        self._steps = 0
+        self._kept: Vector | None = None
+
+    def output(self, x: Vector, following: Vector) -> Vector:
+        """The model after a step from ``x``: the latest iterate until the drawn one is reached."""
+        if self._kept is None:
+            self._kept = x
+        self._steps += 1
+        if self._steps <= self.kept_at:
+            self._kept = following
+        return self._kept
+
+
+def run_warnings(scheme: StoppedScheme, output: Output, *, bounded: bool) -> tuple[str, ...]:
+    """What is worth saying of a run that gives this output, in a bounded domain or not."""
+    norm, noise, rounds, warnings = scheme.oracle.largest_norm, scheme.noise, scheme.sampler.rounds, []
+    if noise >= norm:
+        warnings.append(
+            f"the error bound of this run, {noise / norm:.3g} L D, is no better than the L D that an untrained "
+            f"model can be off by (L = {norm:.3g}, D the distance from the start to the minimiser): it takes many "
+            "more users, or another strategy, such as dp_fed_sgd"
+        )
+    if rounds < scheme.length:
+        warnings.append(
+            f"a large cohort ends this run after {rounds} rounds, where three in four runs have more than "
+            f"{scheme.length}"
+        )
+    if output == "random" and bounded:
+        warnings.append("the bound on the gradient of a random iterate is proven for unbounded domains only")
+    return tuple(warnings)
 
 
 class StoppedSGD(UserLevelStrategy):
@@ -146,38 +186,24 @@ class StoppedSGD(UserLevelStrategy):
     without_secure_noise: ClassVar[str | None] = "its cohorts, which must stay secret, come from the seed"
     Options: ClassVar[type[StrategyOptions]] = StoppedOptions
     options: StoppedOptions
+    scheme: StoppedScheme
+    memory: IterateAverage | RandomIterate
 
-    def _make_plan(self) -> Plan:
-        options, n, privacy = self.options, self.public.users, self.privacy
-        budget = StepBudget(n, privacy.epsilon, privacy.delta, options.accounting, options.oracle_share)
-        self._rounds = StoppedRounds(budget, self.seed)
-        self._oracle = ProjectedMean(self.problem.dimension, self._members(), budget.noise_multiplier)
-        self._second_moment = second_moment_bound(budget.levels, self._oracle)
-        self._length = typical_length(budget)
-        self._rate = options.learning_rate or self._default_rate()
-        rounds = self._rounds.rounds
-        self._kept_at = int(stream(self.seed, "sampling", _OUTPUT).integers(rounds + 1))
-        noise = math.sqrt(self._second_moment / self._length)
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=int(max(budget.levels.batches[self._rounds.levels], default=0)) + 1,
-            users=n,
-            users_needed=2,
-            guarantee=self._promise(),
-            noise=noise,
-            signal=self._oracle.largest_norm,
-            numbers={
-                "clip_norm": self._oracle.largest_norm,
-                "sparsity": self._oracle.members.sparsity,
-                "learning_rate": self._rate,
-                "typical_rounds": self._length,
-                "mean_cohort": budget.levels.mean_batch + 1,
-                "oracle_epsilon": budget.oracle_epsilon,
-                "noise_multiplier": budget.noise_multiplier,
-                "estimate_norm": math.sqrt(self._second_moment),
-            },
-            warnings=self._warnings(rounds, noise),
+    def _make_scheme(self) -> StoppedScheme:
+        options, privacy = self.options, self.privacy
+        budget = StepBudget(self.public.users, privacy.epsilon, privacy.delta, options.accounting, options.oracle_share)
+        sampler = StoppedRounds(budget, self.seed)
+        oracle = ProjectedMean(self.problem.dimension, self._members(), budget.noise_multiplier)
+        second_moment, length = second_moment_bound(budget.levels, oracle), typical_length(budget)
+        return StoppedScheme(
+            guarantee=self._guarantee_of(sampler),
+            ledger=partial(RoundLedger, sampler, budget.noise_multiplier),
+            new_memory=self._memory_of(sampler.rounds),
+            sampler=sampler,
+            oracle=oracle,
+            second_moment=second_moment,
+            length=length,
+            rate=options.learning_rate or self._default_rate(second_moment, length),
         )
 
     def _members(self) -> SparseVectors:
@@ -190,16 +216,16 @@ class StoppedSGD(UserLevelStrategy):
             )
         return SparseVectors(min(self.options.sparsity or certificate.sparsity or d, d), norm)
 
-    def _default_rate(self) -> float:
+    def _default_rate(self, second_moment: float, length: int) -> float:
         if self.options.output == "average":
-            return convex_rate(self._distance(), self._second_moment, self._length)
+            return convex_rate(self._distance(), second_moment, length)
         smoothness, gap = self.problem.certificate.smoothness, self.options.gap
         if not smoothness or not gap:
             raise BadInput(
                 "strategy.gap and a smooth loss, or strategy.learning_rate, are needed for output = 'random': the step "
                 "size follows from them"
             )
-        return stationary_rate(gap, smoothness, self._second_moment, self._length)
+        return stationary_rate(gap, smoothness, second_moment, length)
 
     def _distance(self) -> float:
         distance = self.options.radius or self.problem.domain.radius * math.sqrt(self.problem.dimension)
@@ -209,68 +235,53 @@ class StoppedSGD(UserLevelStrategy):
             )
         return distance
 
-    def _warnings(self, rounds: int, noise: float) -> tuple[str, ...]:
-        norm, warnings = self._oracle.largest_norm, []
-        if noise >= norm:
-            warnings.append(
-                f"the error bound of this run, {noise / norm:.3g} L D, is no better than the L D that an untrained "
-                f"model can be off by (L = {norm:.3g}, D the distance from the start to the minimiser): it takes many "
-                "more users, or another strategy, such as dp_fed_sgd"
-            )
-        if rounds < self._length:
-            warnings.append(
-                f"a large cohort ends this run after {rounds} rounds, where three in four runs have more than "
-                f"{self._length}"
-            )
-        if self.options.output == "random" and math.isfinite(self.problem.domain.radius):
-            warnings.append("the bound on the gradient of a random iterate is proven for unbounded domains only")
-        return tuple(warnings)
+    def _memory_of(self, rounds: int) -> Callable[[], IterateAverage | RandomIterate]:
+        """What makes the memory of a run of so many rounds."""
+        if self.options.output == "average":
+            return IterateAverage
+        return partial(RandomIterate, int(stream(self.seed, "sampling", _OUTPUT).integers(rounds + 1)))
 
-    def _promise(self) -> Guarantee:
-        return Guarantee(
-            unit="user",
-            relation="replace_one",
-            epsilon=self._rounds.budget.spent(self._rounds.levels),
-            delta=self.privacy.delta,
-            accountant="privacy filter over rounds amplified by sampling without replacement",
-            adversary="against other nodes and whoever sees every iterate; the server is trusted",
-            assumptions=(
+    def _guarantee_of(self, sampler: StoppedRounds) -> Guarantee:
+        return self._promise(
+            sampler.budget.spent(sampler.levels),
+            "privacy filter over rounds amplified by sampling without replacement",
+            (
                 "n is public, and who takes part in which round stays secret, from other nodes too (what a large node "
                 "knows of its own users' draws raises the others' rate)",
                 "nodes compute as told, and the server is trusted",
             ),
-            holds=True,
         )
 
-    def _make_ledger(self) -> RoundLedger:
-        return RoundLedger(self._rounds, self._rounds.budget.noise_multiplier, self.privacy)
+    def _make_plan(self) -> Plan:
+        scheme, oracle, budget = self.scheme, self.scheme.oracle, self.scheme.sampler.budget
+        bounded = math.isfinite(self.problem.domain.radius)
+        return self._planned(
+            rounds=scheme.sampler.rounds,
+            cohort=int(max(budget.levels.batches[scheme.sampler.levels], default=0)) + 1,
+            users_needed=2,
+            noise=scheme.noise,
+            signal=oracle.largest_norm,
+            numbers={
+                "clip_norm": oracle.largest_norm,
+                "sparsity": oracle.members.sparsity,
+                "learning_rate": scheme.rate,
+                "typical_rounds": scheme.length,
+                "mean_cohort": budget.levels.mean_batch + 1,
+                "oracle_epsilon": budget.oracle_epsilon,
+                "noise_multiplier": budget.noise_multiplier,
+                "estimate_norm": math.sqrt(scheme.second_moment),
+            },
+            warnings=run_warnings(scheme, self.options.output, bounded=bounded),
+        )
 
     def _ask(self, index: int) -> Request:
-        computation = Computation("user_gradient", clip_norm=self._oracle.largest_norm)
-        return Request(self._rounds.cohort(index), computation)
+        computation = Computation("user_gradient", clip_norm=self.scheme.oracle.largest_norm)
+        return Request(self.scheme.sampler.cohort(index), computation)
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> tuple[Vector, Vector]:
-        following = self.problem.domain.project(x - self._rate * self._estimate(index, gathered))
-        return following, self._output(index, x, following)
-
-    def _estimate(self, index: int, gathered: Gathered) -> Vector:
-        """The private gradient estimate of round ``index``."""
-        draw, users = self._rounds.draw(index), self._rounds.cohort(index)
-        # Clipped again: the sensitivity must not rest on what other nodes say that they have clipped.
-        rows = clip_rows(gathered.values, self._oracle.largest_norm)
-        batch, single = rows[np.searchsorted(users, draw.batch)], rows[np.searchsorted(users, draw.single)]
-        chance = float(self._rounds.budget.levels.chances[draw.level])
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, draw = self.scheme, self.scheme.sampler.draw(index)
+        estimate = scheme.estimate(draw, gathered.values, self._noise(index))
+        following = self.problem.domain.project(x - scheme.rate * estimate)
         # Not how many took part: that would tell whether the single user is in the batch, which the accounting hides.
-        self.facts = {"level": float(draw.level)}
-        return bias_reduced_gradient(batch, single, chance, self._oracle, self._noise(index))
-
-    def _output(self, index: int, x: Vector, following: Vector) -> Vector:
-        """The model after round ``index``: the average of the iterates, or one of them once it is reached."""
-        if index == 0:
-            self._total, self._kept = x.copy(), x
-        self._total += following
-        if self.options.output == "average":
-            return self._total / (index + 2)
-        if index + 1 <= self._kept_at:
-            self._kept = following
-        return self._kept
+        facts = {"level": float(draw.level)}
+        return Step(following, self.memory.output(x, following), facts)

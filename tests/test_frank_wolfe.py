@@ -17,9 +17,9 @@ from strategies import RobustFrankWolfe, model_record, model_vector
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators.smoothed_truncation import largest_truncated, smoothed_truncation_mean
 from userdp.high_dimensional.frank_wolfe import (
+    FrankWolfeTheory,
     Hull,
     L1Ball,
-    Setting,
     excess_bound,
     robust_frank_wolfe,
     step_size,
@@ -30,9 +30,9 @@ NO_NOISE = 1e9
 PROBLEM = Quadratic(3, 5.0, 2.0)
 
 
-def setting(dimension=3, samples=600, epsilon=1.0, radius=1.0, **options):
+def theory(dimension=3, samples=600, epsilon=1.0, radius=1.0, **options):
     options = {"second_moment": 2.0} | options
-    return Setting(L1Ball(radius, dimension), dimension, samples, epsilon, **options)
+    return FrankWolfeTheory(L1Ball(radius, dimension), dimension, samples, epsilon, **options)
 
 
 def folds_of(data, rounds):
@@ -73,9 +73,9 @@ def test_vertices_that_span_nothing_are_refused(vertices):
 @pytest.mark.parametrize(
     "wrong", [{"epsilon": 0.0}, {"second_moment": -1.0}, {"inverse_variance": math.nan}, {"failure": 1.0}], ids=str
 )
-def test_a_setting_out_of_range_is_refused_by_name(wrong):
+def test_a_theory_out_of_range_is_refused_by_name(wrong):
     with pytest.raises(BadInput, match=next(iter(wrong))):
-        setting(**wrong)
+        theory(**wrong)
 
 
 # --- T6: privacy of a round ------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_a_setting_out_of_range_is_refused_by_name(wrong):
 @pytest.mark.parametrize("beta", [0.3, 1.0, math.inf])
 def test_t06_a_round_on_neighbouring_folds_is_pure(mode, beta):
     """From samples to the law of the vertex: all replacements among the worst there can be."""
-    given, scale, fold = setting(inverse_variance=beta, mode=mode, epsilon=0.7), 0.5, 4
+    given, scale, fold = theory(inverse_variance=beta, mode=mode, epsilon=0.7), 0.5, 4
     rng, worst = np.random.default_rng(0), 0.0
     sensitivity = given.choice_sensitivity(scale, fold)
     far = np.array([0.0, 1e300, -1e300, 1e12, -1e12, math.inf, math.nan, 0.3])
@@ -100,15 +100,15 @@ def test_t06_a_round_on_neighbouring_folds_is_pure(mode, beta):
         worst = max(worst, float(np.abs(laws[0] - laws[1]).max()))
     assert worst <= 0.7 * (1 + 1e-9)
     assert worst > (0.4 if mode == "tight" else 0.05)
-    assert given.choice_sensitivity(scale, fold) <= setting(mode="paper").choice_sensitivity(scale, fold)
+    assert given.choice_sensitivity(scale, fold) <= theory(mode="paper").choice_sensitivity(scale, fold)
 
 
 def test_t06_paper_and_tight_sensitivities():
     fold = 100
     paper = 4 * math.sqrt(2) * 2.0 * 0.5 / (3 * fold)  # ||W||_1 = 2, the diameter
-    assert setting(mode="paper").choice_sensitivity(0.5, fold) == pytest.approx(paper)
+    assert theory(mode="paper").choice_sensitivity(0.5, fold) == pytest.approx(paper)
     tight = paper / 2 * math.erf(math.sqrt(0.5))
-    assert setting(mode="tight").choice_sensitivity(0.5, fold) == pytest.approx(tight)
+    assert theory(mode="tight").choice_sensitivity(0.5, fold) == pytest.approx(tight)
 
 
 # --- T11, T12: folds and iterates ------------------------------------------------------------------------------------
@@ -118,14 +118,14 @@ def test_t11_a_record_of_fold_t_does_not_touch_what_was_released_before():
     data = np.random.default_rng(0).normal(size=(61, 3))
     changed = data.copy()
     changed[31] = [1e6, -1e6, 1e6]  # of fold 4, folds of 10
-    given = setting(samples=61, epsilon=1e3)
+    given = theory(samples=61, epsilon=1e3)
     ends = [robust_frank_wolfe(folds_of(d, 6), np.zeros(3), given, 6, 1.0, seed=1) for d in (data, changed)]
     np.testing.assert_array_equal(ends[0][:4], ends[1][:4])
     assert not np.array_equal(ends[0][4:], ends[1][4:])
 
 
 def test_t11_folds_have_floor_of_n_over_t_samples():
-    given = setting(samples=61)
+    given = theory(samples=61)
     with pytest.raises(BadInput, match=r"a fold has shape \(10, 3\)"):
         robust_frank_wolfe(lambda index, w: np.zeros((11, 3)), np.zeros(3), given, 6, 1.0, seed=0)
     with pytest.raises(BadInput, match="every round takes fresh ones"):
@@ -135,9 +135,9 @@ def test_t11_folds_have_floor_of_n_over_t_samples():
 def test_t12_iterates_stay_in_the_ball_and_the_start_fades():
     data = 1e9 * np.random.default_rng(0).standard_cauchy((600, 3))
     start = starting_at(3)
-    given = setting()
+    given = theory()
     first = robust_frank_wolfe(folds_of(data, 12), start, given, 12, 1.0, seed=0)
-    second = robust_frank_wolfe(lambda index, w: np.ones((50, 3)), start, setting(epsilon=NO_NOISE), 12, 1.0, seed=0)
+    second = robust_frank_wolfe(lambda index, w: np.ones((50, 3)), start, theory(epsilon=NO_NOISE), 12, 1.0, seed=0)
     assert np.abs(first).sum(axis=1).max() <= 1 + 1e-12
     weight = 2 / (13 * 14)
     assert math.prod(1 - step_size(index) for index in range(12)) == pytest.approx(weight)
@@ -168,7 +168,7 @@ def test_t13_the_bound_holds_for_any_error_of_the_choice():
 
 def test_t13_without_noise_it_is_frank_wolfe_on_truncated_gradients():
     data = np.random.default_rng(0).standard_t(3, (300, 3)) + np.array([0.6, -0.2, 0.0])
-    found = robust_frank_wolfe(folds_of(data, 6), np.zeros(3), setting(samples=300, epsilon=NO_NOISE), 6, 2.0, seed=0)
+    found = robust_frank_wolfe(folds_of(data, 6), np.zeros(3), theory(samples=300, epsilon=NO_NOISE), 6, 2.0, seed=0)
     w = np.zeros(3)
     for index in range(6):
         gradient = smoothed_truncation_mean(folds_of(data, 6)(index, w), 2.0, 1.0)
@@ -181,7 +181,7 @@ def test_t13_without_noise_it_is_frank_wolfe_on_truncated_gradients():
 
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 def test_default_scale_and_rounds_minimise_the_bound(mode):
-    given = setting(dimension=50, samples=100_000, mode=mode)
+    given = theory(dimension=50, samples=100_000, mode=mode)
     best = minimize_scalar(lambda log_s: given.round_error(20, math.exp(log_s)), bounds=(-5, 10), method="bounded")
     assert given.scale(20) == pytest.approx(math.exp(best.x), rel=1e-3)
     if mode == "tight":
@@ -192,13 +192,13 @@ def test_default_scale_and_rounds_minimise_the_bound(mode):
         chosen = given.rounds(1.0)
         assert bound(chosen) <= 1.02 * min(bound(rounds) for rounds in range(1, 200))
     assert given.rounds(None) == math.floor(100_000 ** (1 / 3))
-    assert setting(samples=40).rounds(1e9) == 1
+    assert theory(samples=40).rounds(1e9) == 1
 
 
 def test_t13_the_bound_covers_runs_on_heavy_tails():
     """The whole bound, with the true second moment: the misses are no more than it allows."""
     mean, rounds, misses = np.array([0.5, -0.3, 0.1]), 8, 0
-    given = setting(samples=4000, second_moment=3.0 + 1.5**2)  # t with 3 degrees of freedom
+    given = theory(samples=4000, second_moment=3.0 + 1.5**2)  # t with 3 degrees of freedom
     scale = given.scale(rounds)
     bound = excess_bound(rounds, 4.0, 0.5 * mean @ mean, given.round_error(rounds, scale))
     for repeat in range(40):
@@ -221,7 +221,7 @@ def excess_of(samples, dimension, repeats=4, radius=1.0):
         rng = np.random.default_rng(repeat)
         features = (rng.lognormal(0, 0.6, (samples, dimension)) - law_mean) / law_deviation
         targets = features @ parameter + 0.1 * rng.standard_normal(samples)
-        given = setting(dimension, samples, second_moment=2.0, radius=radius)
+        given = theory(dimension, samples, second_moment=2.0, radius=radius)
         rounds = given.rounds(None)
         size = samples // rounds
 
@@ -285,14 +285,12 @@ def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
         other = codes.copy()
         other[starts[user]] = rng.integers(0, len(WILD), 3)
         ends = [
-            method._ball.scores(
-                gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values / method._divisor
-            )
+            method.scheme.scores(gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values)
             for c in (codes, other)
         ]
         worst = max(worst, float(np.abs(ends[0] - ends[1]).max()))
-    assert 0.5 * method._mechanism.sensitivity < worst <= method._mechanism.sensitivity * (1 + 1e-9)
-    assert method._mechanism.sensitivity == pytest.approx(
+    assert 0.5 * method.scheme.mechanism.sensitivity < worst <= method.scheme.mechanism.sensitivity * (1 + 1e-9)
+    assert method.scheme.mechanism.sensitivity == pytest.approx(
         2 * 2.0 * 2.0 * largest_truncated(2.0) / method.plan.numbers["fold"]
     )
 
@@ -311,7 +309,7 @@ def test_t12_the_strategy_is_the_algorithm_on_its_cohorts():
     models = []
     run(method, federation_of(values), 50, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))
     wanted = robust_frank_wolfe(
-        lambda index, w: w - values[cohorts[index]].astype(np.float64), np.zeros(3), setting(), 6, 2.0, seed=4
+        lambda index, w: w - values[cohorts[index]].astype(np.float64), np.zeros(3), theory(), 6, 2.0, seed=4
     )
     np.testing.assert_allclose(models, wanted, atol=1e-12)
     assert np.abs(models).sum(axis=1).max() <= 1 + 1e-12

@@ -403,7 +403,7 @@ def test_the_strategy_is_the_algorithm_and_releases_its_end_alone(delta, unit):
     released = []
     result = run(method, bounded(), evaluate_fn=lambda number, arrays: released.append(arrays["x"].numpy()) or None)
     data = bounded().block(np.arange(USERS)).features.astype(np.float64)
-    plan, box = method._algorithm, method.problem.domain
+    plan, box = method.scheme.algorithm, method.problem.domain
     assert plan.risk.records == (USERS if unit == "user" else 4 * USERS)
     own = plan(lambda x: x - data.mean(axis=0), np.zeros(3), method._noise(plan.rounds - 1), box.project, box.project)
     np.testing.assert_allclose(final(result), own, rtol=1e-9)
@@ -424,7 +424,7 @@ def test_a_replaced_user_moves_the_end_of_the_steps_within_the_sensitivity(delta
         data[11] = sign
         method = method_of(delta=delta, regularisation=0.2, rounds=9)
         run(method, federation_of(data))
-        ends.append(method._descent.point)
+        ends.append(method.memory.descent.point)
     moved = np.linalg.norm(ends[0] - ends[1], 2 if delta else 1)
     sensitivity = method.plan.numbers["l2_sensitivity" if delta else "l1_sensitivity"]
     assert 0.004 * sensitivity < moved <= sensitivity
@@ -439,7 +439,7 @@ def test_the_start_is_the_centre_of_the_regularisation():
 def test_certified_sparsity_and_dominance_enter_the_plan():
     method = method_of(PROBLEM, delta=0.0, regularisation=0.5)
     assert method.plan.numbers["sparsity"] == 1
-    exact = method._algorithm.risk.l1_sensitivity(0.5)
+    exact = method.scheme.algorithm.risk.l1_sensitivity(0.5)
     assert exact == pytest.approx(2 * PROBLEM.certificate.gradient_norm / (0.5 * USERS))
     assert exact < method.plan.numbers["l1_sensitivity"] <= 1.01 * exact
 
@@ -447,7 +447,7 @@ def test_certified_sparsity_and_dominance_enter_the_plan():
 @pytest.mark.parametrize(("radius", "domain"), [(1.0, "box"), (math.inf, "space")])
 def test_what_is_proven_over_the_whole_space_alone_is_not_used_in_a_box(radius, domain):
     problem = OneHotLogistic(5, radius)
-    risk = make(SparseOutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0)._algorithm.risk
+    risk = make(SparseOutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0).scheme.algorithm.risk
     assert risk.domain == domain
 
 
@@ -509,7 +509,7 @@ def test_a_user_who_is_zero_throughout_is_a_user_like_any_other():
 def test_what_is_not_proven_is_refused_before_data_are_read():
     with pytest.raises(BadInput, match=r"strategy\.radius must be declared"):
         method_of(OneHotLogistic(LEVELS, radius=math.inf))
-    assert method_of(OneHotLogistic(LEVELS, radius=math.inf), radius=2.0)._algorithm.risk.domain == "space"
+    assert method_of(OneHotLogistic(LEVELS, radius=math.inf), radius=2.0).scheme.algorithm.risk.domain == "space"
     with pytest.raises(BadInput, match=r"data\.samples must be declared"):
         method_of(unit="sample")
     with pytest.raises(MissingAssumption, match=r"missing: .*bounded Hessian row sums .*not smooth"):

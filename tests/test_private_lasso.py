@@ -12,7 +12,7 @@ from scipy import stats
 from simulations.config import parse_config
 from simulations.grids import RayGrid, shards
 from simulations.run import run as simulate
-from strategies import PrivateLasso, model_vector
+from strategies import PrivateLasso, model_record, model_vector
 from userdp.accounting.composition import advanced_composition, rho_for, zcdp_to_epsilon
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -81,7 +81,7 @@ def test_t07_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
         computation = method._ask(0).computation
         rows, bad = computation(PROBLEM, w, block_of(features, targets, sizes))
         assert bad == 0
-        return method._ball.scores(rows.sum(axis=0) / method._divisor)
+        return method.scheme.scores(rows.sum(axis=0))
 
     for _ in range(500):
         features, targets = rng.choice(WILD, (10, 3)), rng.choice(WILD, 10)
@@ -91,7 +91,7 @@ def test_t07_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
         other_targets[changed] = rng.choice(WILD, other_targets[changed].shape)
         w = rng.choice([-1, 1]) * 1.5 * np.eye(3)[rng.integers(3)]
         worst = max(worst, float(np.abs(scores(features, targets, w) - scores(others, other_targets, w)).max()))
-    assert 0.5 * method._mechanism.sensitivity < worst <= method._mechanism.sensitivity * (1 + 1e-12)
+    assert 0.5 * method.scheme.mechanism.sensitivity < worst <= method.scheme.mechanism.sensitivity * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(("unit", "records"), [("user", 2), ("sample", 20)])
@@ -248,9 +248,15 @@ def test_the_ledger_grows_round_by_round_to_the_promise():
         spent = [record.spent_epsilon for record in result.rounds]
         assert all(np.diff(spent) > 0)
         assert spent[-1] == method.plan.guarantee.epsilon <= 1.0
-        each = method._mechanism.epsilon
+        each = method.scheme.mechanism.epsilon
         alone = zcdp_to_epsilon(5 * each**2 / 8, 1e-4), advanced_composition(each, 0.0, 5, 1e-4)[0]
         assert spent[-1] == pytest.approx(alone[accounting == "paper"], rel=1e-9)
+
+
+def test_a_start_outside_the_ball_is_refused():
+    features, targets, _ = normal_data(100)
+    with pytest.raises(BadInput, match=r"must lie in the l1 ball of radius 1"):
+        run(strategy(), federation_of(features, targets=targets), initial_arrays=model_record(np.full(3, 0.5)))
 
 
 def test_the_order_of_answers_and_the_number_of_nodes_do_not_matter():

@@ -61,9 +61,9 @@ def test_no_record_moves_a_step_by_more_than_its_sensitivity(kind, unit, problem
         for samples in (data, neighbour):
             features, targets = (samples[:, :1], samples[:, 1]) if problem.has_targets else (samples, None)
             federation = federation_of(features, sizes=sizes, targets=targets)
-            steps.append(method._rate * method._gradient(gathered(method, federation, 0, x).values))
+            steps.append(method.scheme.rate * method.scheme.gradient(gathered(method, federation, 0, x).values))
         most = max(most, float(np.abs(steps[0] - steps[1]).max()))
-    assert 0.3 * method._peeling.sensitivity < most <= method._peeling.sensitivity * (1 + 1e-12)
+    assert 0.3 * method.scheme.peeling.sensitivity < most <= method.scheme.peeling.sensitivity * (1 + 1e-12)
 
 
 @each_unit
@@ -74,8 +74,9 @@ def test_hard_thresholding_holds_every_coordinate_to_its_bound_whatever_the_loss
     for code in (4, 5):  # 1e300 and -1e300; the level leaves codes as they are
         data = np.zeros((6, 2))
         data[3, 0] = code
-        steps.append(method._rate * method._gradient(gathered(method, federation_of(data), 0, np.zeros(2)).values))
-    assert np.abs(steps[0] - steps[1]).max() == pytest.approx(method._peeling.sensitivity, rel=1e-9)
+        total = gathered(method, federation_of(data), 0, np.zeros(2)).values
+        steps.append(method.scheme.rate * method.scheme.gradient(total))
+    assert np.abs(steps[0] - steps[1]).max() == pytest.approx(method.scheme.peeling.sensitivity, rel=1e-9)
 
 
 @each_unit
@@ -101,7 +102,7 @@ def test_the_plan_spends_the_budget_once_however_many_rounds(kind, unit):
 def test_pure_privacy_is_given(kind):
     method = make(kind, Quadratic(30, 5.0, 1.0), 1000, 2.0, 0.0, sparsity=3)
     assert (method.plan.guarantee.epsilon, method.plan.guarantee.delta) == (2.0, 0.0)
-    assert method._peeling.cost == Cost(test_epsilon=2.0)
+    assert method.scheme.peeling.cost == Cost(test_epsilon=2.0)
 
 
 @each_kind
@@ -122,7 +123,7 @@ def test_t11_folds_are_disjoint_and_models_before_a_users_round_do_not_depend_on
         method, seen = make(kind, Quadratic(5, 9.0, 1.0), 400, 20.0, 1e-4, **options), []
         run(method, federation_of(data), evaluate_fn=lambda _, arrays, seen=seen: seen.append(arrays["x"].numpy()))
         models.append(np.array(seen))
-        cohorts = [method._sampler.cohort(index) for index in range(4)]
+        cohorts = [method.scheme.folds.sampler.cohort(index) for index in range(4)]
     assert len(np.unique(np.concatenate(cohorts))) == 400
     turn = next(index for index, cohort in enumerate(cohorts) if 7 in cohort)
     np.testing.assert_array_equal(models[0][: turn + 1], models[1][: turn + 1])
@@ -222,7 +223,7 @@ def test_the_strategy_is_the_estimator_on_its_folds():
     fit = private_hard_thresholding(
         block.features, block.targets, SparseBudget(2, 5.0, 1e-5, 2 / 3, rounds=1), method._noise(0)
     )
-    assert fit.peeling == method._peeling
+    assert fit.peeling == method.scheme.peeling
     np.testing.assert_allclose(final(run(method, federation)), fit.model, rtol=1e-5)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -471,15 +472,15 @@ def means_of(method, gathered_round, index):
     seen = []
 
     class Recorder:
-        largest_norm = method._oracle.largest_norm
-        members = method._oracle.members
+        largest_norm = method.scheme.oracle.largest_norm
+        members = method.scheme.oracle.members
 
         def __call__(self, mean, size, noise):
             seen.append((size, mean))
             return mean
 
-    method._oracle = Recorder()
-    method._estimate(index, gathered_round)
+    scheme = replace(method.scheme, oracle=Recorder())
+    scheme.estimate(scheme.sampler.draw(index), gathered_round.values, method._noise(index))
     return seen
 
 
@@ -495,7 +496,7 @@ def test_replacing_a_user_moves_a_mean_of_b_users_by_at_most_2l_over_b_and_one_h
     moved = [np.linalg.norm(a - b) for (_, a), (_, b) in zip(first, second, strict=True)]
     assert all(move <= 2 * 0.7 / size * (1 + 1e-12) for (size, _), move in zip(first, moved, strict=True))
     assert min(moved[1:3]) == 0
-    if who not in method._rounds.cohort(index):
+    if who not in method.scheme.sampler.cohort(index):
         assert max(moved) == 0
 
 
@@ -510,16 +511,17 @@ def test_a_round_is_the_estimate_of_its_draw():
     method, values = method_for(clip_norm=10.0, learning_rate=0.01), generator(1).uniform(-1, 1, (USERS, 2))
     answers, x = gathered(method, federation_of(values), 1, np.zeros(2)), np.zeros(2)
     method._step(0, x, gathered(method, federation_of(values), 0, x))
-    following, _ = method._step(1, x, answers)
-    draw, rows = method._rounds.draw(1), -values.astype(np.float32).astype(np.float64)
-    chance = method._rounds.budget.levels.chances[draw.level]
-    estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, method._oracle, method._noise(1))
+    following = method._step(1, x, answers).following
+    scheme, rows = method.scheme, -values.astype(np.float32).astype(np.float64)
+    draw = scheme.sampler.draw(1)
+    chance = scheme.sampler.budget.levels.chances[draw.level]
+    estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, scheme.oracle, method._noise(1))
     np.testing.assert_allclose(following, np.clip(x - 0.01 * estimate, -2, 2))
 
 
 def test_records_of_rounds_do_not_tell_whether_the_single_user_is_in_the_batch():
     method = method_for(clip_norm=10.0, learning_rate=0.01, seed=1)
-    draws = [method._rounds.draw(index) for index in range(method.plan.rounds)]
+    draws = [method.scheme.sampler.draw(index) for index in range(method.plan.rounds)]
     assert {bool(np.isin(draw.single, draw.batch)[0]) for draw in draws} == {True, False}
     for record, draw in zip(run(method, federation_of(np.zeros((USERS, 2)))).rounds, draws, strict=True):
         assert record.facts == {"level": draw.level}
@@ -527,7 +529,7 @@ def test_records_of_rounds_do_not_tell_whether_the_single_user_is_in_the_batch()
 
 def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
     method = method_for()
-    scheme = method._rounds
+    scheme = method.scheme.sampler
     assert method.plan.rounds == scheme.rounds == len(scheme.levels) > 3
     for index in range(scheme.rounds):
         draw = scheme.draw(index)
@@ -544,7 +546,7 @@ def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
 
 
 def test_rounds_of_one_level_draw_cohorts_of_their_own():
-    scheme = method_for(users=4000, delta=1e-6)._rounds
+    scheme = method_for(users=4000, delta=1e-6).scheme.sampler
     alike = [scheme.draw(index) for index in np.flatnonzero(scheme.levels == 0)[:20]]
     assert len(alike) == 20
     assert len({tuple(draw.batch) for draw in alike}) == len({int(draw.single[0]) for draw in alike}) == 20
@@ -552,10 +554,10 @@ def test_rounds_of_one_level_draw_cohorts_of_their_own():
 
 def test_the_plan_knows_the_rounds_the_spend_and_that_secrecy_is_assumed():
     method = method_for(delta=1e-6)
-    plan, budget = method.plan, method._rounds.budget
-    assert plan.guarantee.epsilon == budget.spent(method._rounds.levels) <= 4.0
+    plan, budget = method.plan, method.scheme.sampler.budget
+    assert plan.guarantee.epsilon == budget.spent(method.scheme.sampler.levels) <= 4.0
     assert any("stays secret" in assumption for assumption in plan.guarantee.assumptions)
-    assert plan.cohort == 2 ** (method._rounds.levels.max() + 1) + 1
+    assert plan.cohort == 2 ** (method.scheme.sampler.levels.max() + 1) + 1
     assert plan.as_dict()["drowned"]
     assert any("no better than the L D" in warning for warning in plan.warnings)
     assert plan.noise == pytest.approx(plan.numbers["estimate_norm"] / math.sqrt(plan.numbers["typical_rounds"]))
@@ -583,13 +585,13 @@ def test_the_output_of_a_run_is_of_its_iterates(output):
     step = method._step
 
     def recorded(index, x, gathered_round):
-        following, released = step(index, x, gathered_round)
-        iterates.append(following)
-        return following, released
+        done = step(index, x, gathered_round)
+        iterates.append(done.following)
+        return done
 
     method._step = recorded
     result = run(method, federation_of(np.full((USERS, 2), 0.5)))
-    expected = np.mean(iterates, axis=0) if output == "average" else iterates[method._kept_at]
+    expected = np.mean(iterates, axis=0) if output == "average" else iterates[method.memory.kept_at]
     np.testing.assert_allclose(final(result), expected)
     assert len(iterates) == method.plan.rounds + 1
     assert any("unbounded domains" in warning for warning in method.plan.warnings) == (output == "random")
@@ -606,7 +608,7 @@ def test_how_users_are_laid_out_does_not_matter(users_per_node):
 def test_missing_users_count_as_zero_and_the_divisor_stays():
     method = method_for(clip_norm=10.0)
     answers = gathered(method, federation_of(np.full((USERS, 2), 0.5)), 0, np.zeros(2))
-    draw, cohort = method._rounds.draw(0), method._rounds.cohort(0)
+    draw, cohort = method.scheme.sampler.draw(0), method.scheme.sampler.cohort(0)
     answers.values[np.searchsorted(cohort, draw.batch[0])] = 0.0
     size, mean = means_of(method, answers, 0)[0]
     np.testing.assert_allclose(mean, -0.5 * (size - 1) / size)

@@ -142,8 +142,8 @@ def excess_bound(rounds: int, curvature: float, start_gap: float, error: float) 
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the parameters of private Frank-Wolfe depend on; all of it public.
+class FrankWolfeTheory:
+    """What parameters of private Frank-Wolfe follow from, and what they promise; all of it public.
 
     Attributes:
         polytope: W.
@@ -223,7 +223,7 @@ class Setting:
 def robust_frank_wolfe(
     gradients: Callable[[int, Vector], NDArray[np.float64]],
     start: Vector,
-    setting: Setting,
+    theory: FrankWolfeTheory,
     rounds: int,
     scale: float,
     *,
@@ -241,7 +241,7 @@ def robust_frank_wolfe(
     Args:
         gradients: (t from 0, model) -> (m, d) gradients of the samples of fold t, anything that floats can be.
         start: (d,) in the polytope.
-        setting: polytope, budget and truncation.
+        theory: polytope, budget and truncation.
         rounds: T.
         scale: s.
         seed: of the noise.
@@ -250,18 +250,18 @@ def robust_frank_wolfe(
     Raises:
         BadInput: fewer samples than rounds, or a fold of another size.
     """
-    fold = setting.samples // rounds
+    fold = theory.samples // rounds
     if fold < 1:
-        raise BadInput(f"rounds = {rounds}: there are {setting.samples} samples, and every round takes fresh ones")
-    mechanism = ExponentialMechanism(setting.choice_sensitivity(scale, fold), setting.epsilon)
-    points = np.empty((rounds + 1, setting.dimension))
+        raise BadInput(f"rounds = {rounds}: there are {theory.samples} samples, and every round takes fresh ones")
+    mechanism = ExponentialMechanism(theory.choice_sensitivity(scale, fold), theory.epsilon)
+    points = np.empty((rounds + 1, theory.dimension))
     points[0] = start
     for index in range(rounds):
         rows = gradients(index, points[index])
-        if rows.shape != (fold, setting.dimension):
-            raise BadInput(f"gradients of shape {rows.shape}: a fold has shape {(fold, setting.dimension)}")
-        gradient = smoothed_truncation_mean(rows, scale, setting.inverse_variance)
-        scores = setting.polytope.scores(gradient)
+        if rows.shape != (fold, theory.dimension):
+            raise BadInput(f"gradients of shape {rows.shape}: a fold has shape {(fold, theory.dimension)}")
+        gradient = smoothed_truncation_mean(rows, scale, theory.inverse_variance)
+        scores = theory.polytope.scores(gradient)
         vertex = mechanism.choose(scores, SeededNoise(stream(seed, "noise", index, 0)))
-        points[index + 1] = setting.polytope.towards(points[index], vertex, step(index))
+        points[index + 1] = theory.polytope.towards(points[index], vertex, step(index))
     return points
