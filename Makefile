@@ -8,6 +8,9 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 SLOW ?= slow or containers
+# Processes that run tests: the machine's cores, four at most (each takes a gigabyte); JOBS=0 for one without xdist.
+JOBS ?= logical
+SPREAD := -n $(JOBS) --maxprocesses 4 --dist loadfile
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -30,14 +33,14 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not containers" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(SPREAD) -m "not slow and not containers" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest -q $(SPREAD) $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
 
 # What `make test` leaves out; SLOW="slow and not containers" without a container engine.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m "$(SLOW)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(SPREAD) -m "$(SLOW)" $(PYTEST_ARGS)
 
 # make mutants MUTANTS_ARGS="recentred --verbose": some of them, and which test noticed.
 mutants: $(STAMP)

@@ -1,13 +1,43 @@
-"""Fixtures shared by all tests."""
+"""What all tests share: one thread a process, how hypothesis draws, which cases of a sweep are fast, public data."""
 
 import os
+import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from userdp.data.public import PUBLIC_DATASETS
+# As many processes run tests as there are cores: threads of BLAS beside them would only wait for one another.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+from userdp.data.public import PUBLIC_DATASETS  # noqa: E402
 
 collect_ignore = ["lying_silo"]  # code of containers
+
+# No case fails for its seconds, which say how busy the machine is. CI draws the same cases in every run.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("tests"), derandomize=True, database=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked ``sweep(n)``, n cases are fast and the others slow, whatever else is collected.
+
+    A checksum of their names chooses them: nearly the same ones when cases are added, others in each test.
+    """
+    sweeps: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sweep") and not item.get_closest_marker("slow"):
+            sweeps[item.path, item.name.partition("[")[0]].append(item)
+    for cases in sweeps.values():
+        mark = cases[0].get_closest_marker("sweep")
+        assert mark is not None
+        for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))[mark.args[0] :]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from userdp.errors import RunFailed
 from userdp.node import Answer, Node
 from userdp.problems import Problem, Quadratic
 
+PATIENCE = 600.0
+"""Seconds that a test waits for other processes: a process of Ray takes a minute to start beside six busy ones."""
 MARK = 77.0
 """A first feature with this value marks the user whose node `FaultyQuadratic` makes fail."""
 

@@ -14,6 +14,7 @@ import psutil
 import tomli_w
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from helpers import PATIENCE
 
 from simulations.grids import InMachineGrid, _error_reply
 
@@ -40,7 +41,7 @@ class FlowerEngine:
             "PATH": f"{FLWR.parent}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def flwr(self, *arguments: str, timeout: float = 120) -> str:
+    def flwr(self, *arguments: str, timeout: float = PATIENCE) -> str:
         done = subprocess.run(
             [str(FLWR), *arguments],
             cwd=self.home,
@@ -53,7 +54,7 @@ class FlowerEngine:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def run(self, app: Path, nodes: int, settings: Mapping[str, str | int | float], timeout: float = 240) -> None:
+    def run(self, app: Path, nodes: int, settings: Mapping[str, str | int | float], timeout: float = PATIENCE) -> None:
         """Submit the app and wait until it has finished; `--stream` would say success of a failed run."""
         run_config = self.home / "run-config.toml"
         run_config.write_text(tomli_w.dumps(settings))

@@ -29,7 +29,7 @@ from userdp.accounting import (
 )
 from userdp.errors import BadInput, RunFailed
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 DELTAS = st.floats(-25, -1.5).map(math.exp)
 
 # --- Costs ------------------------------------------------------------------------------------------------------

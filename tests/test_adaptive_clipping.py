@@ -38,7 +38,7 @@ def whitened(method, values, neighbour):
 # --- Formal guarantee: count and sum are one Gaussian mechanism ------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (5, 3), elements=codes), arrays(np.int64, (3,), elements=codes), st.integers(0, 4))
 def test_replacing_one_user_moves_sum_and_count_together_by_at_most_one_over_z(users, other, who):
     method = make(AdaptiveClipping, Wild(3), 5, delta=1e-3, clip_norm=0.7)
@@ -61,7 +61,7 @@ def test_that_move_is_attained_by_a_user_on_the_sphere_and_one_beyond_it():
     np.testing.assert_allclose(rounds[1][-1], 3 * 0.5 - 2 * 0.5)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(arrays(np.int64, (6, 2), elements=codes), st.integers(0, 5))
 def test_adding_one_user_moves_sum_and_count_together_by_at_most_one_over_z(users, who):
     method = make(AdaptiveClipping, Wild(2), 6, delta=1e-3, clip_norm=0.7, sampling="poisson", cohort=3, seed=5)
@@ -176,7 +176,7 @@ def test_who_does_not_answer_adds_nothing_to_the_count():
     assert step.facts["unclipped_share"] == pytest.approx(0.5, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (5, 3), elements=st.integers(0, 6)), st.floats(1e-6, 1e6))
 def test_a_row_counts_as_unclipped_exactly_when_the_clip_leaves_it(choices, clip_norm):
     rows = WILD[choices]
@@ -187,6 +187,7 @@ def test_a_row_counts_as_unclipped_exactly_when_the_clip_leaves_it(choices, clip
 # --- Behaviour ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size"])
 @pytest.mark.parametrize("local_steps", [None, 3])
 def test_it_learns_under_every_scheme_and_repeats_itself_by_seed(sampling, local_steps):

@@ -72,7 +72,7 @@ def clipped_mean(method, samples, sizes):
 # --- What one sample, and what one user, can change ------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(arrays(np.float32, (10, 2), elements=values), st.lists(st.tuples(values, values), min_size=1, max_size=9))
 def test_replacing_a_user_of_any_size_moves_the_clipped_mean_by_at_most_twice_the_clip(samples, other):
     """Everybody in every round: no bound on a user's samples is needed, and no group privacy."""
@@ -101,7 +101,7 @@ def hockey_stick(first, second, epsilon):
 GRID = np.linspace(-30, 30, 60_001)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.lists(st.floats(-6, 6), min_size=1, max_size=3), st.lists(st.floats(-6, 6), min_size=1, max_size=4))
 def test_a_user_drawn_sample_by_sample_is_dominated_by_the_larger_rate_at_the_same_sensitivity(others, own):
     """One round, enumerated over ALL coins: the densities of what is released with and without a user."""
@@ -132,7 +132,7 @@ def test_the_rate_of_a_user():
     assert group_rate(1e-12, 5) == pytest.approx(5e-12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(arrays(np.float32, (10, 2), elements=values), st.tuples(values, values), st.integers(0, 9))
 def test_a_sample_moves_a_sum_of_clipped_samples_by_at_most_its_clip(samples, other, which):
     method = method_for(PoissonSampleSGD, clip_norm=0.7, batch=5)
@@ -236,6 +236,7 @@ def test_coins_are_uniform_and_independent():
     assert not np.array_equal(keys, round_keys(1, 2000, 1))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("users_per_node", [None, 1, 3])
 @pytest.mark.parametrize("kind", [AveragedClipping, RestartedAveragedClipping, PoissonSampleSGD])
 def test_the_samples_drawn_do_not_depend_on_the_layout(kind, users_per_node):
@@ -297,6 +298,7 @@ def test_a_thinned_block_keeps_users_samples_and_targets_together():
 # --- Plans -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("unit", ["sample", "user"])
 @pytest.mark.parametrize(
     ("kind", "options"),

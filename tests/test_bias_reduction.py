@@ -234,6 +234,7 @@ def estimates(rows, oracle, count, rng):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_c23_the_mean_is_that_of_the_oracle_on_everybody_and_the_second_moment_is_bounded(rng):
     rows = sparse_rows(8, 4, 1, rng)
     oracle = ProjectedMean(4, SparseVectors(1, 1.0), 1.5)
@@ -271,6 +272,7 @@ def test_an_oracle_is_noisy_in_proportion_to_what_a_record_can_move():
         assert oracle.mechanism(size).noise_multiplier == 4.0
 
 
+@pytest.mark.slow
 def test_c28_the_bias_is_that_of_the_largest_batch_not_that_of_the_batch_drawn(rng):
     """Plain steps of two records see the bias of two; bias-reduced ones, of two most often, see that of all 64."""
     rows = np.zeros((64, 3))

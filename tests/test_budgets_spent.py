@@ -40,6 +40,7 @@ deltas = st.floats(-25, -3).map(math.exp)
 # --- Every strategy --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("epsilon", [0.2, 8.0])
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"non_private"}))
 def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(name, epsilon):
@@ -64,7 +65,7 @@ def test_every_sampling_spends_what_is_asked_for(sampling, epsilon):
 # --- Zero-concentrated privacy ---------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(budgets, deltas)
 def test_the_largest_rho_is_the_inverse_of_the_conversion_that_reports(epsilon, delta):
     rho = largest_rho(epsilon, delta)
@@ -79,7 +80,7 @@ def test_no_rho_for_a_budget_out_of_range(epsilon, delta):
         largest_rho(epsilon, delta)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(budgets, deltas, st.integers(1, 300))
 def test_choices_of_the_lasso_spend_what_is_asked_for(epsilon, delta, rounds):
     scheme = Selections(10, rounds, "zcdp")
@@ -94,7 +95,7 @@ def test_the_lasso_spends_eight_where_it_left_a_tenth_of_it():
     assert scheme.epsilon(2 / loose, 1e-6) < 7.5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(budgets, deltas, st.integers(1, 60))
 def test_peeling_spends_what_is_asked_for(epsilon, delta, sparsity):
     peeling = Peeling(sparsity, 1.0, epsilon, delta)
@@ -108,7 +109,7 @@ def test_peeling_spends_what_is_asked_for(epsilon, delta, sparsity):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(budgets, deltas, st.integers(1, 50))
 def test_concentrated_batches_spend_what_is_asked_for(epsilon, delta, epochs):
     sampler = ConcentratedBatches(10, 5, epochs)

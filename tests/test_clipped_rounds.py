@@ -40,7 +40,7 @@ def population(users=300, d=3, m=20):
 # --- Formal guarantee: what one user moves --------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     arrays(np.int64, (5, 3), elements=codes),
     arrays(np.int64, (3,), elements=codes),
@@ -58,7 +58,7 @@ def test_replacing_one_user_moves_the_mean_of_a_round_by_at_most_2c(users, other
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 3)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(arrays(np.int64, (6, 3), elements=codes), st.integers(0, 5), st.sampled_from(STRATEGIES))
 def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_most_c(users, who, strategy):
     """The user's coin is its own: without it the cohort is what it was, less the user, and the divisor stays."""
@@ -123,6 +123,7 @@ def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_whe
 # --- A round --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @every_strategy
 @every_scheme
 def test_every_scheme_learns_and_repeats_itself_by_seed(strategy, sampling):

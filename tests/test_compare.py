@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import PATIENCE
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -102,6 +103,7 @@ def tuned(tmp_path_factory):
 # The file ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_comparisons_load_expand_and_plan(path):
     comparison = load_comparison(path)
@@ -284,13 +286,14 @@ def test_an_interrupted_comparison_leaves_its_table(tmp_path):
     assert (table(tmp_path)["error_private"] == NOT_RUN).all()
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_repeats_no_finished_cell(tmp_path):
     file = tmp_path / "many.toml"
     file.write_text(parse_comparison(changed(name="many", strategy=SMALL["strategy"][:1], seeds=60)).toml())
     code = "from simulations.cli import app; app()"
     arguments = ["compare", str(file), "--workers", "0", "--output", str(tmp_path)]
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while len(before := list((tmp_path / "many").rglob(DONE))) < 5 and time.monotonic() < deadline:
         time.sleep(0.02)
         assert process.poll() is None

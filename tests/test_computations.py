@@ -16,7 +16,7 @@ matrices = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), e
 norms = st.floats(1e-6, 1e6)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(matrices, norms)
 def test_a_clipped_row_never_exceeds_the_norm_even_where_squares_overflow(rows, clip_norm):
     clipped = clip_rows(rows, clip_norm)
@@ -24,7 +24,7 @@ def test_a_clipped_row_never_exceeds_the_norm_even_where_squares_overflow(rows, 
     assert np.all(np.linalg.norm(clipped, axis=1) <= clip_norm * (1 + 1e-12))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(matrices, norms)
 def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
     clipped = clip_rows(rows, clip_norm)
@@ -49,7 +49,7 @@ def test_extreme_rows_are_clipped_by_hand(size):
     np.testing.assert_allclose(clip_rows(rows, 2.0), [[length, 0.0], [0.0, -length], [0.0, 0.0]], rtol=1e-12, atol=0)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=st.floats(width=64)))
 def test_rows_with_a_value_that_is_not_finite_become_zero_and_are_counted(rows):
     bad = ~np.isfinite(rows).all(axis=1)

@@ -51,7 +51,7 @@ def test_shipped_configurations_load_plan_and_survive_writing_out(path):
     assert not plan.drowned
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     epsilon=st.floats(1e-3, 50),
     delta=st.floats(1e-12, 0.1, exclude_max=True),

@@ -105,7 +105,7 @@ TYPES = {
 }
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.sampled_from(list(TYPES)).flatmap(
         lambda kind: st.tuples(st.just(kind), st.lists(st.none() | TYPES[kind], min_size=1))
@@ -128,7 +128,7 @@ def test_a_column_is_read_cell_by_cell_whatever_its_type(drawn):
         np.testing.assert_array_equal(numbers, np.where(np.isfinite(by_text), by_text, np.nan))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.sampled_from(
         [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "Europe/Berlin")]
@@ -146,7 +146,7 @@ def test_every_date_has_a_text_that_no_other_cell_changes(kind, data):
     assert [whole.distinct[position] for position in whole.positions] == alone
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1)) | st.dates(date(1700, 1, 1), date(2200, 1, 1)),

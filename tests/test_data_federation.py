@@ -22,7 +22,7 @@ sizes_and_users = st.lists(st.integers(1, 9), min_size=1, max_size=12).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(sizes_and_users)
 def test_a_columnar_gather_equals_a_loop_over_users(case):
     sizes, users, targets = case
@@ -45,7 +45,7 @@ def test_consecutive_users_are_views():
     assert np.shares_memory(whole.features, federation.select(np.array([1, 2])).block(np.array([0])).features)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes_and_users, st.integers(1, 400))
 def test_blocks_cover_all_users_once_within_max_bytes(case, max_bytes):
     sizes, users, targets = case
@@ -102,7 +102,7 @@ def test_select_renumbers_users_and_keeps_the_population(synthetic):
     assert part.population_mean is federation.population_mean
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_split_is_by_user_disjoint_complete_and_seeded(users, fraction, seed):
     federation = ragged([1] * users)
@@ -145,7 +145,7 @@ owners_lists = st.integers(1, 6).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(owners_lists, st.one_of(st.none(), st.integers(1, 5)), st.integers(0, 10))
 def test_bounded_rows_keeps_at_most_max_samples_of_each_user(owner, max_samples, seed):
     owner = np.array(owner)
@@ -160,7 +160,7 @@ def test_bounded_rows_keeps_at_most_max_samples_of_each_user(owner, max_samples,
     np.testing.assert_array_equal(rows, bounded_rows(owner, max_samples, seed)[0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(owners_lists, st.integers(1, 3), st.lists(st.integers(0, 46), max_size=20))
 def test_replacing_a_users_rows_leaves_every_other_users_choice_alone(owner, max_samples, places):
     """The formal guarantee of `bounded_rows`: rows of user 0 inserted anywhere move nobody else's choice."""

@@ -95,6 +95,7 @@ NUMERIC = {"user": "who", "features": ["a"], "ranges": {"a": [0, 10]}, "target":
 FLOATS = {"who": WHO, "a": [1.0, 2.0, 3.0, 1.0, 2.0], "b": [4.0, 5.0, 6.0, 7.0, 8.0]}
 
 
+@pytest.mark.sweep(20)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("form", [CATEGORICAL, LISTED, HASHED, NUMERIC])
 @pytest.mark.parametrize("cell", [2.5, None, "Zebra", float("nan"), float("inf"), 1e300, 2**62, True, "1_000", "2 "])
@@ -295,7 +296,7 @@ def as_numbers(form):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(neighbouring_tables(), HOW, st.sampled_from([None, 1, 2]), st.integers(0, 3))
 def test_replacing_one_users_rows_changes_no_bit_of_anybody_elses_samples(
     tmp_path_factory, suffix, drawn, how, max_samples, seed

@@ -43,7 +43,7 @@ def test_a_users_samples_depend_on_the_seed_and_its_index_alone(name, tail):
     federation = SyntheticFederation(population(name), 40, seed=5, samples_per_user=3, samples_tail=tail, samples_max=9)
     whole = everything(federation)
 
-    @settings(deadline=None, max_examples=15)
+    @settings(max_examples=15)
     @given(st.lists(st.integers(0, 39), min_size=1, max_size=25))
     def check(users):
         block = federation.block(np.array(users))
@@ -202,7 +202,7 @@ def test_bernoulli_rates_are_drawn_within_the_spread_and_outliers_stay_rates():
     assert 60 < np.count_nonzero(rows.all(axis=1)) < 140
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(0.3, 4.0), st.integers(1, 20), st.integers(0, 300), st.integers(0, 5))
 def test_heavy_tailed_sizes_stay_within_their_bounds(tail, fewest, room, seed):
     federation = SyntheticFederation(
@@ -356,6 +356,7 @@ def test_every_population_says_what_it_is():
         assert kind.summary
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_a_block_whatever_the_population():
     federation = SyntheticFederation(Gaussian(dimension=20), 60_000, samples_per_user=10)
     tracemalloc.start()

@@ -182,7 +182,7 @@ def test_users_are_numbered_by_a_seeded_order_of_their_labels_whatever_the_rows(
     np.testing.assert_array_equal(read(tmp_path, table, seed=1, users=2).labels, first.labels[:2])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 9), st.integers(0, 3), st.integers(1, 4))
 def test_contributions_are_bounded_and_seeded(tmp_path_factory, max_samples, seed, min_samples):
     table = people()

@@ -79,7 +79,7 @@ def table(path, people, rows=3, **more):
 # People -------------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=8), max_size=30), st.binary(min_size=16, max_size=64))
 def test_people_are_repeated_exactly_when_their_labels_are(labels, salt):
     import unicodedata
@@ -637,6 +637,7 @@ def test_errors_of_jobs_are_sentences_with_exit_codes(tmp_path, monkeypatch, cap
         assert capsys.readouterr().err == f"userdp: {error}\n"
 
 
+@pytest.mark.slow
 def test_the_lying_silo_of_the_container_tests_lies(tmp_path):
     """So that those tests cannot pass with a silo that is honest after all."""
     lying = Path(__file__).resolve().parent / "lying_silo"

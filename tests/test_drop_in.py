@@ -45,6 +45,7 @@ def imported(folder: Path, code: str):
     return module
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
 def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("strategies.drop_in.secrets.randbits", lambda bits: 1)
@@ -207,7 +208,7 @@ def test_without_noise_each_strategy_moves_to_the_mean_of_the_clients_models(kin
 ENTRY = st.sampled_from([0.0, 0.1, -0.3, 1.0, -5.0, 1e30, np.nan, np.inf])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(ENTRY, ENTRY), min_size=4, max_size=4), st.tuples(ENTRY, ENTRY), st.integers(0, 3))
 def test_replacing_a_user_moves_a_round_by_at_most_its_sensitivity(users, other, which):
     """2C/n between the noiseless means, by brute force: the same seed gives the same noise, which cancels."""

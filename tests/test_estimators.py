@@ -51,7 +51,7 @@ def apply(name, rows, scale=1.0):
 
 
 all_estimators = pytest.mark.parametrize("name", list(scaled_estimators()))
-quick = settings(deadline=None, max_examples=60)
+quick = settings(max_examples=60)
 
 
 @all_estimators

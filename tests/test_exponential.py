@@ -30,6 +30,7 @@ def polytopes():
     return [L1Ball(2.0, 4), Hull(far), Hull(np.concatenate([np.eye(4), -np.eye(4)]))]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("noise", [seeded(), SecureNoise()], ids=["seeded", "secure"])
 def test_t06_choices_follow_the_softmax(noise):
     mechanism, draws = ExponentialMechanism(0.5, 1.5), 6000
@@ -38,6 +39,7 @@ def test_t06_choices_follow_the_softmax(noise):
     assert stats.chisquare(np.bincount(chosen, minlength=5), expected).pvalue > 1e-9
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull"])
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 def test_t06_no_two_gradients_that_close_are_told_apart(polytope, mode):

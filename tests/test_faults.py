@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
-from helpers import MARK, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
+from helpers import MARK, PATIENCE, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
 
 from simulations.grids import LocalGrid, RayGrid, shards
 from strategies import DPFedSGD, RobustRounds, model_record, model_vector
@@ -287,8 +287,8 @@ def test_a_node_that_fails_once_is_missing_for_one_round_and_back_in_the_next(fa
     blocks = [np.arange(90), np.arange(90, USERS)]
     with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, federation, blocks, workers=2) as grid:
         method = method_of(problem=problem, rounds=3)
-        timeout = 20 if fault == "sleep" else 120
-        result = method.start(grid, timeout=timeout)
+        timeout = 60 if fault == "sleep" else PATIENCE  # in which a fresh actor has to start, too
+        result = method.start(grid, timeout=timeout, roster_timeout=PATIENCE)
     assert [record.missing_users for record in result.rounds] == [10, 0, 0]
     assert "node 2 counts as missing: its app failed" in caplog.text or fault == "sleep"
     wanted = {"raise": "node 2 counts as missing", "exit": "an actor died", "sleep": "an actor did not answer in time"}
@@ -305,5 +305,5 @@ def test_a_node_that_never_recovers_beyond_the_allowed_share_stops_the_run():
     with RayGrid(problem, federation_of(data), [np.arange(50), np.arange(50, USERS)], workers=2) as grid:
         method = method_of(problem=problem)
         with pytest.raises(RunFailed, match=r"too many users of a cohort .*ActorDied"):
-            method.start(grid)
+            method.start(grid, roster_timeout=PATIENCE)
     assert not method.result.rounds

@@ -34,7 +34,7 @@ def noiseless(method):
 # --- Formal guarantee: the sum moves by at most 2C ---------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(arrays(np.int64, (5, 3), elements=codes), arrays(np.int64, (3,), elements=codes), st.integers(0, 4))
 def test_replacing_one_user_moves_the_mean_by_at_most_its_stated_sensitivity(users, other, who):
     method = make(DPFedSGD, Wild(3), 5, delta=1e-3, clip_norm=0.7)

@@ -81,6 +81,7 @@ def test_a_theory_out_of_range_is_refused_by_name(wrong):
 # --- T6: privacy of a round ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 @pytest.mark.parametrize("beta", [0.3, 1.0, math.inf])
 def test_t06_a_round_on_neighbouring_folds_is_pure(mode, beta):
@@ -240,6 +241,7 @@ def test_t15_the_excess_falls_with_the_samples_as_fast_as_the_theory_says():
     assert slope <= -0.25
 
 
+@pytest.mark.slow
 def test_t15_the_dimension_costs_little_more_than_its_logarithm():
     assert excess_of(20_000, 160) <= 2 * excess_of(20_000, 40)
 

@@ -81,6 +81,7 @@ def test_the_trees_intervals_by_hand():
 # --- Formal guarantee: sensitivity, by brute force -------------------------------------------------------------------
 
 
+@pytest.mark.sweep(24)
 @every_kind
 @pytest.mark.parametrize("rounds", range(1, 65))
 def test_sensitivity_is_the_brute_force_maximum_for_every_separation(kind, rounds):
@@ -217,7 +218,7 @@ def test_cohorts_that_cannot_be_drawn_are_refused(arguments, error):
 # --- The strategy ---------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     arrays(np.int64, (6, 2), elements=codes),
     arrays(np.int64, (2,), elements=codes),

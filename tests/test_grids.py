@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.supercore.run import Run
-from helpers import ShuffledGrid, federation_of, final, local_grid, make, run
+from helpers import PATIENCE, ShuffledGrid, federation_of, final, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +83,9 @@ def trace(grid, name, seed=3):
     """Everything that a run leaves behind: released models round by round, and what the rounds recorded."""
     released = []
     method = method_of(name, seed)
-    result = method.start(grid, evaluate_fn=lambda number, arrays: released.append(arrays["x"].numpy()) or None)
+    result = method.start(
+        grid, roster_timeout=PATIENCE, evaluate_fn=lambda number, arrays: released.append(arrays["x"].numpy()) or None
+    )
     return np.array(released), [record.facts for record in result.rounds]
 
 
@@ -126,6 +128,7 @@ def test_a_ray_grid_starts_and_stops_a_ray_of_its_own(monkeypatch):
 # --- The same answer -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(4)
 @each_method
 @pytest.mark.parametrize("workers", ["one worker", "two workers"])
 def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers(name, workers, ray_grids):
@@ -137,6 +140,7 @@ def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers
     assert np.any(released[-1] != released[0])
 
 
+@pytest.mark.sweep(8)
 @each_method
 @pytest.mark.parametrize("users_per_node", [1, 7, 200])
 def test_other_layouts_give_the_same_answer_to_rounding(name, users_per_node):
@@ -145,6 +149,7 @@ def test_other_layouts_give_the_same_answer_to_rounding(name, users_per_node):
     np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sweep(3)
 @each_method
 def test_one_user_a_node_over_ray_gives_the_same_answer_to_rounding(name, ray_grids):
     released, _ = trace(local_grid(PROBLEM, population()), name)
@@ -152,6 +157,7 @@ def test_one_user_a_node_over_ray_gives_the_same_answer_to_rounding(name, ray_gr
     np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sweep(5)
 @each_method
 def test_the_order_of_replies_does_not_matter(name):
     grid = local_grid(PROBLEM, population(), 11)
@@ -162,6 +168,7 @@ def test_the_order_of_replies_does_not_matter(name):
     assert same_facts == facts
 
 
+@pytest.mark.sweep(5)
 @each_method
 def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name):
     first, _ = trace(local_grid(PROBLEM, population()), name)
@@ -174,7 +181,7 @@ def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name
 # --- Layouts -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 300), st.none() | st.integers(1, 400), st.integers(1, 20))
 def test_blocks_are_consecutive_and_hold_everybody_once(users, users_per_node, nodes):
     blocks = shards(users, users_per_node, nodes=nodes)
@@ -291,6 +298,7 @@ def test_workers_share_the_nodes_and_are_never_more_than_them(ray_grids):
         assert len(grid._workers) == 2
 
 
+@pytest.mark.slow
 def test_global_numpy_state_is_not_touched_by_any_strategy():
     before = np.random.get_state()[1].copy()  # noqa: NPY002 -- what this test is about
     for name in METHODS:

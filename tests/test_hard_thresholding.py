@@ -265,6 +265,7 @@ def test_t13_without_noise_it_is_thresholding_of_the_robust_mean():
     assert ((fit.model - truth) ** 2).sum() < 0.05
 
 
+@pytest.mark.slow
 def test_t15_t16_sparse_means_of_heavy_tails_beside_the_zero_model():
     """Entries w* + t(3), amplitude 2, s* = 3, s = 6, d = 200: squared errors, 12 for w = 0."""
     errors = {}

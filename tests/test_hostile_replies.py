@@ -240,7 +240,7 @@ def hostile_replies(draw):
     return reduce, sparse, content
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(hostile_replies())
 def test_no_reply_ends_the_run_or_touches_other_users(reply):
     harmless(*reply)

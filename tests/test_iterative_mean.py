@@ -53,7 +53,7 @@ def means(method, samples, sizes):
 # --- Formal guarantee ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), arrays(np.int64, (2,), elements=codes), st.integers(0, 9))
 def test_replacing_one_sample_moves_the_means_together_by_at_most_2r_over_m_in_one_group(samples, other, which):
     method = method_for("sample")
@@ -66,7 +66,7 @@ def test_replacing_one_sample_moves_the_means_together_by_at_most_2r_over_m_in_o
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / (5 * 10 / 16))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), st.lists(st.tuples(codes, codes), min_size=1, max_size=4))
 def test_replacing_one_user_of_any_size_moves_the_means_by_at_most_its_spread_slots(samples, other):
     """The new user may hold fewer or more samples than the old one; the divisor stays the public number."""
@@ -78,7 +78,7 @@ def test_replacing_one_user_of_any_size_moves_the_means_by_at_most_its_spread_sl
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(math.sqrt(4 + 1 + 1) * 2 * 0.7 / (10 / 3))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 9), st.integers(1, 12), st.integers(1, 9), st.integers(0, 99))
 def test_spread_slots_of_a_user_are_as_far_apart_as_can_be(users, slots, count, seed):
     count = min(count, users * slots)
@@ -229,7 +229,7 @@ def test_what_does_not_hold_is_refused(changes, message):
 # --- The partition ---------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 45), st.integers(0, 99))
 def test_groups_have_exactly_the_same_number_of_slots(users, slots, count, seed):
     if count > users * slots:

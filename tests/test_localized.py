@@ -84,9 +84,10 @@ def aligned(rows, radius):
 # --- Formal guarantee ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @each_problem
 @each_variant
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32), st.integers(0, STEPS - 1), st.integers(0, BATCH - 1), st.sampled_from([0.01, 0.1, 0.5, 1.0])
 )
@@ -137,9 +138,10 @@ def test_the_stated_bound_is_nearly_attained_on_a_linear_loss(variant, share):
     assert share * bound <= np.linalg.norm(averages[0] - averages[1]) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.sweep(6)
 @each_problem
 @each_variant
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 1.0]))
 def test_a_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(problem, variant, seed, rate):
     """Aligned or not, whoever the users are: steps up to 2 / smoothness are 1-Lipschitz in the sup norm."""

@@ -46,7 +46,7 @@ def average(method, samples, targets):
 
 
 @each_problem
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.05, 0.3, 2.0]))
 def test_replacing_one_user_moves_the_average_iterate_by_at_most_the_stated_sensitivity(problem, seed, rate, clip):
     rng = np.random.default_rng(seed)
@@ -75,7 +75,7 @@ def test_the_stated_sensitivity_is_attained_by_opposite_users_of_the_first_step(
 
 
 @each_problem
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.05, 0.3, 2.0]))
 def test_a_clipped_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(problem, seed, rate, clip):
     rng = np.random.default_rng(seed)

@@ -36,6 +36,7 @@ def plan_for(problem, users=6000, epsilon=1.0, delta=1e-6, facts=None, **options
 # --- The budget ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(8)
 @each_variant
 @each_problem
 @pytest.mark.parametrize("epsilon", [0.7, 4.0])
@@ -98,6 +99,7 @@ def refusal(problem, users, **options):
     return str(error.value)
 
 
+@pytest.mark.sweep(15)
 @each_variant
 @each_problem
 @pytest.mark.parametrize("options", [{}, {"phases": 2}, {"radius": 0.5}, {"batch": 2500}], ids=str)
@@ -167,6 +169,7 @@ def test_a_delta_that_permits_publishing_a_user_is_refused():
 # --- Corner cases --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(6)
 @each_variant
 @pytest.mark.parametrize(("dimension", "users", "batch"), [(1, 2601, None), (1, 2600, 2600), (3, 2601, 2601)])
 def test_one_dimension_one_step_odd_and_even_batches(variant, dimension, users, batch):
@@ -279,6 +282,7 @@ def test_the_expected_kernel_is_a_lower_bound_on_a_monte_carlo_mean(kernel, dime
     assert expected_kernel(kernel, ratio, dimension) <= values.mean() + 4 * values.std() / 200
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kernel", ["exp", "ramp"])
 def test_gaussian_users_reach_the_guaranteed_score_as_often_as_promised(kernel):
 

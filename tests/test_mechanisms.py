@@ -346,7 +346,7 @@ def test_smallest_batches_at_half_of_epsilon_one(test_type, kernel, expected):
 
 
 @each_test
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     epsilon=st.floats(0.05, 20),
     delta=st.floats(1e-12, 0.3),

@@ -49,6 +49,7 @@ def test_declarations_that_do_not_fit_are_refused(tmp_path, kind, changes, told)
         build_problem(parse_config(changed(problem={"kind": kind}, data=data)))
 
 
+@pytest.mark.slow
 def test_the_comparison_shows_what_is_promised_to_a_user_and_to_a_sample(public_cache, tmp_path):
     raw = tomllib.loads(CONFIG.read_text(encoding="utf-8"))
     raw["data"] |= {"users": 100, "samples": 2000, "buckets": 60, "cache": str(public_cache)}

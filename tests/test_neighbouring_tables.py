@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from helpers import PATIENCE
 from typer.testing import CliRunner
 
 from simulations.build import build_problem, make_plan
@@ -445,11 +446,13 @@ def compare(case: Case, faults, run) -> None:
 # Tests --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("case", [*USER_CASES, *SAMPLE_CASES], ids=str)
 def test_one_persons_cells_move_no_release_further_than_its_sensitivity(case, tmp_path):
     compare(case, case.faults(COMMON), lambda fault: go(case, tmp_path, fault))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("case", SOURCES, ids=str)
 def test_from_every_form_of_table(case, tmp_path):
     faults = COMMON | {"half", "no level", "unknown answer", "no answer"}
@@ -470,7 +473,7 @@ def test_every_fault_in_every_form_of_file(case, suffix, tmp_path):
 @pytest.mark.parametrize("case", [Case("dp_fed_sgd", SGD, CLASSES, TO_CLASSES), Case("robust_rounds", ROBUST)], ids=str)
 def test_on_ray(case, tmp_path):
     """Where a node that fails on one person's class is 40 people missing, which the run would bear."""
-    case = replace(case, engine={"kind": "ray", "workers": 1})
+    case = replace(case, engine={"kind": "ray", "workers": 1, "roster_timeout": PATIENCE})
     compare(case, case.faults({"no class", "text", "more"}), lambda fault: go(case, tmp_path, fault))
     gc.collect()  # here, where the warnings about Ray's handles are expected
 
@@ -517,6 +520,7 @@ SECURE = [
 SILOS = 4
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", SECURE, ids=str)
 def test_from_the_folders_of_silos(case, tmp_path):
     """As `prepare` makes them from each silo's own table; zoe is in the last one."""
@@ -566,6 +570,7 @@ def test_where_a_sample_is_replaced_the_number_of_samples_is_public_and_must_be_
         run(parse_config(case.raw(tmp_path / "table.csv")), directory=tmp_path / "run")
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("strategy", "unit", "told"),
     [

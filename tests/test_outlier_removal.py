@@ -35,7 +35,7 @@ def aligned(rows, radius=1.0):
     return neighbour_counts(rows, radius).max() >= 2 * len(rows) / 3
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 18, 30]))
 def test_replacing_one_user_of_an_aligned_batch_moves_the_mean_by_at_most_what_is_stated(seed, batch):
     rows, other = crowd(np.random.default_rng(seed), batch)
@@ -45,7 +45,7 @@ def test_replacing_one_user_of_an_aligned_batch_moves_the_mean_by_at_most_what_i
         assert moved <= estimator.l2_sensitivity(batch) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 18, 30]))
 def test_the_steps_of_the_proof(seed, batch):
     rows, other = crowd(np.random.default_rng(seed), batch)
@@ -147,7 +147,7 @@ def test_the_crowds_above_are_mostly_aligned_and_come_near_the_bound():
     assert 0.1 < max(ratios) <= 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 30]))
 def test_the_score_of_an_unaligned_batch_and_the_effect_of_one_user_on_it(seed, batch):
     rng = np.random.default_rng(seed)

@@ -58,7 +58,7 @@ def test_t09_without_noise_the_largest_entries_are_returned_with_their_signs(acc
 
 
 @both
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 99))
 def test_t09_outputs_are_sparse_and_entries_are_chosen_once(accounting, sparsity, more, seed):
     rng = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def test_t09_selection_by_gumbel_noise_has_the_probabilities_of_the_exponential_
         assert stats.chisquare(counts, draws * weights / weights.sum()).pvalue > 1e-4
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -2).map(math.exp), st.floats(1e-3, 1e3))
 def test_t10_the_noise_keeps_the_budget(sparsity, epsilon, delta, sensitivity):
     tight = peeling(sparsity, sensitivity, epsilon, delta)
@@ -151,7 +151,7 @@ def test_t10_the_noise_keeps_the_budget(sparsity, epsilon, delta, sensitivity):
     assert tight.pure or spent == epsilon
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -0.1).map(math.exp))
 def test_t10_the_papers_noise_is_refused_where_its_proof_fails(sparsity, epsilon, delta):
     log = math.log(1 / delta)

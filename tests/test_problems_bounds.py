@@ -76,7 +76,7 @@ def test_a_bound_beyond_float32_changes_nothing():
     assert Linear(1, 1e300).bound(block) == (block, 0)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 10**6), norm=st.floats(1.01, 100.0), columns=st.integers(1, 30), intercept=st.booleans())
 def test_features_are_scaled_into_the_l1_ball_exactly(seed, norm, columns, intercept):
     rng = np.random.default_rng(seed)

@@ -116,7 +116,7 @@ glms = given(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @glms
 def test_glm_constants_are_never_exceeded_within_the_bounds(family, columns, norm, radius, share, intercept, seed):
     rng = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ def test_glm_constants_are_never_exceeded_within_the_bounds(family, columns, nor
         check_hessians(problem.certificate, glm_hessians(problem, x, block))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @glms
 def test_glm_constants_are_attained_within_a_factor_two(family, columns, norm, radius, share, intercept, seed):
     problem = make_glm(family, columns, norm, radius, share, intercept)
@@ -251,7 +251,7 @@ residual_regressions = given(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @residual_regressions
 def test_huber_and_lp_gradients_stay_within_their_bounds_and_reach_half(kind, norm, radius, ridge, intercept, seed):
     rng = np.random.default_rng(seed)
@@ -265,7 +265,7 @@ def test_huber_and_lp_gradients_stay_within_their_bounds_and_reach_half(kind, no
     assert np.linalg.norm(gradients, axis=2).max() >= problem.certificate.gradient_norm / 2
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @residual_regressions
 def test_huber_and_lp_gradients_move_no_faster_than_certified(kind, norm, radius, ridge, intercept, seed):
     rng = np.random.default_rng(seed)
@@ -379,7 +379,7 @@ def test_which_problems_are_certified():
 
 
 @pytest.mark.parametrize("case", CERTIFIED.values(), ids=CERTIFIED.keys())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 0.5, 1.0]), near=st.booleans())
 def test_a_step_of_each_user_is_contractive_for_every_certified_loss(case: Case, seed, share, near):
     rng, problem = np.random.default_rng(seed), case.problem
@@ -394,7 +394,7 @@ def test_a_step_of_each_user_is_contractive_for_every_certified_loss(case: Case,
     assert np.abs(moved).max() <= np.abs(x - y).max() * (1 + 1e-11) + 1e-13 * eta
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     family=st.sampled_from(["logistic", "squared", "poisson"]),
     norm=st.floats(0.3, 3.0),

@@ -26,6 +26,7 @@ def by_user(values, block):
     return np.stack([values[a:b].sum(axis=0) for a, b in zip(block.offsets[:-1], block.offsets[1:], strict=True)])
 
 
+@pytest.mark.sweep(40)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [4], [1, 1]], ids=["ragged", "one_user", "one_sample"])
 def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
@@ -39,6 +40,7 @@ def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
     np.testing.assert_allclose(gradients, np.stack(numeric, axis=1), atol=2e-8, rtol=1e-6)
 
 
+@pytest.mark.sweep(60)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [5], [1], [1, 1, 1]])
 def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, sizes):
@@ -49,6 +51,7 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.sweep(60)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [1]])
 @pytest.mark.parametrize("chunk_bytes", [40, 1 << 20])
@@ -64,6 +67,7 @@ def test_gradients_at_users_own_models_are_those_of_each_user_alone(case: Case, 
     np.testing.assert_array_equal(one_by_one, np.concatenate(expected))
 
 
+@pytest.mark.sweep(30)
 @every_case
 @pytest.mark.parametrize("chunk_bytes", [1, 40, 1 << 20])
 def test_results_do_not_depend_on_how_users_are_grouped(case: Case, chunk_bytes, monkeypatch):
@@ -82,6 +86,7 @@ def test_results_do_not_depend_on_how_users_are_grouped(case: Case, chunk_bytes,
             np.testing.assert_allclose(np.concatenate(piece), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sweep(40)
 @every_case
 @pytest.mark.parametrize("clip_norm", [1e-3, 0.4, 50.0])
 def test_clipped_sums_equal_clipping_every_sample(case: Case, clip_norm):
@@ -100,6 +105,7 @@ def test_no_sample_passes_the_clip(case: Case):
     assert np.linalg.norm(sums, axis=1).max() <= 0.05 * (1 + 1e-12)
 
 
+@pytest.mark.sweep(30)
 @every_case
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, np.nan, np.inf])
 def test_a_clip_that_is_not_positive_and_finite_is_refused(case: Case, clip_norm):
@@ -117,6 +123,7 @@ def test_a_model_that_is_not_finite_gives_zero_clipped_sums_and_no_warning(case:
         np.testing.assert_array_equal(sums, 0.0)
 
 
+@pytest.mark.sweep(20)
 @every_case
 def test_data_may_be_read_only(case: Case):
     block = case.block(RAGGED)
@@ -185,7 +192,7 @@ def test_ghost_clipping_of_one_hot_losses_never_clips_too_mildly_when_terms_canc
 sizes_of_users = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes=sizes_of_users, row_bytes=st.integers(1, 64), chunk=st.integers(1, 200))
 def test_parts_cover_every_sample_once_in_order(sizes, row_bytes, chunk):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -204,7 +211,7 @@ def test_parts_cover_every_sample_once_in_order(sizes, row_bytes, chunk):
     np.testing.assert_array_equal(np.concatenate(casts), features)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes=sizes_of_users, columns=st.integers(1, 4), seed=st.integers(0, 99))
 def test_weighted_sums_and_means_match_a_loop_over_users(sizes, columns, seed):
     rng = np.random.default_rng(seed)

@@ -42,7 +42,7 @@ def federation(problem, mean=None):
 
 
 @known
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), corner=st.booleans())
 def test_excess_risk_is_never_negative_and_zero_at_the_minimiser(name, seed, corner):
     problem, rng = KNOWN[name], np.random.default_rng(seed)

@@ -30,7 +30,7 @@ each_delta = pytest.mark.parametrize("delta", [1e-3, 0.0])
 # --- Formal guarantees: what a user can move -----------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(arrays(np.int64, (5, 6), elements=codes), arrays(np.int64, (6,), elements=codes), st.integers(0, 4))
 @each_delta
 def test_replacing_one_user_moves_the_mean_by_at_most_its_stated_sensitivity(delta, users, other, who):

@@ -53,7 +53,7 @@ def message(content: RecordDict, kind: str = MessageType.TRAIN) -> Message:
     return Message(content, 1, kind)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=8))
 def test_a_model_survives_bit_for_bit(values):
     x = np.array(values)
@@ -66,7 +66,7 @@ def test_a_model_of_other_arrays_is_refused(names):
         model_vector(ArrayRecord({name: Array(np.zeros(2)) for name in names}))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(computations)
 def test_a_request_survives_with_its_clip_and_parameters(computation):
     sent = message(train_content(model_record(np.array([1.5, -2.0])), np.array([3, 8]), computation))

@@ -48,7 +48,7 @@ def of_means(m, seed, users, dimension, *, unit=False, outliers=0.0):
 # --- Formal guarantee: sensitivities about a centre ----------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     arrays(np.int64, (5, 3), elements=codes),
     arrays(np.int64, (3,), elements=codes),
@@ -68,7 +68,7 @@ def test_replacing_one_user_moves_both_releases_by_at_most_their_stated_sensitiv
     assert abs(means[0][3] - means[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (5, 3), elements=codes), st.integers(0, 4), st.floats(1e-3, 10))
 def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivities(users, who, radius):
     """The removed user's place adds zero, as that of a user who does not answer."""
@@ -352,6 +352,7 @@ def test_with_the_same_tuning_it_does_not_lose_to_clipping_about_zero_and_wins_b
     assert ours <= (0.5 if m >= 300 else 1.15) * theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "most"), [(1, 1.15), (10, 1.0), (300, 0.5), (10000, 0.5)])
 def test_without_tuning_it_beats_a_tuned_clip_about_zero_on_a_linear_loss(m, most):
     """Mean over twelve populations of 5000 users, d = 100, epsilon 1; the other's clip, rounds and step were tuned."""
@@ -366,6 +367,7 @@ def test_without_tuning_it_beats_a_tuned_clip_about_zero_on_a_linear_loss(m, mos
     assert risks["ours"] <= most * risks["theirs"]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("dimension", "outliers", "clip", "oracle"),
     [(100, 0.0, 1.5, 0.051), (100, 0.05, 1.5, 0.073), (1000, 0.0, 3.3, 0.423)],

@@ -39,7 +39,7 @@ def aligned(method, rows):
 
 
 @each_variant
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     arrays(np.int64, (13, 2), elements=codes),
     arrays(np.int64, (2,), elements=codes),

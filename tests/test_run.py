@@ -262,6 +262,7 @@ def test_progress_is_told_every_round(tmp_path):
 # Edge cases --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -393,6 +394,7 @@ def test_sample_level_needs_the_declared_number_of_samples(tmp_path):
     assert run(parse_config(raw), directory=tmp_path / "run").result["guarantee"]["unit"] == "sample"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["insteval", "chem97", "males"])
 def test_real_users_beat_the_initial_model(tmp_path, monkeypatch, public_cache, name):
     from test_config import CONFIGS

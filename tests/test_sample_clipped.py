@@ -33,7 +33,7 @@ def mean(method, samples, sizes):
 # --- Formal guarantee ----------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), arrays(np.int64, (2,), elements=codes), st.integers(0, 9))
 def test_replacing_one_sample_moves_the_mean_by_at_most_2r_over_n(samples, other, which):
     method = method_for("sample")
@@ -44,7 +44,7 @@ def test_replacing_one_sample_moves_the_mean_by_at_most_2r_over_n(samples, other
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 10)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), st.lists(st.tuples(codes, codes), min_size=1, max_size=4))
 def test_replacing_one_user_of_any_size_moves_the_mean_by_at_most_2r_m_max_over_n(samples, other):
     """The new user may hold fewer or more samples than the old one; N stays the public number."""

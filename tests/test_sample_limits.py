@@ -65,6 +65,7 @@ def sums(method, federation):
     return [gathered(method, federation, index, ORIGIN).values for index in range(method.plan.rounds)]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("kind", [*DRAWN, IterativeMeanSGD])
 def test_a_thousand_samples_more_than_declared_change_nothing_at_user_level(kind, most):
@@ -102,7 +103,7 @@ def test_a_promise_for_samples_is_never_printed_as_one_for_users():
 # --- What one user moves -------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.sampled_from(SUMMED), st.integers(1, 4), st.integers(1, 1001), st.integers(0, 99))
 def test_a_user_of_any_size_moves_the_mean_by_at_most_the_sensitivity(kind, most, size, seed):
     method = method_for(kind, most)

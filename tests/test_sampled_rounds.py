@@ -69,7 +69,7 @@ def test_fixed_size_cohorts_have_one_size_and_take_every_user_alike():
     assert sampler.expected_batch == 5
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n), st.integers(1, 4))))
 def test_cyclic_batches_return_after_exactly_the_separation(case):
     users, batch, epochs = case
@@ -130,6 +130,7 @@ def test_relations_are_those_of_the_schemes_and_factors_follow_from_them():
     assert relations == expected
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("noise", "rate", "rounds"), [(0.7, 0.02, 200), (1.5, 0.3, 10), (6.0, 0.05, 50)])
 def test_poisson_agrees_with_dp_accounting_on_a_finer_grid(noise, rate, rounds):
     fine = PLDAccountant(value_discretization_interval=min(1e-4, rate / noise / 50))
@@ -156,6 +157,7 @@ def _mixture(rate, out, inside, deviation):
     return lambda t: (1 - rate) * norm.pdf(t, out, deviation) + rate * norm.pdf(t, inside, deviation)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 @pytest.mark.parametrize("noise", [1.0, 2.0])
 @pytest.mark.parametrize("order", [2.0, 3.0, 5.0])

@@ -17,7 +17,7 @@ plans = st.integers(1, 60).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(plans)
 def test_batches_of_an_epoch_are_disjoint_and_of_one_size(case):
     users, batch, epochs, seed = case
@@ -33,7 +33,7 @@ def test_batches_of_an_epoch_are_disjoint_and_of_one_size(case):
         assert together.max() < users
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(plans)
 def test_nobody_takes_part_more_often_than_there_are_epochs(case):
     users, batch, epochs, seed = case

@@ -47,6 +47,7 @@ def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @each_sampling
 @pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping, ProjectedSGD])
 def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):

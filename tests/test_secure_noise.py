@@ -140,6 +140,7 @@ def test_more_noise_is_drawn_by_the_slack():
     assert stats.kstest(noise / 4.0, "norm").pvalue > FALSE_ALARM
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("test_type", [AboveThreshold, MinimumScore])
 def test_a_concentration_test_with_secure_noise_passes_as_often_as_computed(test_type):
     test = test_type(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
@@ -171,7 +172,7 @@ def test_two_draws_differ_whatever_numpy_was_seeded_with():
 # --- The proof in floating point --------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.floats(2.0**-974, 1e300))
 def test_the_grid_is_as_fine_as_the_proof_asks(scale):
     k = granularity(scale)
@@ -200,7 +201,7 @@ def test_a_discrete_gaussian_is_close_to_a_rounded_continuous_one(deviation):
 WILD_ROWS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(WILD_ROWS, st.integers(1, 200), st.sampled_from([0.3, 1.0, 7.0]))
 def test_a_computed_sum_of_clipped_rows_errs_by_less_than_the_slack(rng, users, clip_norm):
     """In units of the clip, against exact sums; the proof gives each of two neighbours half of the slack."""
@@ -277,6 +278,7 @@ def people():
     return SyntheticFederation(Gaussian(dimension=3, mean=0.5), USERS, seed=1, samples_per_user=5)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", ALLOWED)
 def test_a_strategy_runs_with_secure_noise_which_no_seed_enters(name, people, monkeypatch):
     import userdp.randomness
@@ -318,6 +320,7 @@ def test_secure_noise_is_added_to_the_value_itself(name, people, monkeypatch):
     assert all(value.any() for value in released)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ALLOWED)
 def test_secure_noise_has_the_size_of_seeded_noise(name, people):
     """One small step of a quadratic from zero: the models of many runs vary alike."""

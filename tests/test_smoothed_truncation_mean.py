@@ -180,7 +180,7 @@ def test_a_noise_that_is_none_is_refused(beta):
 # --- T4, T5: the mean ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(arrays(np.float64, (4, 2), elements=wild), arrays(np.float64, 2, elements=wild), st.sampled_from(BETAS))
 def test_t04_replacing_a_row_by_anything_moves_no_coordinate_by_more_than_the_sensitivity(rows, other, beta):
     neighbour = rows.copy()

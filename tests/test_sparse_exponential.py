@@ -49,7 +49,7 @@ def test_c15_the_net_is_every_lattice_point_of_the_ball_once(dimension, most):
     assert lattice_counts(dimension)[most] <= (2 * dimension + 1) ** most
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(seeds, st.integers(1, 6), st.integers(1, 12))
 def test_c15_rounding_towards_zero_thresholds_and_covers_at_once(seed, dimension, steps):
     """Lemma 7.3 and the net in one step: few entries, in the net, within tau, and a small loss of risk."""
@@ -114,7 +114,7 @@ def test_c15_choices_have_the_law_of_the_exponential_mechanism(secure):
     assert np.abs(made.net() - model).max(axis=1).min() == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.floats(0.1, 5.0))
 def test_c15_neighbours_laws_differ_by_epsilon_at_most_exactly(seed, epsilon):
     made, rows, targets = setting(epsilon=epsilon)

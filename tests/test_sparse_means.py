@@ -79,7 +79,7 @@ def check_nearest(vector, point, l1_radius, l2_radius):
     assert farthest(vector - point, l1_radius, l2_radius) <= (vector - point) @ point + 1e-9
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(vectors, scales, st.floats(0.05, 4))
 def test_c01_the_l1_projection_is_feasible_optimal_and_idempotent(vector, scale, ratio):
     vector, radius = vector * scale, ratio * scale
@@ -96,7 +96,7 @@ def test_c01_the_l1_projection_is_feasible_optimal_and_idempotent(vector, scale,
     np.testing.assert_allclose(project_l1(point, radius), point, atol=1e-14 * scale)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(vectors, scales, st.floats(0.05, 4), st.floats(0.05, 2))
 def test_c01_the_projection_on_both_balls_is_feasible_optimal_and_idempotent(vector, scale, l1_ratio, l2_ratio):
     vector, l1_radius, l2_radius = vector * scale, l1_ratio * scale, l2_ratio * scale
@@ -159,7 +159,7 @@ def test_c01_a_radius_out_of_range_is_refused_by_name(radius):
 # --- Members -------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     arrays(
         np.float64,
@@ -193,7 +193,7 @@ def test_members_that_cannot_be_are_refused(sparsity, norm):
         enforce_membership(np.ones(3), 1, 1.0)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data(), st.integers(1, 5))
 def test_replacing_a_record_moves_the_mean_by_at_most_the_sensitivities(data, sparsity):
     rows = data.draw(arrays(np.float64, (5, 7), elements=st.floats(-3, 3, width=32)))
@@ -218,7 +218,7 @@ def test_the_sensitivities_are_attained_by_opposite_records():
 # --- c02: Lemma 3.1 ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.data(),
     st.integers(1, 5),
@@ -329,7 +329,7 @@ def test_c11_basis_pursuit_of_nothing_is_nothing():
     np.testing.assert_array_equal(basis_pursuit(np.eye(2, 5), np.zeros(2)), np.zeros(5))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data(), st.integers(1, 4), st.sampled_from([0.1, 1.0, 3.0]))
 def test_c11_what_follows_recovery_is_short_and_no_further_from_the_mean(data, sparsity, size):
     rows = data.draw(arrays(np.float64, (3, 8), elements=st.floats(-1, 1, width=32)))
@@ -616,6 +616,7 @@ def test_c19_in_high_dimensions_errors_fall_like_the_root_of_n(delta, low, high)
     assert raw > 4 * means[2]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
 def test_c20_in_low_dimensions_errors_fall_like_n(delta):
     sizes = [20_000, 40_000, 80_000, 160_000, 320_000]

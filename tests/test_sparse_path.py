@@ -1,5 +1,6 @@
 """Sparse samples from block to released model: everything equals what dense samples give, at a cost by non-zeros."""
 
+import gc
 import itertools
 import tracemalloc
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Array, MetricRecord
-from helpers import ChangedNode, final, local_grid, make, run
+from helpers import PATIENCE, ChangedNode, final, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csc_array, csr_array
@@ -85,7 +86,7 @@ every_pair = pytest.mark.parametrize("name", pairs_of_problems())
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=seeds, clip_norm=st.sampled_from([1e-3, 0.5, 1e3]), order=st.sampled_from([1, 2]))
 def test_rows_are_clipped_as_dense_ones_are(seed, clip_norm, order):
     rows, values = some_rows(seed)
@@ -100,7 +101,7 @@ def test_huge_rows_do_not_escape_the_clip():
     np.testing.assert_allclose(clipped, [[0.5**0.5, 0.0, -(0.5**0.5)], [5e-324, 0.0, 0.0]])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=seeds)
 def test_rows_that_are_not_finite_become_zero_and_are_counted(seed):
     rows, values = some_rows(seed, wild=True)
@@ -110,7 +111,7 @@ def test_rows_that_are_not_finite_become_zero_and_are_counted(seed):
     np.testing.assert_array_equal(dense(finite), expected)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seed=seeds, sizes=sizes_of_users)
 def test_rows_are_scaled_summed_placed_and_stacked_as_dense_ones_are(seed, sizes):
     samples, offsets = sum(sizes), np.concatenate([[0], np.cumsum(sizes)])
@@ -150,7 +151,7 @@ def same_block(sparse, plain):
     assert sparse.features.dtype == np.float32
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sizes=sizes_of_users, seed=seeds)
 def test_blocks_are_cut_thinned_gathered_and_regrouped_as_dense_ones_are(sizes, seed):
     sparse, plain = pair_of_blocks(sizes, seed)
@@ -225,7 +226,7 @@ def test_problems_refuse_the_other_kind_of_samples():
 
 
 @every_pair
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes=sizes_of_users, seed=seeds, clip_norm=st.sampled_from([1e-3, 0.3, 100.0]))
 def test_gradients_losses_and_metrics_are_those_of_the_dense_problem(name, sizes, seed, clip_norm):
     problem, plain_problem = pairs_of_problems()[name]
@@ -250,7 +251,7 @@ def test_gradients_losses_and_metrics_are_those_of_the_dense_problem(name, sizes
         close(values, expected[key])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=seeds, sparsity=st.integers(1, D), norm=st.floats(0.1, 5.0))
 def test_samples_are_cut_to_their_largest_entries_within_the_ball_exactly(seed, sparsity, norm):
     block, plain = pair_of_blocks([3, 2, 4], seed)
@@ -335,7 +336,7 @@ def test_logistic_on_all_of_space_has_slope_one_and_squared_has_no_bound():
     assert "problem.radius = inf" in unbounded.reason
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes=sizes_of_users, seed=seeds)
 def test_a_users_row_has_the_norms_of_a_sample_and_does_not_depend_on_its_neighbours(sizes, seed):
     problem = SparseLogistic(D, 1.3, 3)
@@ -522,6 +523,7 @@ def test_a_run_on_sparse_samples_releases_what_dense_ones_give(name):
     np.testing.assert_allclose(final(sparse), final(plain), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ray_agrees_with_the_local_grid_bit_for_bit():
@@ -529,7 +531,8 @@ def test_ray_agrees_with_the_local_grid_bit_for_bit():
     (again, _), _ = pair_of_runs("dp_fed_sgd")
     expected = final(run(strategy, people, 7))
     with RayGrid(again.problem, people, shards(people.users, 7), workers=2) as grid:
-        np.testing.assert_array_equal(final(again.start(grid)), expected)
+        np.testing.assert_array_equal(final(again.start(grid, roster_timeout=PATIENCE)), expected)
+    gc.collect()  # here, where the warnings about Ray's handles are expected
 
 
 def test_secure_noise_asks_for_users_one_by_one_and_runs():

@@ -231,7 +231,7 @@ def traced(project, rate, seed, size):
     return np.array(before), np.array(after).reshape(-1, 3)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(DOMAINS)), st.floats(1e-3, 2.0), st.floats(1e-3, 3.0))
 def test_c09_regret_of_projected_steps_whatever_the_oracle_answers(seed, domain, rate, size):
     project, center = DOMAINS[domain], generator(seed).normal(size=3)
@@ -244,7 +244,7 @@ def test_c09_regret_of_projected_steps_whatever_the_oracle_answers(seed, domain,
     assert regret <= bound + 1e-9 * (1 + abs(bound) + np.sum(g**2))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.floats(1e-3, 2.0), st.floats(1e-3, 3.0))
 def test_c09_gradients_along_free_steps_whatever_the_oracle_answers(seed, rate, size):
     x, g = traced(DOMAINS["space"], rate, seed, size)
@@ -484,7 +484,7 @@ def means_of(method, gathered_round, index):
     return seen
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(CODES, st.integers(0, USERS - 1), arrays(np.int64, (2,), elements=st.integers(0, len(WILD) - 1)), st.data())
 def test_replacing_a_user_moves_a_mean_of_b_users_by_at_most_2l_over_b_and_one_half_only(codes, who, other, data):
     method = method_for(Wild(2), clip_norm=0.7)

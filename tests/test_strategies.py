@@ -133,6 +133,7 @@ def test_noise_drowns_a_signal_that_is_no_larger():
 # --- The loop ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(8)
 @each_strategy
 def test_no_stream_of_noise_is_drawn_from_twice(name):
     """Noise that two releases share can be subtracted; each release asks for a stream of its own, and once."""
@@ -198,6 +199,7 @@ def test_a_round_that_was_not_asked_for_gives_nothing():
     assert method_of("dp_fed_sgd").aggregate_train(1, []) == (None, None)
 
 
+@pytest.mark.sweep(6)
 @each_strategy
 def test_a_strategy_runs_once_so_that_no_budget_is_spent_twice(name):
     method, federation = method_of(name), FEDERATIONS.get(name, FEDERATION)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from examples import BASE, changed
+from helpers import PATIENCE
 
 import simulations.trackers
 from simulations.config import parse_config
@@ -200,7 +201,7 @@ def test_runs_that_start_side_by_side_share_a_new_store(mlflow, tmp_path):
     started = [
         subprocess.Popen([sys.executable, "-c", code, json.dumps(changed(output=output, seed=seed))]) for seed in (0, 1)
     ]
-    assert [process.wait(timeout=200) for process in started] == [0, 0]
+    assert [process.wait(timeout=PATIENCE) for process in started] == [0, 0]
     _, runs = mlflow_runs(mlflow, local(tmp_path))
     assert [one.info.status for one in runs] == ["FINISHED"] * 2
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import federation_of
+from helpers import PATIENCE, federation_of
 from problem_cases import CASES, Case
 from scipy.sparse import csr_array
 from torch import nn
@@ -42,6 +42,7 @@ def answer(case: Case, block: Block, computation: Computation):
     return computation(case.problem, case.model(), block)
 
 
+@pytest.mark.sweep(120)
 @every_case
 @every_computation
 def test_a_sample_that_cannot_be_used_weighs_nothing_and_other_users_keep_their_rows(case: Case, name):
@@ -224,6 +225,7 @@ learning_rate = 1.0
 [engine]
 kind = "{engine}"
 workers = 1
+roster_timeout = {PATIENCE}
 [output]
 directory = "{tmp_path / str(odd)}"
 reference = false

@@ -172,6 +172,7 @@ def drown(monkeypatch):
 # Two neighbours ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(4)
 @each_strategy
 def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
     def go(path):
@@ -187,6 +188,7 @@ def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
     assert (("result.json", "samples_private") in different) == (name not in DECLARES_SAMPLES)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "non_private"])
 def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkeypatch, name):
     """With the noise alone released, nothing differs but what is marked as private."""
@@ -258,6 +260,7 @@ def test_the_page_is_up_to_date():
     assert page == module.page(), "run: python docs/make_what_leaves.py"
 
 
+@pytest.mark.slow
 def test_every_field_of_a_comparison_is_listed(tmp_path):
     raw = {
         "name": "small",
@@ -296,7 +299,7 @@ def test_sentences_of_a_failed_run_hold_no_counts(tmp_path, monkeypatch, caplog)
     with pytest.raises(RunFailed) as failed:
         run(parse_config(raw), directory=tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    for sentence in (str(failed.value), result["error"], caplog.text):
+    for sentence in (str(failed.value), result["error"], *caplog.messages):
         assert not re.search(r"\b(26|177|203)\b", sentence)
     assert "strategy.max_missing = 0.01" in result["error"]
 

@@ -59,7 +59,7 @@ def test_a_rotation_spreads_a_vector_as_far_as_stated():
     assert exceeded < 0.1 * 400
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(arrays(np.int64, (7, 2), elements=st.integers(-96, 96)), arrays(np.int64, 2, elements=st.integers(-96, 96)))
 def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
     grid = CellGrid(4.0, 0.5)
@@ -85,7 +85,7 @@ def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.015)  # over four standard errors
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     arrays(np.int64, (5, 3), elements=codes),
     arrays(np.int64, 3, elements=codes),

@@ -55,7 +55,7 @@ NO_SUCH_TEST = 4
 """The exit code of pytest where a test's name is wrong; it then runs none."""
 MISSPELT = (NameError, SyntaxError, ImportError)
 """What a fault that does not even run raises."""
-PYTEST = ("-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header")
+PYTEST = ("-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "--no-header")
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ def _child(tree: Path, arguments: list[str], sender: Connection) -> None:
         sys.dont_write_bytecode = True
         sys.path[0] = str(tree)
         os.environ["PYTHONPATH"] = str(tree)  # for what the tests start
+        os.environ["CI"] = "true"  # hypothesis draws the cases that it draws there, in every run
         watch = _Watch()
         watch.outcome.code = int(sys.modules["pytest"].main([*PYTEST, *arguments], plugins=[watch]))
         sys.stdout.flush()
