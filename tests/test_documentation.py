@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
-from simulations.config_data import SYNTHETIC, PublicData, TableData
-from simulations.config_problem import PROBLEMS
+from simulations.config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies import STRATEGIES
+from userdp.data import POPULATIONS
+from userdp.data.synthetic_source import synthetic_settings
+from userdp.data.table_sources import PublicData, TableData
+from userdp.problems.registry import PROBLEMS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("userdp", "strategies", "simulations")
@@ -137,12 +139,12 @@ def test_the_configuration_reference_is_up_to_date(configuration):
 
 def test_every_key_of_the_configuration_is_in_the_reference_with_a_meaning(configuration):
     models = [RunConfig, PrivacySection, EngineSection, OutputSection, TableData, PublicData]
-    models += [*PROBLEMS.values(), *SYNTHETIC.values(), *STRATEGY_SECTIONS.values()]
+    models += [*PROBLEMS.values(), *map(synthetic_settings, POPULATIONS), *map(strategy_section, STRATEGIES)]
     told = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*?) \|$", configuration, flags=re.MULTILINE))
     keys = (
         {key for model in models for key in model.model_fields} - set(RunConfig.model_fields) - {"kind", "population"}
     )
     assert len(keys) > 60
     assert not [key for key in keys | {"name", "seed"} if not told.get(key)]
-    kinds = [*PROBLEMS, *SYNTHETIC, *STRATEGIES, "table", "public", "synthetic", "local", "ray"]
+    kinds = [*PROBLEMS, *POPULATIONS, *STRATEGIES, "table", "public", "synthetic", "local", "ray"]
     assert not [kind for kind in kinds if f'"{kind}"' not in configuration]
