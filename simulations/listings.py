@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from strategies.base import documentation
+from strategies.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.columns import did_you_mean

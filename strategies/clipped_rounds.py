@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -56,6 +56,10 @@ def make_sampler(
 class ClippedRounds(UserLevelStrategy):
     """A noisy sum of clipped user vectors every round, divided by the public size of a cohort."""
 
+    with_secure_noise: ClassVar[str] = (
+        "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; "
+        "ledgers refuse seeded ones"
+    )
     options: ClippedOptions
     adversary = "against other nodes and whoever sees every iterate; the server is trusted"
     trust = "nodes clip each user as told, and the server is trusted"

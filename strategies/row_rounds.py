@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.passing import DeviationOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
@@ -38,6 +39,10 @@ class RowOptions(DeviationOptions):
 class RowRounds(UserLevelStrategy):
     """Gradient descent along a robust mean of a cohort's gradients; a user is in one cohort an epoch."""
 
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epochs": "passes over the users",
+        "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
+    }
     options: RowOptions
     adversary = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
     trust = "the server is trusted"
@@ -105,6 +110,17 @@ class RowRounds(UserLevelStrategy):
 class TestedRounds(RowRounds):
     """Each round tests privately whether its users agree; the model moves only if they do."""
 
+    meanings: ClassVar[Mapping[str, str]] = {
+        "radius": "users' gradients count as agreeing within this radius (sup norm)",
+        "threshold": "concentration score that a batch must reach (at most the batch size)",
+        "test_epsilon": "share of epsilon spent on the test",
+        "test_delta": "share of delta spent on the test",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
+        "threshold": Fact("public", "score that a batch must reach"),
+        "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
+    }
     _kernel: Kernel
     _estimator: Callable[[Rows], Vector]
 

@@ -1,5 +1,6 @@
 """What every strategy shares that works on single samples: public numbers, units, and the model it gives."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -32,6 +33,12 @@ class SampleLevel(UserLevelStrategy):
     units: ClassVar[tuple[str, ...]] = ("sample", "user")
     set_by_smoothness: ClassVar[str]
     """What follows from the smoothness of the loss, for whoever has to declare it."""
+    meanings: ClassVar[Mapping[str, str]] = {
+        "samples": "N, the public number of samples",
+        "group": "samples of one user that the noise must cover",
+        "sample_level_epsilon": "epsilon for one single sample",
+        "user_level_epsilon": "epsilon for a whole user, under the same relation",
+    }
     options: SampleLevelOptions
 
     def _public(self, fact: str) -> int:

@@ -1,7 +1,7 @@
 """What sample-level strategies share that sum over samples: public numbers, the output, epsilons at both units."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -56,6 +56,9 @@ class SampleRounds(SampleLevel):
     needs: ClassVar[str] = "any loss; public number of samples"
     set_by_smoothness: ClassVar[str] = "its clip"
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
+    meanings: ClassVar[Mapping[str, str]] = {
+        "accounted_epsilon": "what noise by the paper's formula really costs, by an accountant",
+    }
     options: SampleRoundsOptions
 
     @property

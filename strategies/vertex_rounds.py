@@ -1,5 +1,6 @@
 """What private Frank-Wolfe strategies share: the l1 ball, the choice of a vertex, and the step towards it."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -7,6 +8,7 @@ from flwr.app import ArrayRecord
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.replies import Gathered
 from userdp.errors import BadInput
@@ -33,6 +35,14 @@ class VertexRounds(UserLevelStrategy):
     family: ClassVar[str] = "high-dimensional"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
+    meanings: ClassVar[Mapping[str, str]] = {
+        "l1_radius": "models lie in the l1 ball of this radius",
+        "choice_epsilon": "epsilon of choosing one vertex",
+        "score_sensitivity": "most that one user can change the score",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "step": Fact("public", "step size"),
+    }
     options: VertexRoundsOptions
     _ball: L1Ball
     _mechanism: ExponentialMechanism

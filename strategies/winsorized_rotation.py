@@ -1,7 +1,8 @@
 """Winsorised mean after a random rotation: each coordinate is clamped to an interval that is found privately."""
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -31,14 +32,16 @@ class WinsorizedRotationOptions(RowOptions):
 class WinsorizedRotation(RowRounds):
     """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss. In a round, (1) the
-    exponential mechanism chooses a cell for each of the d' rotated coordinates (score of sensitivity 1), ``d'
-    epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre +- 2 tau', so replacing a user moves the
-    mean of B users by at most ``4 tau' sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the
-    round's rho. With one cell there is nothing to choose: the mean is all that a round releases, and is accounted as
-    the Gaussian that it is. The rotation's signs are public and drawn without looking at data. A user is in one round
-    an epoch; rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer
-    anything.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
+    user; relation: replace-one; n public. Any loss. In a round, (1) the exponential mechanism chooses a cell for
+    each of the d' rotated coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are
+    clamped to that cell's centre +- 2 tau', so replacing a user moves the mean of B users by at most ``4 tau'
+    sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there is
+    nothing to choose: the mean is all that a round releases, and is accounted as the Gaussian that it is. The
+    rotation's signs are public and drawn without looking at data. A user is in one round an epoch; rho adds up over
+    epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
 
     *Split.* The noise falls with the selection's share only as long as cells are found, so it gets what finding them
     takes and no more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a
@@ -50,6 +53,16 @@ class WinsorizedRotation(RowRounds):
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U d log d), to rotate them"
     paper: ClassVar[str] = "Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours"
+    with_secure_noise: ClassVar[str] = (
+        "intervals by the exponential mechanism without rounding; the rotation's signs are public, from the seed"
+    )
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 2}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "rotated_dimension": "coordinates after the rotation, a power of two",
+        "interval": "half-width of the interval that each rotated coordinate is clamped to",
+        "cells": "cells of the public grid in which intervals are sought",
+        "selection_epsilon": "epsilon of choosing one coordinate's interval",
+    }
     Options: ClassVar[type[StrategyOptions]] = WinsorizedRotationOptions
     options: WinsorizedRotationOptions
     undeclared: ClassVar[str] = (

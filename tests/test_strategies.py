@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, MetricRecord
 from helpers import federation_of, final, local_grid, make, run
 
 from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, model_vector
-from strategies.base import documentation
+from strategies.declarations import documentation
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.problems import Quadratic, Squared
