@@ -3,13 +3,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from any_strategy import options_of
 from examples import BASE, changed, table_section, write_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.build import build_problem, make_plan, make_strategy, public_facts
 from simulations.config import RunConfig, load_config, parse_config, strategy_section
-from simulations.explain import NUMBERS
+from strategies.declarations import meanings_of
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic_source import synthetic_settings
@@ -85,13 +86,14 @@ def test_every_setting_is_described():
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_number_of_a_plan_is_explained(name):
-    needed = {"sparsity": 2} if name == "projected_sgd" else {}  # no certificate says it of this problem
-    raw = changed(strategy={"kind": name} | needed, data__users=20_000, data__samples_per_user=50)
-    if name == "private_lasso":
-        raw["problem"] = {"kind": "squared", "target_range": [-1.0, 1.0], "intercept": False}
+    strategy = STRATEGIES[name]
+    raw = changed(strategy={"kind": name} | options_of(name), data__users=20_000, data__samples_per_user=50)
+    if strategy.example_problem["kind"] != "quadratic":
+        raw["problem"] = {"target_range": [-1.0, 1.0], **strategy.example_problem}
         raw["data"] |= {"population": "linear_regression"}
+    meanings = meanings_of(strategy)
     for number in make_plan(parse_config(raw)).numbers:
-        assert NUMBERS[number]
+        assert meanings.get(number), f"say what {number!r} means in {strategy.__name__}.meanings"
 
 
 @pytest.mark.parametrize(
