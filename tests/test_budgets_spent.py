@@ -37,7 +37,7 @@ def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(nam
     strategy = STRATEGIES[name]
     for unit in strategy.units:
         problem = problem_of(name)
-        method = make(strategy, problem, 3000, epsilon, 1e-5, unit=unit, facts=FACTS, **options_of(name))
+        method = make(strategy, problem, 6000, epsilon, 1e-5, unit=unit, facts=FACTS, **options_of(name))
         guarantee = method.plan.guarantee
         assert guarantee.unit == unit
         assert guarantee.epsilon <= epsilon * (1 + 1e-6)
