@@ -17,7 +17,9 @@ def table() -> str:
         f"| `{name}` | {one.summary_line} | {one.paper} | {one.promise} | {one.needs} |"
         for name, one in STRATEGIES.items()
     ]
-    return "\n".join(["| `strategy.kind` | what it does | source | guarantee | needs |", "|---|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| `strategy.kind` | what it does | source | guarantee | needs |", "|---|---|---|---|---|", *rows]
+    )
 
 
 def sections() -> str:
