@@ -14,7 +14,7 @@ SPREAD := -n $(JOBS) --maxprocesses 4 --dist loadfile
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo install test test-slow test-all mutants containers lint format bench clean
+.PHONY: demo docs install test test-slow test-all mutants containers lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -49,6 +49,10 @@ mutants: $(STAMP)
 # Needs a container engine with Compose.
 containers: $(STAMP)
 	$(BIN)/python -m pytest -q -m containers $(PYTEST_ARGS)
+
+# Every page that is made from the code. A test fails when one is stale.
+docs: $(STAMP)
+	$(BIN)/python docs/make.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,47 +1,21 @@
 """From a configuration to the things it names. Only `load_datasets` reads data."""
 
 import logging
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from simulations.config import RunConfig
-from simulations.config_data import PublicData, SyntheticData, TableColumns
 from strategies.base import UserLevelStrategy
 from strategies.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.accounting import Guarantee, Privacy
-from userdp.data import Federation, LoadReport, SyntheticFederation, Table, public_file, read_table, split
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.data import Federation
+from userdp.data.source import Datasets
+from userdp.data.synthetic_source import SyntheticData
+from userdp.data.table_sources import TableColumns
+from userdp.errors import BadInput
 from userdp.problems import Problem
 
 log = logging.getLogger("userdp")
-
-
-@dataclass(frozen=True)
-class Datasets:
-    """What a run reads.
-
-    Attributes:
-        train: the users who take part, 0..n-1; None on the server of a deployment, which has no users' data.
-        test: held-out users for metrics; None when the configuration holds out nobody.
-        report: what loading a table clipped and left out; None for synthetic data.
-    """
-
-    train: Federation | None
-    test: Federation | None
-    report: LoadReport | None
-
-    @property
-    def users(self) -> Federation:
-        """The users who take part.
-
-        Raises:
-            BadInput: they are not on this machine.
-        """
-        if self.train is None:
-            raise BadInput("the users' data are with the silos: a server cannot compute on them")
-        return self.train
 
 
 def build_problem(config: RunConfig) -> Problem:
@@ -67,21 +41,8 @@ def load_datasets(config: RunConfig) -> Datasets:
         BadInput: a file that cannot be used, or a row without a user.
         PopulationTooSmall: fewer training users than data.users declares.
     """
-    data = config.data
-    if isinstance(data, SyntheticData):
-        try:
-            train = SyntheticFederation(
-                data.recipe,
-                data.users,
-                config.seed,
-                samples_per_user=data.samples_per_user,
-                samples_tail=data.samples_tail,
-                samples_max=data.samples_max,
-            )
-        except BadInput as error:
-            raise BadInput(f"[data] {error}") from None
-        return Datasets(train, train.held_out(data.test_users) if data.test_users else None, None)
-    return _read(data, config.seed)
+    datasets: Datasets = config.data.load(config.seed)
+    return datasets
 
 
 def server_datasets(config: RunConfig) -> Datasets:
@@ -110,36 +71,6 @@ def server_datasets(config: RunConfig) -> Datasets:
             "people; only synthetic data may be deployed with it"
         )
     return Datasets(None, None, None)
-
-
-def configured_table(data: TableColumns, seed: int) -> Table:
-    """The table that a [data] section names, with all users, and their labels.
-
-    Raises:
-        BadInput: a file that cannot be used, or a row without a user.
-    """
-    path = public_file(data.name, data.cache) if isinstance(data, PublicData) else data.path  # type: ignore[attr-defined]
-    declarations = dict(data.declarations)
-    return read_table(path, **declarations, min_samples=data.min_samples, max_samples=data.max_samples, seed=seed)
-
-
-def _read(data: TableColumns, seed: int) -> Datasets:
-    table = configured_table(data, seed)
-    train: Federation = table.federation
-    test: Federation | None = None
-    if data.test_fraction:
-        train, test = split(table.federation, test_fraction=data.test_fraction, seed=seed)
-    if data.users is not None:
-        if train.users < data.users:
-            held_out = 0 if test is None else test.users
-            raise PopulationTooSmall(
-                f"data.users = {data.users}, but the data leave {train.users} training users (at least "
-                f"{data.min_samples} samples each, {held_out} users held out): declare at "
-                f"most {train.users}, or lower data.min_samples or data.test_fraction"
-            )
-        if train.users > data.users:
-            train = train.select(np.arange(data.users))
-    return Datasets(train, test, table.report)
 
 
 def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
@@ -192,14 +123,7 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
 
 def assumptions(config: RunConfig) -> tuple[str, ...]:
     """What a guarantee rests on beyond the strategy's own assumptions, because of how the data were declared."""
-    data, found = config.data, []
-    if data.declared_users is None:
-        found.append("the number of users was read from the data and is taken as public")
-    if isinstance(data, TableColumns):
-        found.append("which users there are is public, and so are the declared ranges and levels")
-        found.append("a person is one value of the user column, the same wherever their samples lie")
-        if data.min_samples > 1:
-            found.append(f"who holds at least {data.min_samples} samples is public")
+    found = list(config.data.assumptions)
     if config.privacy.noise == "seeded":
         found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
     return tuple(found)

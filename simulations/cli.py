@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
-from simulations.explain import METRICS, NUMBERS, shown
+from simulations.explain import METRICS, shown
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -103,9 +103,11 @@ def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: 
     with _exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.build import make_plan  # noqa: PLC0415
         from simulations.run_directory import plain  # noqa: PLC0415
+        from strategies.declarations import explained  # noqa: PLC0415
+        from strategies.registry import STRATEGIES  # noqa: PLC0415
 
         planned = make_plan(_load(file, overrides or []))
-        values = plain(planned.as_dict())
+        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[planned.strategy])
     if as_json:
         _print_json(values)
         return
@@ -115,7 +117,7 @@ def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: 
     rows |= values["numbers"]
     table = Table("number", "value", "meaning", title=f"{planned.strategy}: the plan")
     for name, value in rows.items():
-        table.add_row(name, "no limit" if value is None else shown(value), NUMBERS.get(name, ""))
+        table.add_row(name, "no limit" if value is None else shown(value), meanings.get(name, ""))
     console.print(table)
     console.print(f"[bold]Guarantee.[/bold] {planned.guarantee.sentence()}", highlight=False)
     for assumption in planned.guarantee.assumptions:
@@ -204,8 +206,8 @@ def report(
 
 @app.command()
 def strategies(name: Name = None, as_json: Json = False) -> None:
-    """List the strategies, with their papers and costs; with a NAME also its guarantees and settings."""
-    _list("strategies", ("name", "unit", "summary", "needs", "paper", "cost"), name, as_json)
+    """List the strategies; with a NAME also what it needs, its paper, cost, guarantees and settings."""
+    _list("strategies", ("name", "unit", "summary"), name, as_json)
 
 
 @app.command()
@@ -329,7 +331,7 @@ def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) 
     if as_json:
         _print_json(entries)
     elif name is None:
-        table = Table(*columns, title=what)
+        table = Table(*(Column(column, no_wrap=column == "name", overflow="fold") for column in columns), title=what)
         for entry in entries:
             table.add_row(*(_cell(entry[column]) for column in columns))
         table.caption = f"userdp {what} NAME shows all about one"

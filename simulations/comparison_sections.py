@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from simulations.config_data import Section
+from userdp.settings import Section
 
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 

@@ -15,18 +15,22 @@ A strategy's section has exactly the fields of its `Options`, so a new strategy 
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, cast
 
 import tomli_w
 from pydantic import Field, ValidationError, create_model
 
-from simulations.config_data import AnyData, Section
 from simulations.config_errors import sentences
-from simulations.config_problem import AnyProblem
+from strategies.options import StrategyOptions
 from strategies.registry import STRATEGIES
+from userdp.data.registry import DATA_SOURCES, POPULATIONS
+from userdp.data.synthetic_source import synthetic_settings
 from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
+from userdp.settings import Section
 
 REFERENCE = "non_private"
 """The strategy that others are compared with."""
@@ -80,27 +84,24 @@ class OutputSection(Section):
     )
 
 
-def _strategy_section(name: str) -> Any:
-    options = STRATEGIES[name].Options
-    kind: Any = (Literal[name], ...)
-    return create_model(f"{options.__name__}Section", __base__=options, kind=kind)
-
-
-STRATEGY_SECTIONS: dict[str, Any] = {name: _strategy_section(name) for name in STRATEGIES}
-"""The section's model for each strategy."""
-
-AnyStrategy: Any = Annotated[Union[tuple(STRATEGY_SECTIONS.values())], Field(discriminator="kind")]  # noqa: UP007
+@cache
+def strategy_section(kind: str) -> type[StrategyOptions]:
+    """The section's model for the strategy of that name: its options, and ``kind``."""
+    options = STRATEGIES[kind].Options
+    literal: Any = Literal[kind]
+    made: Any = create_model(f"{options.__name__}Section", __base__=options, kind=(literal, ...))
+    return cast("type[StrategyOptions]", made)
 
 
 class RunConfig(Section):
-    """Everything about a run."""
+    """Everything about a run. What a file is checked against has the sections of its kinds: see `_model_of`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
     seed: int = Field(0, ge=0, lt=2**63, description="Of data, split, sampling and simulated noise (separate streams).")
-    problem: AnyProblem
-    data: AnyData
+    problem: Any  # ProblemSettings
+    data: Any  # DataSettings
     privacy: PrivacySection
-    strategy: AnyStrategy
+    strategy: Any  # StrategyOptions, with the kind
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})
 
@@ -174,16 +175,56 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     Raises:
         BadInput: one sentence for each problem, one a line.
     """
+    model = _model_of(*_kinds(raw))
     try:
-        config = RunConfig.model_validate(raw, strict=True)
+        config = model.model_validate(raw, strict=True)
     except ValidationError as error:
-        raise BadInput("\n".join(sentences(error, raw, RunConfig))) from None
+        raise BadInput("\n".join(sentences(error, raw, model))) from None
     if config.privacy.noise == "secure" and config.output.reference:
         raise BadInput(
             "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
             "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
         )
     return config
+
+
+def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """What a file names as (problem, data, population, strategy); None where that is none there is."""
+    places = (
+        ("problem", "kind", PROBLEMS),
+        ("data", "kind", DATA_SOURCES),
+        ("data", "population", POPULATIONS),
+        ("strategy", "kind", STRATEGIES),
+    )
+    sections = [(raw.get(name), key, kinds) for name, key, kinds in places]
+    named = [(one.get(key) if isinstance(one, Mapping) else None, kinds) for one, key, kinds in sections]
+    return tuple(kind if isinstance(kind, str) and kind in kinds else None for kind, kinds in named)
+
+
+@cache
+def _model_of(problem: str | None, data: str | None, population: str | None, strategy: str | None) -> type[RunConfig]:
+    """The model of files that name these kinds; a section whose kind is None may be of any there is."""
+    made: Any = create_model(
+        "RunConfig",
+        __base__=RunConfig,
+        problem=(_one_of("kind", [PROBLEMS[problem]] if problem else PROBLEMS.values()), ...),
+        data=(_data_model(data, population), ...),
+        strategy=(_one_of("kind", map(strategy_section, [strategy] if strategy else STRATEGIES)), ...),
+    )
+    return cast("type[RunConfig]", made)
+
+
+def _data_model(data: str | None, population: str | None) -> Any:
+    """The same for the [data] section, of which a synthetic one has a second choice, the population."""
+    synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS))
+    sources = [data] if data else list(DATA_SOURCES)
+    return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
+
+
+def _one_of(key: str, models: Iterable[Any]) -> Any:
+    """The union of the models, of which ``key`` chooses one."""
+    first, *rest = models
+    return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
 
 
 def _override(raw: dict[str, Any], override: str) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulations.build import Datasets, build_problem, load_datasets
+from simulations.build import build_problem, load_datasets
 from simulations.config import RunConfig, load_config
 from simulations.grids import shards
 from simulations.silos import silo_node
+from userdp.data.source import Datasets
 from userdp.errors import BadInput
 from userdp.node import Node
 from userdp.problems import Problem

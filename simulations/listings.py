@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from simulations.config_data import SYNTHETIC, SyntheticData, TableColumns, TableData
-from simulations.config_problem import PROBLEMS
-from simulations.config_problem_base import ProblemSection
-from strategies.base import documentation
+from strategies.declarations import documentation
 from strategies.registry import STRATEGIES
-from userdp.data import PUBLIC_DATASETS
+from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.columns import did_you_mean
+from userdp.data.synthetic_source import SyntheticData, synthetic_settings
+from userdp.data.table_sources import TableColumns, TableData
 from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
+from userdp.problems.settings import ProblemSettings
 
 
 def strategies() -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def problems() -> list[dict[str, Any]]:
             "family": section.family,
             "summary": section.summary,
             "certificate": section.certificate,
-            "settings": _settings(section, tuple(ProblemSection.model_fields)),
+            "settings": _settings(section, tuple(ProblemSettings.model_fields)),
         }
         for name, section in PROBLEMS.items()
     ]
@@ -51,14 +52,14 @@ def data() -> list[dict[str, Any]]:
         {
             "name": name,
             "family": "synthetic",
-            "summary": section.population_type.summary,
+            "summary": kind.summary,
             "source": "made from the seed",
             "users": None,
             "samples": None,
             "license": None,
-            "settings": _settings(section, common),
+            "settings": _settings(synthetic_settings(name), common),
         }
-        for name, section in SYNTHETIC.items()
+        for name, kind in POPULATIONS.items()
     ]
     table = {
         "name": "table",
@@ -79,7 +80,7 @@ def data() -> list[dict[str, Any]]:
             "users": entry.users,
             "samples": entry.samples,
             "license": entry.license,
-            "settings": _settings(TableColumns, ()),
+            "settings": _settings(TableColumns, ("kind",)),
         }
         for entry in PUBLIC_DATASETS.values()
     ]

@@ -1,13 +1,17 @@
 """Every field that leaves a run, with its kind: what may be shown to whom.
 
 Readers ask this list and nothing else: `kept` makes what trackers and copies for others are given, and
-docs/what-leaves.md is made from it (``python docs/make_what_leaves.py``). What is not listed counts as private, so a
-field that somebody forgets stays at home; a test finds it.
+docs/what-leaves.md is made from it (``python docs/make.py``). What a strategy notes each round stands in its class
+(`strategies.declarations.Fact`). What is not listed counts as private, so a field that somebody forgets stays at home;
+a test finds it.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+from strategies.declarations import notes_of
+from strategies.registry import STRATEGIES
 
 Kind = Literal["public", "noised", "held-out", "private", "environment"]
 KINDS: Mapping[Kind, str] = {
@@ -50,31 +54,28 @@ def _fields(file: str, *rows: tuple[str, Kind, str]) -> list[Field]:
     return [Field(file, *row) for row in rows]
 
 
-_FACTS: tuple[tuple[str, Kind, str], ...] = (
-    ("fact.clip_norm", "noised", "clip of the round: planned, or moved by released values"),
-    ("fact.clipped_private", "private", "whether the batch's mean was longer than the clip"),
-    ("fact.distance", "noised", "released estimate of how far users are from the centre"),
-    ("fact.fresh_noise_deviation", "public", "standard deviation of the noise drawn in the round"),
-    ("fact.gain", "noised", "share of the released innovation that is believed"),
-    ("fact.level", "public", "level of the bias-reduced estimate, drawn without looking at data"),
-    ("fact.noise_deviation", "noised", "standard deviation of the noise: planned, or in proportion to a released clip"),
-    ("fact.noise_scale", "public", "scale of the noise of selecting and releasing entries"),
-    ("fact.passed", "noised", "whether the round or phase passed its test, which has noise of its own"),
-    ("fact.phase", "public", "number of the phase"),
-    ("fact.radius", "noised", "radius of the clip, from released values"),
-    ("fact.score_private", "private", "how well the users of the round agree, before the test's noise"),
-    ("fact.step", "public", "step size"),
-    ("fact.threshold", "public", "score that a batch must reach"),
-    ("fact.unclipped_share", "noised", "share of unclipped users, with noise"),
-    ("fact.width", "public", "half-width of the clip of the phase"),
-)
+def _facts() -> list[tuple[str, Kind, str]]:
+    """What the rounds of any strategy note, as their classes declare it.
+
+    Raises:
+        ValueError: two strategies declare one name as of different kinds, or say different things of it.
+    """
+    found: dict[str, tuple[str, Kind, str]] = {}
+    for strategy in STRATEGIES.values():
+        for name, fact in notes_of(strategy).items():
+            row = (f"fact.{name}", fact.kind, fact.meaning)
+            if found.setdefault(name, row) != row:
+                raise ValueError(f"{strategy.__name__}.notes: of {name!r} another strategy says {found[name]}")
+    return [found[name] for name in sorted(found)]
+
+
 _ROUND: tuple[tuple[str, Kind, str], ...] = (
     ("round", "noised", "number of the round; a test that fails may end a phase early"),
     ("seconds", "environment", "wall time of the round"),
     ("missing_users_private", "private", "users of the round's cohort that did not answer"),
     ("non_finite_users_private", "private", "users whose answer was not finite"),
     ("spent_epsilon", "noised", "what the ledger says after the round"),
-    *_FACTS,
+    *_facts(),
     ("metric", "held-out", "metrics of the released model"),
 )
 _RESULT: tuple[tuple[str, Kind, str], ...] = (

@@ -12,10 +12,12 @@ from markupsafe import Markup
 
 from simulations.config import REFERENCE
 from simulations.evaluation import main_metric
-from simulations.explain import METRICS, NUMBERS, percent, shown
+from simulations.explain import METRICS, percent, shown
 from simulations.plots import course_chart, score_chart
 from simulations.released_fields import ALL_KINDS, Kind, kept
 from simulations.report_page import PAGE, STYLE
+from strategies.declarations import explained
+from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
 
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
@@ -160,7 +162,8 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
     """(name, value, what it means) of every number of the plan."""
     top = ("rounds", "cohort", "users", "users_needed", "noise", "signal", "pass_probability")
     values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
-    return [(name.replace("_", " "), value, NUMBERS.get(name, "")) for name, value in values.items()]
+    meanings = explained(STRATEGIES[plan["strategy"]]) if plan["strategy"] in STRATEGIES else {}
+    return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 
 
 def _metrics(result: dict[str, Any]) -> list[tuple[str, list[Any], str]]:

@@ -16,7 +16,6 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from simulations.build import (
-    Datasets,
     build_problem,
     check_samples,
     load_datasets,
@@ -36,6 +35,7 @@ from strategies.plan import Plan, PublicFacts
 from strategies.protocol import model_vector
 from strategies.results import RoundRecord
 from userdp.accounting import Guarantee
+from userdp.data.source import Datasets
 from userdp.errors import RunFailed, UserdpError
 from userdp.node import Node
 from userdp.problems import Problem, Vector

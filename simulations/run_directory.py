@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from strategies.results import RoundRecord
 from userdp.errors import BadInput
@@ -80,6 +79,8 @@ class RunDirectory:
         """
         if not now and time.monotonic() - self._written < _SECONDS_BETWEEN_WRITES:
             return
+        import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan writes no rounds
+
         self.json("guarantee.json", guarantee())
         frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_COLUMNS))
         self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
@@ -94,6 +95,8 @@ class RunDirectory:
 
 def _check_no_release(path: Path) -> None:
     """Refuse to write over a release that cannot be repeated, and whose budget is spent."""
+    import pandas as pd  # noqa: PLC0415 -- as above
+
     try:
         noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
         rounds = len(pd.read_parquet(path / "rounds.parquet"))

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.build import configured_table, load_datasets
+from simulations.build import load_datasets
 from simulations.config import RunConfig
-from simulations.config_data import SyntheticData
 from simulations.grids import shards
 from userdp.data import Block, ColumnarFederation, Federation
+from userdp.data.synthetic_source import SyntheticData
 from userdp.errors import BadInput
 from userdp.node import Node
 from userdp.problems import Problem
@@ -102,7 +102,7 @@ def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
     if data.test_fraction:
         raise BadInput(f"data.test_fraction = {data.test_fraction}: whoever is held out is in no silo; set it to 0")
     federation = load_datasets(config).users
-    labels = configured_table(data, config.seed).labels[: federation.users]
+    labels = data.table(config.seed).labels[: federation.users]
     return federation, labels.astype(np.str_)
 
 

@@ -1,14 +1,16 @@
 """Clipped rounds whose clip follows a quantile of the users' norms, learned privately on the way."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
-from strategies.clipped_rounds import ClippedOptions, drowned_clip, sampler_of
+from strategies.clipped_rounds import SECRET_COHORTS, ClippedOptions, drowned_clip, sampler_of
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Plan, sampler_numbers
 from strategies.replies import Gathered, Request
@@ -92,14 +94,16 @@ class AdaptiveClipping(UserLevelStrategy):
     ``share = 1/2 + (sum (b_i - 1/2) + N(0, count_noise^2)) / cohort``; then
     ``C_{t+1} = C_t exp(-clip_rate (share - quantile))``, held in public bounds.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one with n public, s = 2 (add-or-remove for poisson,
-    s = 1). Given what was released before, ``C_t`` is a constant. One user moves the sum of clipped vectors by at most
-    ``s C_t`` and the sum of ``b_i - 1/2`` by at most ``s / 2``, at worst both at once. Noise ``z_u s C_t`` on the first
-    and ``count_noise = z_b s / 2`` on the second make a round ONE Gaussian mechanism of multiplier z with
-    ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise and add the squared moves. So
-    ``z_u = (z^-2 - (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The noise of a round is
-    calibrated to the clip in force in it. A user who does not answer adds nothing to either sum; the divisor is public.
-    Every iterate and every clip is released; the server is trusted.
+    *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Unit: one whole user; relation: replace-one with n
+    public, s = 2 (add-or-remove for poisson, s = 1). Given what was released before, ``C_t`` is a constant. One
+    user moves the sum of clipped vectors by at most ``s C_t`` and the sum of ``b_i - 1/2`` by at most ``s / 2``, at
+    worst both at once. Noise ``z_u s C_t`` on the first and ``count_noise = z_b s / 2`` on the second make a round
+    ONE Gaussian mechanism of multiplier z with ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise and add the
+    squared moves. So ``z_u = (z^-2 - (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The noise
+    of a round is calibrated to the clip in force in it. A user who does not answer adds nothing to either sum; the
+    divisor is public. Every iterate and every clip is released; the server is trusted.
+
+    *Assumptions.* Those of `dp_fed_sgd`.
     """
 
     name: ClassVar[str] = "adaptive_clipping"
@@ -107,6 +111,21 @@ class AdaptiveClipping(UserLevelStrategy):
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = "node O(steps N d), one sum of d + 1 numbers up; server O(K d)"
     paper: ClassVar[str] = "Andrew, Thakkar, McMahan, Ramaswamy 2021"
+    with_secure_noise: ClassVar[str] = SECRET_COHORTS
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "local_steps": "gradient steps of each user on its own data",
+        "local_rate": "step size of each user",
+        "clip_low": "smallest clip",
+        "clip_high": "largest clip",
+        "quantile": "share of users that the clip should leave unclipped",
+        "count_noise": "standard deviation of the noise on the number of unclipped users",
+        "sum_multiplier": "noise over sensitivity of the sum of what users send",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
+        "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
+    }
     Options: ClassVar[type[StrategyOptions]] = AdaptiveClippingOptions
     options: AdaptiveClippingOptions
     scheme: AdaptiveScheme

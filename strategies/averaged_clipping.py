@@ -1,11 +1,13 @@
 """Averaged clipping: the mean gradient of a batch of samples is clipped ONCE, and released with noise."""
 
 import math
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
@@ -64,15 +66,23 @@ class AveragedClippingOptions(TheoryOptions):
 class AveragedClipping(SampleLevel):
     """Projected gradient descent along the clipped mean gradient of a batch of samples.
 
-    *Formal guarantees.* Unit: one sample or one whole user. Users send the SUM of the gradients of their drawn samples,
-    unclipped, which the trusted server sees (summed over each node); it divides by the public batch m, clips the mean
-    ONCE to l2 norm R and adds Gaussian noise. Two clipped means lie in one ball, so they are at most 2R apart whatever
-    differs between the batches, be it one sample or all samples of a user, and 2R is attained; noise does not fall
-    with m. So a user costs what a sample costs wherever a user is drawn as one: full (replace-one: N Gaussians),
-    disjoint (replace-one: one Gaussian) and poisson_users (add-or-remove, amplified at rate m/N). poisson_samples
-    amplifies at rate q = m/N for a sample, and at ``1 - (1 - q)^max_samples`` for a user (the chance that any of the
-    user's samples is drawn), add-or-remove; group privacy of the 2R sensitivity is not needed. calibration = "paper"
-    promises nothing. Every iterate is released; other nodes may send anything.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one sample or one whole user, round release, any loss; the
+    relation depends on the batches. *Why.* Unit: one sample or one whole user. Users send the SUM of the gradients
+    of their drawn samples, unclipped, which the trusted server sees (summed over each node); it divides by the
+    public batch m, clips the mean ONCE to l2 norm R and adds Gaussian noise. Two clipped means lie in one ball, so
+    they are at most 2R apart whatever differs between the batches, be it one sample or all samples of a user, and
+    2R is attained; noise does not fall with m. So a user costs what a sample costs wherever a user is drawn as one:
+    full (replace-one: N Gaussians), disjoint (replace-one: one Gaussian) and poisson_users (add-or-remove,
+    amplified at rate m/N). poisson_samples amplifies at rate q = m/N for a sample, and at ``1 - (1 -
+    q)^max_samples`` for a user (the chance that any of the user's samples is drawn), add-or-remove; group privacy
+    of the 2R sensitivity is not needed. calibration = "paper" promises nothing: Every iterate is released; other
+    nodes may send anything. The paper's sensitivity is corrected, and its closed form is no valid calibration: such
+    a run reports no guarantee, and what an accountant finds. A user's samples beyond max_samples are never drawn.
+    More in `docs/papers/averaged-clipping.md`.
+
+    *Assumptions.* The server is trusted. Poisson: the number of samples is public (for users, `max_samples` too),
+    and which samples or users take part stays secret; a node gets the coins of its own users only. Disjoint: who
+    takes part is public. Other nodes may answer with anything.
     """
 
     name: ClassVar[str] = "averaged_clipping"
@@ -80,6 +90,14 @@ class AveragedClipping(SampleLevel):
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails"
     without_secure_noise: ClassVar[str | None] = "nodes send sums without a clip, so rounding has no bound"
+    promise: ClassVar[str] = "sample or user level at nearly the same price, which is high; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "sample_batch": "samples a round, expected; the public divisor",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "clipped_private": Fact("private", "whether the batch's mean was longer than the clip"),
+    }
     Options: ClassVar[type[StrategyOptions]] = AveragedClippingOptions
     options: AveragedClippingOptions
     scheme: DrawnScheme

@@ -1,12 +1,14 @@
 """Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
@@ -104,12 +106,14 @@ class RestartedScheme(Scheme):
 class RestartedAveragedClipping(SampleLevel):
     """Runs of averaged clipping, each from the model of the one before, with clip, noise and step in proportion.
 
-    *Formal guarantees.* Those of `AveragedClipping`, round by round: unit one sample or one whole user; sensitivity
-    twice the clip IN FORCE, which follows from the configuration alone, and noise in proportion to it. So all rounds of
-    all runs have one noise multiplier and are accounted together: Poisson-sampled Gaussians at rate q for a sample and
-    ``1 - (1 - q)^max_samples`` for a user (add-or-remove), or plain Gaussians for everybody in every round
-    (replace-one). calibration = "paper" takes clips and batches of the theory and promises nothing. Every iterate is
-    released; other nodes may send anything.
+    *Formal guarantees.* *Claim.* That of `averaged_clipping`. *Why.* Those of `AveragedClipping`, round by round:
+    unit one sample or one whole user; sensitivity twice the clip IN FORCE, which follows from the configuration
+    alone, and noise in proportion to it. So all rounds of all runs have one noise multiplier and are accounted
+    together: Poisson-sampled Gaussians at rate q for a sample and ``1 - (1 - q)^max_samples`` for a user
+    (add-or-remove), or plain Gaussians for everybody in every round (replace-one). calibration = "paper" takes
+    clips and batches of the theory and promises nothing. Every iterate is released; other nodes may send anything.
+
+    *Assumptions.* Those of `averaged_clipping`, for `full` and `poisson_samples`.
     """
 
     name: ClassVar[str] = "averaged_clipping_restarted"
@@ -118,6 +122,18 @@ class RestartedAveragedClipping(SampleLevel):
     paper: ClassVar[str] = "Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails, Algorithm 2"
     without_secure_noise: ClassVar[str | None] = "nodes send sums without a clip, so rounding has no bound"
     needs: ClassVar[str] = "a strongly convex loss; public number of samples"
+    promise: ClassVar[str] = "sample or user level at nearly the same price, which is high; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3, "runs": 1}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "sample_batch": "samples a round, expected; the public divisor",
+        "runs": "runs, each from the model of the one before",
+        "steps": "steps of each phase",
+        "clip_low": "smallest clip",
+        "clip_high": "largest clip",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
+    }
     Options: ClassVar[type[StrategyOptions]] = RestartedOptions
     options: RestartedOptions
     scheme: RestartedScheme

@@ -5,20 +5,20 @@ ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for user
 not answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
 """
 
-import inspect
 import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.options import StrategyOptions, parse_options
+from strategies.declarations import Declarations
+from strategies.options import parse_options
 from strategies.plan import Plan, PublicFacts
 from strategies.replies import Gathered, Request, gather
 from strategies.results import Evaluate, PrivateResult, RoundRecord
@@ -34,7 +34,7 @@ from userdp.randomness import stream
 log = logging.getLogger("userdp")
 
 
-class UserLevelStrategy(Strategy):
+class UserLevelStrategy(Declarations, Strategy):
     """Base of the strategies.
 
     A strategy defines four methods: `_make_scheme` and `_make_plan`, before any data is seen, and `_ask` and `_step`
@@ -60,23 +60,6 @@ class UserLevelStrategy(Strategy):
         BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
     """
 
-    name: ClassVar[str]
-    summary_line: ClassVar[str]
-    family: ClassVar[str]
-    paper: ClassVar[str]
-    cost: ClassVar[str]
-    """Of one round, where a node has N samples of dimension d, U users take part and K nodes answer."""
-    needs: ClassVar[str] = "any loss"
-    units: ClassVar[tuple[str, ...]] = ("user",)
-    without_secure_noise: ClassVar[str | None] = None
-    """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for (see `_rounding_slack`)."""
-    pure: ClassVar[bool] = False
-    """Whether ``privacy.delta = 0`` can be asked for."""
-    server_trusted: ClassVar[bool] = True
-    """Whether nodes tell the server exact counts of what their users' data are like."""
-    adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
-    """Who may see what, and who is trusted."""
-    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     require_identities: bool = False
     scheme: Scheme
     memory: Any
@@ -365,10 +348,3 @@ class UserLevelStrategy(Strategy):
     def noise_source(self) -> str:
         """Where the noise comes from, for people."""
         return NOISE_SOURCES[self.privacy.noise]
-
-
-def documentation(strategy: type[UserLevelStrategy]) -> str:
-    """The strategy's *Formal guarantees*, from its docstring."""
-    text = inspect.getdoc(strategy) or ""
-    _, _, after = text.partition("*Formal guarantees.*")
-    return " ".join(after.split("\n\n")[0].split())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,12 @@ from userdp.problems.base import Vector
 from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches, Sampler, check_batch
 
 Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size"]
+
+SECRET_COHORTS = (
+    "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; ledgers "
+    "refuse seeded ones"
+)
+"""What becomes of samplers where noise is secure."""
 
 
 class ClippedOptions(ServerOptions):
@@ -120,6 +126,7 @@ class ClippedRounds(UserLevelStrategy):
     A strategy here defines `_make_scheme` alone.
     """
 
+    with_secure_noise: ClassVar[str] = SECRET_COHORTS
     options: ClippedOptions
     scheme: ClippedScheme
     memory: ServerOptimiser

@@ -1,6 +1,7 @@
 """Federated averaging: users train on their own data, their clipped model updates are averaged with noise."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -24,10 +25,13 @@ class DPFedAvgOptions(ClippedOptions):
 class DPFedAvg(ClippedRounds):
     """Clipped mean of users' model updates after some local gradient steps, plus Gaussian noise, every round.
 
-    *Formal guarantees.* Those of `dp_fed_sgd`, with the update in the place of the gradient: unit: one whole user;
-    relation: replace-one with n public (add-or-remove for poisson). Whatever a user computes from its own data and the
-    released model, its update is clipped to l2 norm C, so replacing a user moves the sum by at most 2C (adding or
-    removing one by C). An update that is not finite counts as zero. The server's optimiser sees released values only.
+    *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Those of `dp_fed_sgd`, with the update in the place
+    of the gradient: unit: one whole user; relation: replace-one with n public (add-or-remove for poisson). Whatever
+    a user computes from its own data and the released model, its update is clipped to l2 norm C, so replacing a
+    user moves the sum by at most 2C (adding or removing one by C). An update that is not finite counts as zero. The
+    server's optimiser sees released values only.
+
+    *Assumptions.* Those of `dp_fed_sgd`.
     """
 
     name: ClassVar[str] = "dp_fed_avg"
@@ -35,6 +39,11 @@ class DPFedAvg(ClippedRounds):
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = "node O(steps N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "local_steps": "gradient steps of each user on its own data",
+        "local_rate": "step size of each user",
+    }
     Options: ClassVar[type[StrategyOptions]] = DPFedAvgOptions
     options: DPFedAvgOptions
 

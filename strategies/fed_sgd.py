@@ -1,8 +1,9 @@
 """Gradient descent on the mean of users' gradients: with clipping and noise every round, or without any privacy."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -30,14 +31,20 @@ class DPFedSGDOptions(ClippedOptions):
 class DPFedSGD(ClippedRounds):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson). Each
-    user's average gradient is clipped to l2 norm C and all users weigh the same, so replacing one moves the sum by at
-    most 2C (adding or removing one by C); the divisor is the planned cohort whatever the number that was drawn or
-    answered, and the noise is calibrated to that sensitivity, also in a round that drew nobody. disjoint and cyclic:
-    rounds in which a user takes part compose as one Gaussian mechanism (exact), disjoint cohorts in parallel. poisson
-    and fixed_size: every round costs, amplified by sampling, while cohorts stay secret. Every iterate is released:
-    nodes are protected from each other; the server is trusted. Nodes clip and sum; an answer larger than clipped users
-    can add up to is refused.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
+    add-or-remove for Poisson cohorts. *Why.* Unit: one whole user; relation: replace-one with n public
+    (add-or-remove for poisson). Each user's average gradient is clipped to l2 norm C and all users weigh the same,
+    so replacing one moves the sum by at most 2C (adding or removing one by C); the divisor is the planned cohort
+    whatever the number that was drawn or answered, and the noise is calibrated to that sensitivity, also in a round
+    that drew nobody. disjoint and cyclic: rounds in which a user takes part compose as one Gaussian mechanism
+    (exact), disjoint cohorts in parallel. poisson and fixed_size: every round costs, amplified by sampling, while
+    cohorts stay secret. Every iterate is released: nodes are protected from each other; the server is trusted.
+    Nodes clip and sum; an answer larger than clipped users can add up to is refused. The sampler that draws the
+    cohorts is the one that accounts them.
+
+    *Assumptions.* The server is trusted. Nodes clip each of their users and return the sum; a sum larger than
+    clipped users can add up to is refused. Disjoint and cyclic: n and who takes part are public. Poisson and fixed
+    size: cohorts stay secret.
     """
 
     name: ClassVar[str] = "dp_fed_sgd"
@@ -45,6 +52,7 @@ class DPFedSGD(ClippedRounds):
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
     Options: ClassVar[type[StrategyOptions]] = DPFedSGDOptions
     options: DPFedSGDOptions
 
@@ -84,7 +92,8 @@ class Momentum:
 class NonPrivate(UserLevelStrategy):
     """Accelerated gradient descent on the exact mean of user gradients: what privacy costs is measured from here.
 
-    *Formal guarantees.* None. Nothing is clipped and no noise is added.
+    *Formal guarantees.* *Claim.* None. Nothing is clipped and no noise is added: what privacy costs is measured
+    from here.
     """
 
     name: ClassVar[str] = "non_private"
@@ -95,6 +104,11 @@ class NonPrivate(UserLevelStrategy):
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     pure: ClassVar[bool] = True  # any budget goes with no promise
     without_secure_noise: ClassVar[str | None] = "it adds no noise at all"
+    promise: ClassVar[str] = "none"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "tolerance": "stop when a step moves no coordinate by more",
+    }
     Options: ClassVar[type[StrategyOptions]] = NonPrivateOptions
     options: NonPrivateOptions
     scheme: ExactScheme

@@ -1,14 +1,16 @@
 """Follow the regularised leader on privately released sums of gradients, with noise correlated over rounds."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
@@ -82,13 +84,17 @@ class PrefixSums:
 class DPFTRL(UserLevelStrategy):
     """Steps by the noisy SUM of all clipped gradients so far: ``x_t = project(x_0 - rate (sum_{s<=t} g_s + noise_t))``.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one, n public. Each user's average gradient is clipped
-    to l2 norm C, so replacing a user moves the sum of a round in which it takes part by at most 2C; cohorts are cyclic,
-    so those rounds are fixed and equally far apart. All prefix sums are released by one factorisation ``A = B C`` with
-    noise ``B Z``, calibrated to the Frobenius norm of what one user can move in all rounds together: the whole run is
-    ONE Gaussian mechanism, also though each gradient is taken at the model released before (proof in
-    `userdp.mechanisms.prefix_sums`). No amplification by sampling is claimed. Projection and steps are post-processing.
-    The divisor is the planned cohort; a missing or non-finite answer counts as zero. The server is trusted.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
+    user; relation: replace-one, n public. Each user's average gradient is clipped to l2 norm C, so replacing a user
+    moves the sum of a round in which it takes part by at most 2C; cohorts are cyclic, so those rounds are fixed and
+    equally far apart. All prefix sums are released by one factorisation ``A = B C`` with noise ``B Z``, calibrated
+    to the Frobenius norm of what one user can move in all rounds together: the whole run is ONE Gaussian mechanism,
+    also though each gradient is taken at the model released before (proof in `userdp.mechanisms.prefix_sums`). No
+    amplification by sampling is claimed. Projection and steps are post-processing. The divisor is the planned
+    cohort; a missing or non-finite answer counts as zero. The server is trusted.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    large are refused.
     """
 
     name: ClassVar[str] = "dp_ftrl"
@@ -98,6 +104,17 @@ class DPFTRL(UserLevelStrategy):
         "node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each level or round of the noise"
     )
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
+    with_secure_noise: ClassVar[str] = (
+        "the rows of C G are released with independent noise, prefix sums are computed from them"
+    )
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 4}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "separation": "rounds between two participations of a user",
+        "factorisation": "how noise is correlated over rounds",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "fresh_noise_deviation": Fact("public", "standard deviation of the noise drawn in the round"),
+    }
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
     options: DPFTRLOptions
     scheme: CorrelatedScheme

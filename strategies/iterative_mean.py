@@ -1,9 +1,10 @@
 """Sample-level descent along the iterative mean: a centre deep among noisy means of secret random groups of samples."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,18 +135,25 @@ class IterativeMeanSGD(SampleLevel):
     the paper uses for the variance of a group mean, ``E <u, Y>^2 / m <= M^2 / m``, since empty slots are zero. No
     user's number of samples is told or needed. Bounds far above what users hold make messages long and groups uneven.
 
-    *Formal guarantees.* Unit: one sample; relation: replace-one; N and max_samples are public. A sample is clipped to
-    l2 norm R and lies in at most one group, so it moves the k means, as one vector, by at most 2R/m. "parallel": the k
-    noisy means are one Gaussian mechanism, and T rounds compose as one. Under ``unit = "user"`` the partition spreads
-    each user's slots over the groups (and is not of exactly equal groups, which "parallel" does not need), so that with
-    c_j slots in group j a user moves the k means by at most ``(2R/m) sqrt(sum c_j^2)``: sqrt(max_samples) times as
-    far as a sample where k >= max_samples, and max_samples / sqrt(k) times where k divides max_samples, so that the
-    noise of the mean of all groups is then no larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and
-    "paper_shuffle": since all groups have one number of slots, the partition is uniform, and drawn anew every round,
-    the amplification of `userdp.accounting.shuffling` holds with slots as records, empty or not; rounds compose as
-    the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must then stay
-    secret: nodes know the groups of their own samples, so this promise is NOT against other nodes. All that follows
-    the noisy means is post-processing; every iterate is released; the server is trusted, nodes clip and sum as told.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one
+    sample; relation: replace-one; N and max_samples are public. A sample is clipped to l2 norm R and lies in at
+    most one group, so it moves the k means, as one vector, by at most 2R/m. "parallel": the k noisy means are one
+    Gaussian mechanism, and T rounds compose as one. Under ``unit = "user"`` the partition spreads each user's slots
+    over the groups (and is not of exactly equal groups, which "parallel" does not need), so that with c_j slots in
+    group j a user moves the k means by at most ``(2R/m) sqrt(sum c_j^2)``: sqrt(max_samples) times as far as a
+    sample where k >= max_samples, and max_samples / sqrt(k) times where k divides max_samples, so that the noise of
+    the mean of all groups is then no larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and
+    "paper_shuffle": since all groups have one number of slots, the partition is uniform, and drawn anew every
+    round, the amplification of `userdp.accounting.shuffling` holds with slots as records, empty or not; rounds
+    compose as the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must
+    then stay secret: nodes know the groups of their own samples, so this promise is NOT against other nodes. All
+    that follows the noisy means is post-processing; every iterate is released; the server is trusted, nodes clip
+    and sum as told. Slots and their accounting are ours, and for fixed groups amplification by shuffling would be
+    false.
+
+    *Assumptions.* N and `max_samples` are public. The server is trusted. Nodes clip each sample as told. By
+    shuffling: groups stay secret, and nodes, which know those of their own samples, are trusted; "auto" shuffles
+    only where that needs less noise, which the printed guarantee then says.
     """
 
     name: ClassVar[str] = "iterative_mean_sgd"
@@ -154,6 +162,17 @@ class IterativeMeanSGD(SampleLevel):
     paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)"
     without_secure_noise: ClassVar[str | None] = "which samples share a group comes from the seed"
     needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"
+    promise: ClassVar[str] = (
+        "sample level, or user level by group privacy at a price; against other nodes too, unless accounted by "
+        "shuffling"
+    )
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "groups": "random groups that samples are split into, anew each round",
+        "group_samples": "samples of a group on average, the public divisor of its sum",
+        "group_rho": "zero-concentrated budget of one group's mean in one round, for one sample",
+        "accounting": "how the groups are accounted",
+    }
     Options: ClassVar[type[StrategyOptions]] = IterativeMeanOptions
     options: IterativeMeanOptions
     scheme: GroupedScheme

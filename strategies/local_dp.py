@@ -1,9 +1,10 @@
 """Local privacy: each user adds its own noise, and nobody has to be trusted; the pessimistic end of comparisons."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -47,13 +48,17 @@ class LocalScheme(Scheme):
 class LocalDPSGD(UserLevelStrategy):
     """The mean of user gradients that were clipped and made noisy by the users themselves.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are
-    (epsilon, delta)-DP in its data, with whoever reads them, the server included. A user clips to l2 norm C, so its
-    data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
-    mechanism. Nothing else that depends on its data leaves it: no count of clipped samples or of rows that were not
-    finite, and of an error no more than that there was one. What the server does with the messages is post-processing.
-    The server may be curious, but asks what this strategy asks: a node answers other questions too. Seeded noise comes
-    from the run's seed, by user and round; secure noise from the operating system of the user's own machine.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, against everybody, the server included. *Why.* Unit:
+    one whole user; relation: replace-one, in the local model: each user's own messages are (epsilon, delta)-DP in
+    its data, with whoever reads them, the server included. A user clips to l2 norm C, so its data move what it
+    sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian mechanism. Nothing
+    else that depends on its data leaves it: no count of clipped samples or of rows that were not finite, and of an
+    error no more than that there was one. What the server does with the messages is post-processing. The server may
+    be curious, but asks what this strategy asks: a node answers other questions too. Seeded noise comes from the
+    run's seed, by user and round; secure noise from the operating system of the user's own machine.
+
+    *Assumptions.* Each user's own client is honest. The server may be curious, but asks what the plan says: a node
+    answers other questions too. In a simulation its noise is seeded; secure noise is its own machine's.
     """
 
     name: ClassVar[str] = "local_dp"
@@ -61,6 +66,12 @@ class LocalDPSGD(UserLevelStrategy):
     family: ClassVar[str] = "local"
     cost: ClassVar[str] = "node O(N d) and a noise vector a user, one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Duchi, Jordan, Wainwright 2013; Gaussian noise as in Balle, Wang 2018"
+    promise: ClassVar[str] = "user level, against the server too"
+    with_secure_noise: ClassVar[str] = "no seed is sent, each user's machine draws its own noise"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "noise_per_user": "standard deviation of the noise that each user adds to each coordinate",
+    }
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
     server_trusted: ClassVar[bool] = False
     options: LocalDPOptions

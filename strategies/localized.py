@@ -6,13 +6,15 @@ every batch passed the concentration test. The next phase starts there with a sm
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.localized_needs import fewest_users, refusal
 from strategies.localized_paper import paper_plan, paper_users
 from strategies.localized_phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
@@ -93,14 +95,22 @@ class PhaseUnderWay:
 class LocalizedRobustSGD(UserLevelStrategy):
     """Robust steps, one noisy release a phase.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of one phase,
-    so the run has the guarantee of one phase: test and release composed. If the users of the batch in question do
-    not agree within rho (two thirds of them in one sup-norm ball, in both data sets), every test passes with
-    probability at most delta_test in both. If they do, replacing one user moves that step by at most eta times the
-    estimator's sup sensitivity; under A1 to A4 later steps do not enlarge the difference, scores move by at most
-    the test's sensitivity, and the average iterate has l2 sensitivity sqrt(d) eta times it, which the Gaussian
-    noise is calibrated to. Iterates inside a phase are NOT private: the guarantee is against whoever sees the
-    released models, not against the participating nodes nor the server, and every node must answer honestly.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user;
+    relation: replace-one; n public. A user is in one batch of one phase, so the run has the guarantee of one phase:
+    test and release composed. If the users of the batch in question do not agree within rho (two thirds of them in
+    one sup-norm ball, in both data sets), every test passes with probability at most delta_test in both. If they
+    do, replacing one user moves that step by at most eta times the estimator's sup sensitivity; under A1 to A4
+    later steps do not enlarge the difference, scores move by at most the test's sensitivity, and the average
+    iterate has l2 sensitivity sqrt(d) eta times it, which the Gaussian noise is calibrated to. Iterates inside a
+    phase are NOT private: the guarantee is against whoever sees the released models, not against the participating
+    nodes nor the server, and every node must answer honestly. The paper is "Linear-Time User-Level DP-SCO via
+    Robust Statistics", Algorithms 1, 2, 3 and 5, with corrected constants, and estimators, kernels and tests of our
+    own.
+
+    *Assumptions.* The loss is certified for A1 to A4 at every sample within the declared bounds, and the step is at
+    most 2 / smoothness. Samples lie within these bounds: nodes clip them, and set aside those without a place
+    there. Nodes are honest. n and who takes part are public. A loss without certificate is refused;
+    `without_certificate = true` runs it and reports *no guarantee*, without an epsilon.
     """
 
     adversary: ClassVar[str] = ADVERSARY
@@ -116,6 +126,30 @@ class LocalizedRobustSGD(UserLevelStrategy):
     )
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
     without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
+    promise: ClassVar[str] = "user level, against whoever sees the released models"
+    release: ClassVar[Literal["round", "phase"]] = "phase"
+    example: ClassVar[Mapping[str, Any]] = {"radius": 1.0}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "batch": "users a step, fresh ones each time",
+        "phases": "releases; each phase starts at the model released before",
+        "steps": "steps of each phase",
+        "radius": "users' gradients count as agreeing within this radius (sup norm)",
+        "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
+        "threshold": "concentration score that a batch must reach (at most the batch size)",
+        "score_sensitivity": "most that one user can change the score",
+        "test_epsilon": "share of epsilon spent on the test",
+        "test_delta": "share of delta spent on the test",
+        "sup_sensitivity_of_a_step": "most that one user can move a robust gradient (sup norm)",
+        "predicted_risk_bound": "bound on the excess risk that the plan minimised",
+        "smoothness": "certified bound on the Hessian's row sums",
+        "gradient_bound": "certified bound on a gradient's coordinates",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "phase": Fact("public", "number of the phase"),
+        "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
+        "threshold": Fact("public", "score that a batch must reach"),
+        "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
+    }
     Options: ClassVar[type[StrategyOptions]] = LocalizedOptions
     options: LocalizedOptions
     scheme: LocalizedScheme

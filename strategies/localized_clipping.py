@@ -1,14 +1,16 @@
 """Localised clipping: coordinate-wise clips that narrow from phase to phase; noise once a phase, and no test."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.localized_phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
 from strategies.options import StrategyOptions
 from strategies.passing import DeviationOptions
@@ -92,16 +94,19 @@ class LocalizedClipping(UserLevelStrategy):
     predicted to be from the optimum, where gradients vanish. Where they do not vanish (a linear loss, an optimum on
     the boundary), clipping a coordinate keeps its sign, and with it the direction.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user is in one batch of B users of
-    one step t of one phase. Replacing it moves each coordinate of that batch's mean by at most 2s/B, so x_t by at
-    most 2 eta s/B in the sup norm. Later steps do not enlarge the difference: with D the diagonal matrix of slopes in
-    [0, 1] of the clips between x and y, a user's step maps x - y to ``(I - eta D H)(x - y)``, whose rows are convex
-    combinations of rows of I and of I - eta H; both have absolute row sums of at most 1 under A1, A3, A4 for ``eta <=
-    2 / beta``; means over users and the projection on the box keep that. So the average iterate of the phase moves by
-    at most ``sqrt(d) 2 eta s / B`` in l2, which its Gaussian noise is calibrated to. The widths s are constants of
-    the plan. Phases have different users: parallel composition. Iterates inside a phase are NOT private: the
-    guarantee is against whoever sees the released models, not against the participating nodes nor the server, and
-    every node must answer honestly.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, phase release. *Why.* Unit: one whole user;
+    relation: replace-one; n public. A user is in one batch of B users of one step t of one phase. Replacing it
+    moves each coordinate of that batch's mean by at most 2s/B, so x_t by at most 2 eta s/B in the sup norm. Later
+    steps do not enlarge the difference: with D the diagonal matrix of slopes in [0, 1] of the clips between x and
+    y, a user's step maps x - y to ``(I - eta D H)(x - y)``, whose rows are convex combinations of rows of I and of
+    I - eta H; both have absolute row sums of at most 1 under A1, A3, A4 for ``eta <= 2 / beta``; means over users
+    and the projection on the box keep that. So the average iterate of the phase moves by at most ``sqrt(d) 2 eta s
+    / B`` in l2, which its Gaussian noise is calibrated to. The widths s are constants of the plan. Phases have
+    different users: parallel composition. Iterates inside a phase are NOT private: the guarantee is against whoever
+    sees the released models, not against the participating nodes nor the server, and every node must answer
+    honestly.
+
+    *Assumptions.* As for `localized_robust_sgd`.
     """
 
     adversary: ClassVar[str] = ADVERSARY
@@ -112,6 +117,18 @@ class LocalizedClipping(UserLevelStrategy):
     paper: ClassVar[str] = "ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025"
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
     without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
+    promise: ClassVar[str] = "user level, against whoever sees the released models"
+    release: ClassVar[Literal["round", "phase"]] = "phase"
+    meanings: ClassVar[Mapping[str, str]] = {
+        "batch": "users a step, fresh ones each time",
+        "phases": "releases; each phase starts at the model released before",
+        "steps": "steps of each phase",
+        "widths": "half-width of the clip of a gradient coordinate, by phase",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "phase": Fact("public", "number of the phase"),
+        "width": Fact("public", "half-width of the clip of the phase"),
+    }
     Options: ClassVar[type[StrategyOptions]] = LocalizedClippingOptions
     options: LocalizedClippingOptions
     scheme: LocalizedClippingScheme

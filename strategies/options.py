@@ -10,7 +10,7 @@ from userdp.errors import BadInput
 class StrategyOptions(BaseModel):
     """Settings that every strategy has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     max_missing: float = Field(
         0.2,

@@ -1,7 +1,8 @@
 """Outlier removal: a noisy mean of the users that have enough neighbours, tested for agreement every round."""
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -24,12 +25,15 @@ class OutlierRemovalOptions(RowOptions):
 class OutlierRemovalSGD(TestedRounds):
     """Mean of the users with enough neighbours, plus Gaussian noise, if the users agree.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss. In each round one Laplace
-    test of the cohort's score (mean number of users within rho, l2; sensitivity below 2): if the cohort or its
-    neighbour is not aligned, the test passes with probability at most delta_test, which what follows adds to delta.
-    If both are, the mean has l2 sensitivity about 24 rho / B (`OutlierRemoval`, with its proof) and gets Gaussian
-    noise for that. A user is in one round an epoch: parallel within an epoch, composed over epochs. Every iterate is
-    released; the server is trusted, other nodes may answer anything.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
+    user; relation: replace-one; n public. Any loss. In each round one Laplace test of the cohort's score (mean
+    number of users within rho, l2; sensitivity below 2): if the cohort or its neighbour is not aligned, the test
+    passes with probability at most delta_test, which what follows adds to delta. If both are, the mean has l2
+    sensitivity about 24 rho / B (`OutlierRemoval`, with its proof) and gets Gaussian noise for that. A user is in
+    one round an epoch: parallel within an epoch, composed over epochs. Every iterate is released; the server is
+    trusted, other nodes may answer anything.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
 
     name: ClassVar[str] = "outlier_removal"
@@ -38,6 +42,10 @@ class OutlierRemovalSGD(TestedRounds):
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
     without_secure_noise: ClassVar[str | None] = "its noise does not account for how a robust mean is rounded"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 2}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "radius": "users' gradients count as agreeing within this radius (l2 norm)",
+    }
     Options: ClassVar[type[StrategyOptions]] = OutlierRemovalOptions
     options: OutlierRemovalOptions
     undeclared: ClassVar[str] = (

@@ -1,9 +1,10 @@
 """Output perturbation in a federation: a regularised convex problem solved exactly enough, and one noisy release."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -117,16 +118,24 @@ def empty_bound(bound: float, untrained: float) -> tuple[str, ...]:
 class SparseOutputPerturbation(UserLevelStrategy):
     """Accelerated descent on a regularised convex loss, noise on its end alone, and the nearest model in the sup norm.
 
-    *Formal guarantees.* Unit: one whole user, whose loss is the mean over its samples (or one sample, with the number
-    of samples public); relation: replace-one; n public. With gradients of l2 norm at most L, the minimiser of the risk
-    plus ``(lambda / 2) ||x - start||^2`` has l2 sensitivity ``2 L / (lambda n)``, over the whole domain; for delta = 0
-    its l1 sensitivity is bounded by the certified sparsity and smoothness (`ConvexRisk` has the proofs, which are the
-    same for a user as for a sample). A fixed number of steps ends within a distance of it that is known before the run
-    and is added twice. One Gaussian or Laplace mechanism hides the end of the steps; projecting it onto the domain
-    costs nothing. Iterates are NOT private: the guarantee is against whoever sees the released model, not against the
-    participating nodes nor the server, and every node must answer honestly. A user whose data cannot be used has loss
-    zero in every round. A user that is missing in any, or not finite in some only, ends the run without a release,
-    since the steps would no longer be those of one fixed problem.
+    *Formal guarantees.* *Claim.* (epsilon, delta), or (epsilon, 0), for one user or one sample, replace-one, for
+    whoever sees the released model; certified convex losses. *Why.* Unit: one whole user, whose loss is the mean
+    over its samples (or one sample, with the number of samples public); relation: replace-one; n public. With
+    gradients of l2 norm at most L, the minimiser of the risk plus ``(lambda / 2) ||x - start||^2`` has l2
+    sensitivity ``2 L / (lambda n)``, over the whole domain; for delta = 0 its l1 sensitivity is bounded by the
+    certified sparsity and smoothness (`ConvexRisk` has the proofs, which are the same for a user as for a sample).
+    A fixed number of steps ends within a distance of it that is known before the run and is added twice. One
+    Gaussian or Laplace mechanism hides the end of the steps; projecting it onto the domain costs nothing. Iterates
+    are NOT private: the guarantee is against whoever sees the released model, not against the participating nodes
+    nor the server, and every node must answer honestly. A user whose data cannot be used has loss zero in every
+    round. A user that is missing in any, or not finite in some only, ends the run without a release, since the
+    steps would no longer be those of one fixed problem. A third bound of the l1 sensitivity holds where the loss's
+    Hessian is diagonally dominant. More in `docs/papers/sparse-gradients.md`.
+
+    *Assumptions.* Nodes are honest and answer in every round, else the run ends without a release. A user whose
+    data cannot be used has loss zero in all rounds; one who is zero in some only ends the run, too. Nodes and
+    server see exact iterates and are trusted. For sample level the public number of samples is exact. Rounding of
+    the steps in float64 is not accounted for.
     """
 
     name: ClassVar[str] = "output_perturbation"
@@ -138,6 +147,17 @@ class SparseOutputPerturbation(UserLevelStrategy):
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     pure: ClassVar[bool] = True
     without_secure_noise: ClassVar[str | None] = "how the end of many steps in floating point is rounded is not bounded"
+    promise: ClassVar[str] = "user or sample level, also pure (delta = 0); not against the nodes, which see iterates"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "sparsity": "most non-zeros of a sample's gradient",
+        "smoothness": "certified bound on the Hessian's row sums",
+        "predicted_risk_bound": "bound on the excess risk that the plan minimised",
+        "regularisation": "weight of the squared distance from the start, half of which is added to the loss",
+        "solver_distance": "how far the last step can be from the exact minimiser (l2 norm)",
+        "gradient_norm": "certified bound on a gradient (l2 norm)",
+        "records": "n, users or samples, whichever are protected; the public divisor",
+    }
     Options: ClassVar[type[StrategyOptions]] = OutputPerturbationOptions
     adversary: ClassVar[str] = (
         "against whoever sees the released model; nodes and the server see the iterates and are trusted"

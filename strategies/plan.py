@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from userdp.accounting.guarantee import Guarantee, Unit
 from userdp.errors import BadInput
@@ -72,6 +73,17 @@ class Plan:
         numbers: everything else worth printing, name -> value.
         warnings: sentences.
     """
+
+    meanings: ClassVar[Mapping[str, str]] = {
+        "rounds": "exchanges with the nodes",
+        "cohort": "users a round",
+        "users": "n, the public number of training users",
+        "users_needed": "fewest users with which this plan would be accepted",
+        "noise": "expected l2 norm of the noise in a release",
+        "signal": "largest l2 norm of what the noise is added to",
+        "pass_probability": "chance that honest users pass every test, if the declared deviation is true",
+    }
+    """Of those of its own fields that people are shown; a strategy declares what its ``numbers`` mean."""
 
     strategy: str
     rounds: int

@@ -1,7 +1,8 @@
 """DP-SGD on samples: each drawn sample's gradient is clipped, the noisy sum is divided by the expected batch."""
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
@@ -31,12 +32,16 @@ class PoissonSampleOptions(BatchOptions):
 class PoissonSampleSGD(SampleLevel):
     """Stochastic gradient descent with a clip of every drawn sample.
 
-    *Formal guarantees.* Unit: one sample; relation: add-or-remove; N, the number of samples, is public. Each sample is
-    drawn by its own secret coin at rate q = m/N, and its gradient is clipped to l2 norm R, so one sample moves the sum
-    by at most R; the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` the first
-    max_samples samples of a user come or go together and move the sum by R for each one drawn: group privacy by
-    mixtures of Gaussians. Nodes draw none of those beyond. calibration = "paper" promises nothing. Every iterate is
-    released; the server is trusted, nodes clip and draw as told.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, add-or-remove, round release, any loss. *Why.*
+    Unit: one sample; relation: add-or-remove; N, the number of samples, is public. Each sample is drawn by its own
+    secret coin at rate q = m/N, and its gradient is clipped to l2 norm R, so one sample moves the sum by at most R;
+    the divisor is the public m. Rounds are Poisson-sampled Gaussians. Under ``unit = "user"`` the first max_samples
+    samples of a user come or go together and move the sum by R for each one drawn: group privacy by mixtures of
+    Gaussians (Ganesh 2024). Nodes draw none of those beyond. calibration = "paper" promises nothing. Every iterate
+    is released; the server is trusted, nodes clip and draw as told.
+
+    *Assumptions.* N, and for user level `max_samples`, are public. Which samples take part stays secret. The server
+    is trusted. Nodes clip and draw as told.
     """
 
     name: ClassVar[str] = "poisson_sample_sgd"
@@ -44,6 +49,11 @@ class PoissonSampleSGD(SampleLevel):
     cost: ClassVar[str] = "node O(N d) over the samples drawn, one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023"
     without_secure_noise: ClassVar[str | None] = "which samples take part comes from the seed"
+    promise: ClassVar[str] = "sample level, or user level by group privacy at a price; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "sample_batch": "samples a round, expected; the public divisor",
+    }
     Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions
     options: PoissonSampleOptions
     scheme: DrawnScheme

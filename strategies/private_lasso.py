@@ -1,7 +1,8 @@
 """Frank-Wolfe for least squares over an l1 ball on truncated data, all users every round."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -48,12 +49,17 @@ class PrivateLasso(VertexRounds):
     Features and targets are held to ``+-K`` on the nodes. Each of T rounds takes the gradient on all of them, the
     exponential mechanism chooses the vertex of the ball along which it descends, and the model moves towards it.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user's record is the mean of its
-    samples' gradients ``2 a (<a, x> - y)`` on truncated data. Iterates stay in the ball of radius r, so each coordinate
-    of a record is at most ``2 (r + 1) K^2``, and replacing a user moves a vertex's score by at most
-    ``4 r (r + 1) K^2 / n``. A choice of epsilon e is e^2/8-zCDP ("zcdp"), or (e, 0)-DP ("paper"); T choices compose.
-    Under ``unit = "sample"`` the record is a sample and the divisor is the public number N of samples; a user keeps its
-    number of samples between neighbours. Every iterate is released; the server is trusted, nodes truncate as told.
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *user*, replace-one, round release, least squares. *Why.*
+    Unit: one whole user; relation: replace-one; n public. A user's record is the mean of its samples' gradients ``2
+    a (<a, x> - y)`` on truncated data. Iterates stay in the ball of radius r, so each coordinate of a record is at
+    most ``2 (r + 1) K^2``, and replacing a user moves a vertex's score by at most ``4 r (r + 1) K^2 / n``. A choice
+    of epsilon e is e^2/8-zCDP ("zcdp"), or (e, 0)-DP ("paper"); T choices compose. Under ``unit = "sample"`` the
+    record is a sample and the divisor is the public number N of samples; a user keeps its number of samples between
+    neighbours. Every iterate is released; the server is trusted, nodes truncate as told. The first is so because
+    the privacy loss of a choice lies in an interval of length e. The paper's sensitivity is too small for balls of
+    radius above 3.
+
+    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
     """
 
     name: ClassVar[str] = "private_lasso"
@@ -64,6 +70,12 @@ class PrivateLasso(VertexRounds):
     )
     needs: ClassVar[str] = "least squares without ridge or intercept; sample level: public number of samples"
     without_secure_noise: ClassVar[str | None] = "how the gradient on truncated data is rounded has not been bounded"
+    promise: ClassVar[str] = "user or sample level, against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    example_problem: ClassVar[Mapping[str, Any]] = {"kind": "squared", "intercept": False}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "truncation": "features and targets are held to plus or minus this",
+    }
     Options: ClassVar[type[StrategyOptions]] = PrivateLassoOptions
     options: PrivateLassoOptions
 

@@ -1,9 +1,10 @@
 """Gradient descent on a noisy mean of users' gradients that is projected on where means of sparse gradients lie."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -43,13 +44,19 @@ class ProjectedSGD(ClippedRounds):
     leaves an error of at most ``sqrt(2 L sqrt(s) ||noise||_inf)``, in which the dimension counts by its logarithm. A
     loss whose gradients are not that sparse is biased by the l1 clip, and protected all the same.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson). With
-    delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and their accounting are
-    those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so replacing a user moves the
-    mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round purely private, a user's
-    rounds add up, and disjoint cohorts compose in parallel. The projection sees only what is noisy already. Every
-    iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an answer
-    larger than clipped users can add up to, in either norm, is refused.
+    *Formal guarantees.* *Claim.* For delta > 0 that of `dp_fed_sgd`. For delta = 0 pure epsilon, replace-one,
+    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson).
+    With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and their accounting
+    are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so replacing a user moves
+    the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round purely private, a
+    user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what is noisy already.
+    Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
+    answer larger than clipped users can add up to, in either norm, is refused. If samples' gradients have s
+    non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither clip nor
+    projection costs accuracy.
+
+    *Assumptions.* Those of `dp_fed_sgd`. A wrong s biases the gradient and protects as before. More on
+    `docs/papers/sparse-gradients.md`.
     """
 
     name: ClassVar[str] = "projected_sgd"
@@ -59,6 +66,13 @@ class ProjectedSGD(ClippedRounds):
     paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 1), every round"
     needs: ClassVar[str] = "sparse gradients of samples (one_hot losses are certified)"
     pure: ClassVar[bool] = True
+    promise: ClassVar[str] = "user level, against other nodes too; also pure (delta = 0), by Laplace noise"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3, "sparsity": 2}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "l1_clip_norm": "l1 norm that gradients are clipped to as well",
+        "sparsity": "most non-zeros of a sample's gradient",
+        "noise_before": "expected l2 norm of the noise before the projection",
+    }
     Options: ClassVar[type[StrategyOptions]] = ProjectedSGDOptions
     options: ProjectedSGDOptions
 

@@ -1,14 +1,16 @@
 """Recentred clipping: users are clipped about the gradient as released so far, so that little is left to hide."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Number, Plan, sampler_numbers
 from strategies.replies import Gathered, Request
@@ -175,15 +177,19 @@ class RecentredClipping(UserLevelStrategy):
     times the deviation of a sample; noise falls with that radius, where clipping about zero pays for the length of
     the gradient in every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so set). Given
-    what was released before, c and r are constants. A user adds a vector of norm at most r and a number in [-2.5, 1];
-    a missing or non-finite user adds a constant. Replacing a user moves the vectors' sum by at most 2r and the
-    numbers' by 3.5; adding or removing one moves them by r and 2.5. Each gets Gaussian noise in proportion to its
-    sensitivity IN FORCE, of multipliers ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together one Gaussian of
-    multiplier z_t. The z_t are fixed by the plan, so the rounds a user takes part in compose adaptively as one
-    Gaussian of multiplier ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any loss, whatever other
-    nodes answer; the server is trusted. No privacy rests on the certificate: it helps to predict, and were it wrong,
-    accuracy would suffer.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
+    add-or-remove if so set. *Why.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so
+    set). Given what was released before, c and r are constants. A user adds a vector of norm at most r and a number
+    in [-2.5, 1]; a missing or non-finite user adds a constant. Replacing a user moves the vectors' sum by at most
+    2r and the numbers' by 3.5; adding or removing one moves them by r and 2.5. Each gets Gaussian noise in
+    proportion to its sensitivity IN FORCE, of multipliers ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together
+    one Gaussian of multiplier z_t. The z_t are fixed by the plan, so the rounds a user takes part in compose
+    adaptively as one Gaussian of multiplier ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any
+    loss, whatever other nodes answer; the server is trusted. No privacy rests on the certificate: it helps to
+    predict, and were it wrong, accuracy would suffer.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    large are refused.
 
     *Why centre and radius are public.* They are computed from y, l and the model, all released (post-processing):
 
@@ -210,6 +216,21 @@ class RecentredClipping(UserLevelStrategy):
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "ours"
+    with_secure_noise: ClassVar[str] = (
+        "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; "
+        "ledgers refuse seeded ones"
+    )
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "radius_factor": "clip over the typical distance of users from the centre",
+        "first_share": "share of the budget for the first epoch",
+        "last_share": "share of the budget for the last epoch",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "radius": Fact("noised", "radius of the clip, from released values"),
+        "distance": Fact("noised", "released estimate of how far users are from the centre"),
+        "gain": Fact("noised", "share of the released innovation that is believed"),
+    }
     Options: ClassVar[type[StrategyOptions]] = RecentredOptions
     options: RecentredOptions
     scheme: RecentredScheme

@@ -1,58 +1,38 @@
 """Every strategy there is, by name. Adding one takes its file and a line here."""
 
-from strategies.adaptive_clipping import AdaptiveClipping
-from strategies.averaged_clipping import AveragedClipping
-from strategies.averaged_clipping_restarted import RestartedAveragedClipping
-from strategies.base import UserLevelStrategy
-from strategies.fed_avg import DPFedAvg
-from strategies.fed_sgd import DPFedSGD, NonPrivate
-from strategies.ftrl import DPFTRL
-from strategies.iterative_mean import IterativeMeanSGD
-from strategies.local_dp import LocalDPSGD
-from strategies.localized import LocalizedRobustSGD
-from strategies.localized_clipping import LocalizedClipping
-from strategies.outlier_removal import OutlierRemovalSGD
-from strategies.output_perturbation import SparseOutputPerturbation
-from strategies.poisson_sample_sgd import PoissonSampleSGD
-from strategies.private_lasso import PrivateLasso
-from strategies.projected_sgd import ProjectedSGD
-from strategies.recentred import RecentredClipping
-from strategies.robust_frank_wolfe import RobustFrankWolfe
-from strategies.robust_rounds import RobustRounds
-from strategies.sample_clipped import SampleClippedSGD
-from strategies.smoothed_truncation import SmoothedTruncationGD
-from strategies.sparse_optimisation import SparseOptimisation
-from strategies.sparse_regression import PrivateHardThresholding
-from strategies.stopped_sgd import StoppedSGD
-from strategies.winsorized_rotation import WinsorizedRotation
+from typing import TYPE_CHECKING
 
-STRATEGIES: dict[str, type[UserLevelStrategy]] = {
-    strategy.name: strategy
-    for strategy in (
-        LocalizedRobustSGD,
-        RobustRounds,
-        RecentredClipping,
-        LocalizedClipping,
-        LocalDPSGD,
-        OutlierRemovalSGD,
-        WinsorizedRotation,
-        DPFedSGD,
-        ProjectedSGD,
-        DPFedAvg,
-        AdaptiveClipping,
-        DPFTRL,
-        SampleClippedSGD,
-        IterativeMeanSGD,
-        AveragedClipping,
-        RestartedAveragedClipping,
-        PoissonSampleSGD,
-        SmoothedTruncationGD,
-        RobustFrankWolfe,
-        PrivateLasso,
-        PrivateHardThresholding,
-        SparseOptimisation,
-        SparseOutputPerturbation,
-        StoppedSGD,
-        NonPrivate,
-    )
-}
+from userdp.kinds import Kinds
+
+if TYPE_CHECKING:
+    from strategies.base import UserLevelStrategy
+
+STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
+    {
+        "localized_robust_sgd": "strategies.localized:LocalizedRobustSGD",
+        "robust_rounds": "strategies.robust_rounds:RobustRounds",
+        "recentred_clipping": "strategies.recentred:RecentredClipping",
+        "localized_clipping": "strategies.localized_clipping:LocalizedClipping",
+        "local_dp": "strategies.local_dp:LocalDPSGD",
+        "outlier_removal": "strategies.outlier_removal:OutlierRemovalSGD",
+        "winsorized_rotation": "strategies.winsorized_rotation:WinsorizedRotation",
+        "dp_fed_sgd": "strategies.fed_sgd:DPFedSGD",
+        "projected_sgd": "strategies.projected_sgd:ProjectedSGD",
+        "dp_fed_avg": "strategies.fed_avg:DPFedAvg",
+        "adaptive_clipping": "strategies.adaptive_clipping:AdaptiveClipping",
+        "dp_ftrl": "strategies.ftrl:DPFTRL",
+        "sample_clipped_sgd": "strategies.sample_clipped:SampleClippedSGD",
+        "iterative_mean_sgd": "strategies.iterative_mean:IterativeMeanSGD",
+        "averaged_clipping": "strategies.averaged_clipping:AveragedClipping",
+        "averaged_clipping_restarted": "strategies.averaged_clipping_restarted:RestartedAveragedClipping",
+        "poisson_sample_sgd": "strategies.poisson_sample_sgd:PoissonSampleSGD",
+        "smoothed_truncation_gd": "strategies.smoothed_truncation:SmoothedTruncationGD",
+        "robust_frank_wolfe": "strategies.robust_frank_wolfe:RobustFrankWolfe",
+        "private_lasso": "strategies.private_lasso:PrivateLasso",
+        "private_hard_thresholding": "strategies.sparse_regression:PrivateHardThresholding",
+        "sparse_optimisation": "strategies.sparse_optimisation:SparseOptimisation",
+        "output_perturbation": "strategies.output_perturbation:SparseOutputPerturbation",
+        "stopped_sgd": "strategies.stopped_sgd:StoppedSGD",
+        "non_private": "strategies.fed_sgd:NonPrivate",
+    }
+)

@@ -1,7 +1,8 @@
 """Frank-Wolfe over an l1 ball with smoothly truncated gradients, each round on fresh users; pure privacy."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,15 +42,18 @@ class RobustFrankWolfe(VertexRounds):
     smoothly, coordinate by coordinate, and averaged; the exponential mechanism chooses the vertex of the ball along
     which the mean descends, and the model moves towards it.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. A user's record is its MEAN gradient,
-    each coordinate of which is truncated to ``s B(beta)`` after that, so replacing a user moves each coordinate of the
-    cohort's mean by at most ``2 s B(beta) / m``, m users in the cohort, and a vertex's score by at most r times that.
-    The exponential mechanism on these scores is (epsilon, 0)-DP. Cohorts are disjoint and drawn without looking at
-    data, so rounds compose in parallel: a run is (epsilon, 0)-DP, with no delta. Under ``unit = "sample"`` the record
-    is a sample: every sample is truncated, cohorts are still of users, whose samples stay together, and the divisor m
-    is the public number N of samples times the cohort's share of the users, whatever samples the cohort has; a user
-    keeps its number of samples between neighbours. Every iterate is released; the server is trusted, nodes truncate as
-    told.
+    *Formal guarantees.* *Claim.* (epsilon, 0) for one *user*, replace-one, round release, any loss; `delta = 0` can
+    be asked for. *Why.* Unit: one whole user; relation: replace-one; n public. A user's record is its MEAN
+    gradient, each coordinate of which is truncated to ``s B(beta)`` after that, so replacing a user moves each
+    coordinate of the cohort's mean by at most ``2 s B(beta) / m``, m users in the cohort, and a vertex's score by
+    at most r times that. The exponential mechanism on these scores is (epsilon, 0)-DP. Cohorts are disjoint and
+    drawn without looking at data, so rounds compose in parallel: a run is (epsilon, 0)-DP, with no delta. Under
+    ``unit = "sample"`` the record is a sample: every sample is truncated, cohorts are still of users, whose samples
+    stay together, and the divisor m is the public number N of samples times the cohort's share of the users,
+    whatever samples the cohort has; a user keeps its number of samples between neighbours. Every iterate is
+    released; the server is trusted, nodes truncate as told.
+
+    *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
     """
 
     name: ClassVar[str] = "robust_frank_wolfe"
@@ -59,6 +63,14 @@ class RobustFrankWolfe(VertexRounds):
     needs: ClassVar[str] = "any loss whose domain holds the l1 ball; sample level: public number of samples"
     without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
     pure: ClassVar[bool] = True
+    promise: ClassVar[str] = "user or sample level, pure; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "scale": "gradient coordinates well below it count in full",
+        "inverse_variance": "of the noise that the truncation is smoothed by",
+        "fold": "users (samples, at sample level) of a round, the public divisor",
+        "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
+    }
     Options: ClassVar[type[StrategyOptions]] = RobustFrankWolfeOptions
     options: RobustFrankWolfeOptions
 

@@ -1,9 +1,10 @@
 """Robust rounds: a tested, noisy robust mean of user gradients every round; any loss, and nodes are protected too."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -24,12 +25,16 @@ class RobustRoundsOptions(AgreementOptions, RowOptions):
 class RobustRounds(TestedRounds):
     """A robust private gradient every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss, convex or not. In each
-    round one Laplace test of the cohort's concentration score (sensitivity below 2): if the users do not agree
-    within rho it passes with probability at most delta_test, so what follows it adds at most delta_test; if they
-    do, the estimate has l2 sensitivity sqrt(d) times its sup sensitivity and gets Gaussian noise. A user is in one
-    round an epoch: parallel within an epoch, composed over epochs. Every iterate is a released value: nodes and
-    outsiders are protected from each other even if the other nodes answer arbitrarily; the server is trusted.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
+    user; relation: replace-one; n public. Any loss, convex or not. In each round one Laplace test of the cohort's
+    concentration score (sensitivity below 2): if the users do not agree within rho it passes with probability at
+    most delta_test, so what follows it adds at most delta_test; if they do, the estimate has l2 sensitivity sqrt(d)
+    times its sup sensitivity and gets Gaussian noise. A user is in one round an epoch: parallel within an epoch,
+    composed over epochs. Every iterate is a released value: nodes and outsiders are protected from each other even
+    if the other nodes answer arbitrarily; the server is trusted. Later rounds start from what was released, so
+    nothing that a user moved is carried on.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
 
     name: ClassVar[str] = "robust_rounds"
@@ -38,6 +43,7 @@ class RobustRounds(TestedRounds):
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "ours, after Ghazi, Kumar, Liu, Manurangsi 2025"
     without_secure_noise: ClassVar[str | None] = "its noise does not account for how a robust mean is rounded"
+    example: ClassVar[Mapping[str, Any]] = {"radius": 1.0, "rounds": 2}
     Options: ClassVar[type[StrategyOptions]] = RobustRoundsOptions
     options: RobustRoundsOptions
     undeclared: ClassVar[str] = (

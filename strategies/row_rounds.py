@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.passing import DeviationOptions
 from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
@@ -33,6 +34,13 @@ ADVERSARY = "against other nodes and whoever sees every iterate; the server is t
 
 TRUST = "the server is trusted"
 """What every guarantee here rests on."""
+
+
+ROW_MEANINGS = {
+    "epochs": "passes over the users",
+    "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
+}
+"""Of numbers that plans of strategies with `RowOptions` have."""
 
 
 class RowOptions(DeviationOptions):
@@ -145,6 +153,18 @@ class TestedRounds(UserLevelStrategy):
     """
 
     adversary: ClassVar[str] = ADVERSARY
+    meanings: ClassVar[Mapping[str, str]] = {
+        **ROW_MEANINGS,
+        "radius": "users' gradients count as agreeing within this radius (sup norm)",
+        "threshold": "concentration score that a batch must reach (at most the batch size)",
+        "test_epsilon": "share of epsilon spent on the test",
+        "test_delta": "share of delta spent on the test",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
+        "threshold": Fact("public", "score that a batch must reach"),
+        "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
+    }
     options: RowOptions
     scheme: TestedScheme
 

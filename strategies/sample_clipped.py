@@ -1,8 +1,9 @@
 """Sample-level baseline: every sample's gradient is clipped, the noisy mean of all samples is followed."""
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -37,12 +38,16 @@ class SampleClippedOptions(HeavyTailedOptions):
 class SampleClippedSGD(SampleLevel):
     """Projected gradient descent with a clipped, noisy mean of per-sample gradients (all samples, every round).
 
-    *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples of all users, is public and
-    divides. Each sample's gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N.
-    Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and
-    the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. A gradient that is not finite
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one
+    sample; relation: replace-one; N, the number of samples of all users, is public and divides. Each sample's
+    gradient is clipped to l2 norm R, so replacing one sample moves the mean by at most 2R/N. Under ``unit =
+    "user"`` a user holds at most max_samples samples, each user's sum is held to norm R max_samples, and the
+    sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. A gradient that is not finite
     counts as zero, and is not counted among ``non_finite_users``. T rounds compose as one Gaussian mechanism. Every
     iterate is released; the server is trusted, nodes clip and sum as told.
+
+    *Assumptions.* N, and for user level `max_samples`, are public. The server is trusted. Nodes clip each sample as
+    told.
     """
 
     name: ClassVar[str] = "sample_clipped_sgd"
@@ -50,6 +55,8 @@ class SampleClippedSGD(SampleLevel):
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (simple clipping)"
     needs: ClassVar[str] = "any loss; public number of samples"
+    promise: ClassVar[str] = "sample level, or user level by group privacy at a price; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
     Options: ClassVar[type[StrategyOptions]] = SampleClippedOptions
     options: SampleClippedOptions
     scheme: SampleScheme

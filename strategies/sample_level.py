@@ -1,6 +1,7 @@
 """Strategies that work on single samples: whom they protect, the model they give, and their steps."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -84,6 +85,13 @@ class SampleLevel(UserLevelStrategy):
     family: ClassVar[str] = "sample-level"
     needs: ClassVar[str] = "any loss; public number of samples"
     units: ClassVar[tuple[str, ...]] = ("sample", "user")
+    meanings: ClassVar[Mapping[str, str]] = {
+        "samples": "N, the public number of samples",
+        "group": "samples of one user that the noise must cover",
+        "sample_level_epsilon": "epsilon for one single sample",
+        "user_level_epsilon": "epsilon for a whole user, under the same relation",
+        "accounted_epsilon": "what noise by the paper's formula really costs, by an accountant",
+    }
     options: SampleLevelOptions
     memory: OutputAverage
 

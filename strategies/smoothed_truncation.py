@@ -1,9 +1,10 @@
 """Gradient descent with a smoothly truncated mean of all samples' gradients, coordinate by coordinate."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -58,12 +59,16 @@ class TruncatedScheme(Scheme):
 class SmoothedTruncationGD(SampleLevel):
     """Projected gradient descent with a smoothly truncated, noisy mean of per-sample gradients, every round.
 
-    *Formal guarantees.* Unit: one sample; relation: replace-one; N, the number of samples, is public and divides. Each
-    coordinate of a sample's gradient is truncated to ``s 2 sqrt(2)/3``, so replacing a sample moves the mean by at most
-    ``sqrt(d) 4 sqrt(2) s / (3 N)`` in l2. Under ``unit = "user"`` a user holds at most max_samples samples, each user's
-    sum is held to that many, and the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise.
-    T rounds compose as one Gaussian mechanism. Every iterate is released; the server is trusted, nodes truncate as
+    *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, replace-one, round release, any loss. *Why.*
+    Unit: one sample; relation: replace-one; N, the number of samples, is public and divides. Each coordinate of a
+    sample's gradient is truncated to ``s 2 sqrt(2)/3``, so replacing a sample moves the mean by at most ``sqrt(d) 4
+    sqrt(2) s / (3 N)`` in l2. Under ``unit = "user"`` a user holds at most max_samples samples, each user's sum is
+    held to that many, and the sensitivity is max_samples times larger: group privacy, exact for Gaussian noise. T
+    rounds compose as one Gaussian mechanism. Every iterate is released; the server is trusted, nodes truncate as
     told.
+
+    *Assumptions.* N, and for user level `max_samples`, are public. The server is trusted. Nodes truncate each
+    sample as told.
     """
 
     name: ClassVar[str] = "smoothed_truncation_gd"
@@ -74,6 +79,12 @@ class SmoothedTruncationGD(SampleLevel):
     )
     paper: ClassVar[str] = "Wang, Xiao, Devadas, Xu 2020, with the truncation of Catoni, Giulini 2017 and Holland 2019"
     without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
+    promise: ClassVar[str] = "sample level, or user level by group privacy at a price; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "scale": "gradient coordinates well below it count in full",
+        "inverse_variance": "of the noise that the truncation is smoothed by",
+    }
     Options: ClassVar[type[StrategyOptions]] = SmoothedTruncationOptions
     options: SmoothedTruncationOptions
     scheme: TruncatedScheme

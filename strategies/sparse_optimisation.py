@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -32,11 +32,14 @@ class SparseOptimisation(SparseRounds):
     coordinate smoothly truncated at the scale k. The server takes a step and peels: s entries are chosen by noisy size
     and released with noise. A user's average counts as one record: averaging makes tails lighter before they are cut.
 
-    *Formal guarantees.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is public.
-    Each coordinate of a record is truncated to ``2 sqrt(2) k / 3``, whatever its data, so replacing it moves
-    each coordinate of the step by at most ``4 sqrt(2) k eta / (3 m)``, m being the public number of records of a fold;
-    `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all rounds together cost no
-    more. Every iterate is released; the server is trusted, nodes truncate as told.
+    *Formal guarantees.* *Claim.* As `private_hard_thresholding`. *Why.* Unit: one whole user, or one sample;
+    relation: replace-one; n (and N, for samples) is public. Each coordinate of a record is truncated to ``2 sqrt(2)
+    k / 3``, whatever its data, so replacing it moves each coordinate of the step by at most ``4 sqrt(2) k eta / (3
+    m)``, m being the public number of records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user
+    takes part in one round, so all rounds together cost no more. Every iterate is released; the server is trusted,
+    nodes truncate as told.
+
+    *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as told.
     """
 
     name: ClassVar[str] = "sparse_optimisation"
@@ -50,6 +53,12 @@ class SparseOptimisation(SparseRounds):
     )
     needs: ClassVar[str] = "any loss with a sparse minimiser"
     without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
+    promise: ClassVar[str] = "user or sample level, also pure; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "scale": "gradient coordinates well below it count in full",
+        "inverse_variance": "of the noise that the truncation is smoothed by",
+    }
     Options: ClassVar[type[SparseOptimisationOptions]] = SparseOptimisationOptions
     options: SparseOptimisationOptions
 

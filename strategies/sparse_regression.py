@@ -1,7 +1,8 @@
 """Sparse least squares with heavy tails: data cut at a level, one step a fold of users, the largest entries kept."""
 
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -29,12 +30,18 @@ class PrivateHardThresholding(SparseRounds):
     chosen by noisy size and released with noise, then scaled into the unit l2 ball. A user's average is one record,
     so user level costs no more than sample level with n records.
 
-    *Formal guarantees.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is public.
-    For an s-sparse w in the unit ball a truncated gradient's coordinates are at most
-    ``B = K^2 (sqrt(s) + 1)``, and so are their mean's. Nodes hold coordinates to B, whatever the loss, so nothing rests
-    on that. Replacing a record moves each coordinate of the step by at most ``2 B eta / m``, m being the public number
-    of records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all
-    rounds together cost no more. Every iterate is released; the server is trusted, nodes truncate as told.
+    *Formal guarantees.* *Claim.* (epsilon, delta), or pure epsilon, replace-one, for one user or one sample, round
+    release, any loss. *Why.* Unit: one whole user, or one sample; relation: replace-one; n (and N, for samples) is
+    public. For an s-sparse w in the unit ball a truncated gradient's coordinates are at most ``B = K^2 (sqrt(s) +
+    1)``, and so are their mean's. Nodes hold coordinates to B, whatever the loss, so nothing rests on that.
+    Replacing a record moves each coordinate of the step by at most ``2 B eta / m``, m being the public number of
+    records of a fold; `Peeling` makes that (epsilon, delta)-DP, or pure. A user takes part in one round, so all
+    rounds together cost no more. Every iterate is released; the server is trusted, nodes truncate as told. With
+    noise of scale b and that sensitivity lam, peeling makes s selections at 2 lam / b and releases s entries at lam
+    / b: (s lam^2 / b^2)-zCDP together, or pure at 3 s lam / b. A user's average is one record, so user level is no
+    group privacy.
+
+    *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as told.
     """
 
     name: ClassVar[str] = "private_hard_thresholding"
@@ -43,6 +50,12 @@ class PrivateHardThresholding(SparseRounds):
     cost: ClassVar[str] = "n / T users a round, once each: one gradient, one sum of d numbers a node; server O(s d)"
     needs: ClassVar[str] = "least squares with a sparse model in the unit ball (other losses: coordinates are clipped)"
     without_secure_noise: ClassVar[str | None] = "how a sum of truncated gradients is rounded has not been bounded"
+    promise: ClassVar[str] = "user or sample level, also pure; against other nodes too"
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "level": "features and targets are cut at it",
+        "coordinate_bound": "largest coordinate of a gradient of truncated data, to which it is held",
+    }
     Options: ClassVar[type[HardThresholdingOptions]] = HardThresholdingOptions
     options: HardThresholdingOptions
 

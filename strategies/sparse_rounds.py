@@ -9,6 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
@@ -120,6 +121,16 @@ class SparseRounds(UserLevelStrategy):
     family: ClassVar[str] = "high-dimensional"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     pure: ClassVar[bool] = True
+    meanings: ClassVar[Mapping[str, str]] = {
+        "fold": "users (samples, at sample level) of a round, the public divisor",
+        "model_sparsity": "most entries of the model that are not zero",
+        "noise_scale": "scale of the noise of selecting entries and of releasing them",
+        "selection_noise": "about the largest noise among the entries that are selected from",
+        "sup_sensitivity_of_a_step": "most that one user can move a robust gradient (sup norm)",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "noise_scale": Fact("public", "scale of the noise of selecting and releasing entries"),
+    }
     options: SparseRoundsOptions
     scheme: PeeledScheme
 

@@ -1,7 +1,7 @@
 """Steps along bias-reduced sparse gradients of random cohorts, ended by a privacy filter."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Plan
 from strategies.replies import Gathered, Request
@@ -163,13 +164,20 @@ class StoppedSGD(UserLevelStrategy):
     user. The noisy, projected means of the cohort, of its halves and of that user make an estimate that has the bias of
     the largest cohort there can be.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one, n public. Each user's average gradient is clipped
-    to l2 norm L, so replacing one moves the mean of b users by at most 2L / b, to which each mean's Gaussian noise is
-    calibrated; divisors are public, and missing users count as zero. Sparsity is used by projections of noisy means
-    only, which are post-processing: a wrong one costs accuracy, not privacy. A round costs what `StepBudget` says,
-    amplified by sampling without replacement while cohorts stay secret; a privacy filter composes the rounds. Who is
-    drawn and how many rounds there are does not depend on data. Every iterate is private: nodes are protected from
-    each other; the server is trusted and sees each drawn user's clipped gradient.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
+    user; relation: replace-one, n public. Each user's average gradient is clipped to l2 norm L, so replacing one
+    moves the mean of b users by at most 2L / b, to which each mean's Gaussian noise is calibrated; divisors are
+    public, and missing users count as zero. Sparsity is used by projections of noisy means only, which are
+    post-processing: a wrong one costs accuracy, not privacy. A round costs what `StepBudget` says, amplified by
+    sampling without replacement while cohorts stay secret; a privacy filter composes the rounds. Who is drawn and
+    how many rounds there are does not depend on data. Every iterate is private: nodes are protected from each
+    other; the server is trusted and sees each drawn user's clipped gradient. A user of the cohort is in two of the
+    means of the cohort and its halves. Levels, and with them cohort sizes, are drawn without the data, so costs are
+    known before a round runs, and the filter (Whitehouse, Ramdas, Rogers, Wu 2023) ends the run before the first
+    that would exceed the budget.
+
+    *Assumptions.* n is public. Who takes part in which round stays secret, from other nodes too. The server is
+    trusted. Other nodes may answer with anything: rows are clipped again by the server.
 
     The server holds the rows of one cohort: at most (n + 1) d numbers, typically a few times d.
     """
@@ -184,6 +192,17 @@ class StoppedSGD(UserLevelStrategy):
     paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithms 1, 3, 4), corrected"
     needs: ClassVar[str] = "any loss; sparse gradients and very many users to be of use"
     without_secure_noise: ClassVar[str | None] = "its cohorts, which must stay secret, come from the seed"
+    meanings: ClassVar[Mapping[str, str]] = {
+        "sparsity": "most non-zeros of a sample's gradient",
+        "level": "features and targets are cut at it",
+        "typical_rounds": "three runs in four have more rounds than this",
+        "mean_cohort": "users a round, on average",
+        "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
+        "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "level": Fact("public", "level of the bias-reduced estimate, drawn without looking at data"),
+    }
     Options: ClassVar[type[StrategyOptions]] = StoppedOptions
     options: StoppedOptions
     scheme: StoppedScheme

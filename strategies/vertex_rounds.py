@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.base import UserLevelStrategy
+from strategies.declarations import Fact
 from strategies.options import StrategyOptions
 from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
@@ -112,6 +113,14 @@ class VertexRounds(UserLevelStrategy):
     family: ClassVar[str] = "high-dimensional"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
+    meanings: ClassVar[Mapping[str, str]] = {
+        "l1_radius": "models lie in the l1 ball of this radius",
+        "choice_epsilon": "epsilon of choosing one vertex",
+        "score_sensitivity": "most that one user can change the score",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "step": Fact("public", "step size"),
+    }
     options: VertexRoundsOptions
     scheme: VertexScheme
 

@@ -1,9 +1,10 @@
 """Winsorised mean after a random rotation: each coordinate is clamped to an interval that is found privately."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +13,7 @@ from strategies.base import UserLevelStrategy
 from strategies.options import StrategyOptions
 from strategies.plan import Number, Plan
 from strategies.replies import Gathered, Request
-from strategies.row_rounds import ADVERSARY, TRUST, RowOptions, Rows, RowScheme, declared_deviation
+from strategies.row_rounds import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions, Rows, RowScheme, declared_deviation
 from strategies.scheme import Step
 from userdp.computations import Computation
 from userdp.errors import PopulationTooSmall
@@ -68,14 +69,16 @@ def selection_share(rho: float, cells: int, size: int, batch: int, failure: floa
 class WinsorizedRotation(UserLevelStrategy):
     """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
 
-    *Formal guarantees.* Unit: one whole user; relation: replace-one; n public. Any loss. In a round, (1) the
-    exponential mechanism chooses a cell for each of the d' rotated coordinates (score of sensitivity 1), ``d'
-    epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre +- 2 tau', so replacing a user moves the
-    mean of B users by at most ``4 tau' sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the
-    round's rho. With one cell there is nothing to choose: the mean is all that a round releases, and is accounted as
-    the Gaussian that it is. The rotation's signs are public and drawn without looking at data. A user is in one round
-    an epoch; rho adds up over epochs. Every iterate is released; the server is trusted, other nodes may answer
-    anything.
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
+    user; relation: replace-one; n public. Any loss. In a round, (1) the exponential mechanism chooses a cell for
+    each of the d' rotated coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are
+    clamped to that cell's centre +- 2 tau', so replacing a user moves the mean of B users by at most ``4 tau'
+    sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there is
+    nothing to choose: the mean is all that a round releases, and is accounted as the Gaussian that it is. The
+    rotation's signs are public and drawn without looking at data. A user is in one round an epoch; rho adds up over
+    epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
 
     *Split.* The noise falls with the selection's share only as long as cells are found, so it gets what finding them
     takes and no more: the chosen cell's score is within ``(2 / epsilon_1) ln(K d' / failure)`` of the best, and a
@@ -88,6 +91,17 @@ class WinsorizedRotation(UserLevelStrategy):
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U d log d), to rotate them"
     paper: ClassVar[str] = "Levy, Sun, Amin, Kale, Kulesza, Mohri, Suresh 2021; zCDP and Hoeffding's constant: ours"
+    with_secure_noise: ClassVar[str] = (
+        "intervals by the exponential mechanism without rounding; the rotation's signs are public, from the seed"
+    )
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 2}
+    meanings: ClassVar[Mapping[str, str]] = {
+        **ROW_MEANINGS,
+        "rotated_dimension": "coordinates after the rotation, a power of two",
+        "interval": "half-width of the interval that each rotated coordinate is clamped to",
+        "cells": "cells of the public grid in which intervals are sought",
+        "selection_epsilon": "epsilon of choosing one coordinate's interval",
+    }
     Options: ClassVar[type[StrategyOptions]] = WinsorizedRotationOptions
     options: WinsorizedRotationOptions
     undeclared: ClassVar[str] = (

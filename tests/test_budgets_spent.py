@@ -5,6 +5,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
+from any_strategy import options_of, problem_of
 from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 from helpers import federation_of, make, run
@@ -17,20 +18,10 @@ from userdp.accounting.amplified import _fixed_size_round, _log_centred_moments,
 from userdp.errors import BadInput
 from userdp.high_dimensional.lasso import Selections
 from userdp.high_dimensional.peeling import Peeling
-from userdp.problems import Quadratic, Squared
+from userdp.problems import Quadratic
 from userdp.sampling import ConcentratedBatches, FixedSizeBatches
 
 FACTS = {"max_samples": 2, "samples": 5000}
-OPTIONS = {
-    "localized_robust_sgd": {"radius": 1.0},
-    "robust_rounds": {"radius": 1.0, "rounds": 2},
-    "outlier_removal": {"rounds": 1},
-    "projected_sgd": {"rounds": 3, "sparsity": 2},
-    "averaged_clipping": {"rounds": 3},
-    "averaged_clipping_restarted": {"rounds": 3, "runs": 1},
-    "poisson_sample_sgd": {"rounds": 3},
-}
-PROBLEMS = {"private_lasso": Squared(2, 10.0, 2.0, low=-1.0, high=1.0)}
 UNSPENT = {"stopped_sgd"}
 """A random cohort ends its run before the budget is used up, as its guarantee says."""
 budgets = st.floats(math.log(0.02), math.log(20)).map(math.exp)
@@ -46,8 +37,8 @@ deltas = st.floats(-25, -3).map(math.exp)
 def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(name, epsilon):
     strategy = STRATEGIES[name]
     for unit in strategy.units:
-        problem = PROBLEMS.get(name, Quadratic(2, 1.0, 2.0))
-        method = make(strategy, problem, 3000, epsilon, 1e-5, unit=unit, facts=FACTS, **OPTIONS.get(name, {}))
+        problem = problem_of(name)
+        method = make(strategy, problem, 6000, epsilon, 1e-5, unit=unit, facts=FACTS, **options_of(name))
         guarantee = method.plan.guarantee
         assert guarantee.unit == unit
         assert guarantee.epsilon <= epsilon * (1 + 1e-6)

@@ -15,10 +15,10 @@ import simulations.listings
 import simulations.run
 from simulations import cli
 from simulations.config import load_config, parse_config
-from simulations.config_problem import PROBLEMS
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
+from userdp.problems.registry import PROBLEMS
 
 RUNNER = CliRunner()
 LOG_WARNINGS = cli._log_warnings

@@ -3,18 +3,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from any_strategy import options_of
 from examples import BASE, changed, table_section, write_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.build import build_problem, make_plan, make_strategy, public_facts
-from simulations.config import STRATEGY_SECTIONS, RunConfig, load_config, parse_config
-from simulations.config_data import SYNTHETIC, PublicData, TableData
-from simulations.config_problem import PROBLEMS
-from simulations.explain import NUMBERS
+from simulations.config import RunConfig, load_config, parse_config, strategy_section
+from strategies.declarations import meanings_of
 from strategies.registry import STRATEGIES
-from userdp.data import PUBLIC_DATASETS
+from userdp.data import POPULATIONS, PUBLIC_DATASETS
+from userdp.data.synthetic_source import synthetic_settings
+from userdp.data.table_sources import PublicData, TableData
 from userdp.errors import BadInput, MissingAssumption, PopulationTooSmall
+from userdp.problems.registry import PROBLEMS
 
 CATEGORIES = {"kind": "synthetic", "population": "categorical", "levels": 3, "users": 9}
 FOLDER = Path(__file__).resolve().parents[1] / "simulations" / "configs"
@@ -68,13 +70,14 @@ def test_any_configuration_reads_back_as_it_was_written(epsilon, delta, seed, cl
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_a_strategys_section_has_exactly_its_options(name):
-    assert set(STRATEGY_SECTIONS[name].model_fields) == set(STRATEGIES[name].Options.model_fields) | {"kind"}
+    assert set(strategy_section(name).model_fields) == set(STRATEGIES[name].Options.model_fields) | {"kind"}
     config = parse_config(changed(strategy={"kind": name}))
     assert config.strategy_options == STRATEGIES[name].Options().model_dump()
 
 
 def test_every_setting_is_described():
-    sections = [*SYNTHETIC.values(), TableData, PublicData, *PROBLEMS.values(), *STRATEGY_SECTIONS.values()]
+    sections = [*map(synthetic_settings, POPULATIONS), TableData, PublicData, *PROBLEMS.values()]
+    sections += map(strategy_section, STRATEGIES)
     sections += [RunConfig.model_fields[name].annotation for name in ("privacy", "engine", "output")]
     for section in sections:
         for name, field in section.model_fields.items():
@@ -83,13 +86,14 @@ def test_every_setting_is_described():
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_number_of_a_plan_is_explained(name):
-    needed = {"sparsity": 2} if name == "projected_sgd" else {}  # no certificate says it of this problem
-    raw = changed(strategy={"kind": name} | needed, data__users=20_000, data__samples_per_user=50)
-    if name == "private_lasso":
-        raw["problem"] = {"kind": "squared", "target_range": [-1.0, 1.0], "intercept": False}
+    strategy = STRATEGIES[name]
+    raw = changed(strategy={"kind": name} | options_of(name), data__users=20_000, data__samples_per_user=50)
+    if strategy.example_problem["kind"] != "quadratic":
+        raw["problem"] = {"target_range": [-1.0, 1.0], **strategy.example_problem}
         raw["data"] |= {"population": "linear_regression"}
+    meanings = meanings_of(strategy)
     for number in make_plan(parse_config(raw)).numbers:
-        assert NUMBERS[number]
+        assert meanings.get(number), f"say what {number!r} means in {strategy.__name__}.meanings"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
@@ -10,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
-from simulations.config_data import SYNTHETIC, PublicData, TableData
-from simulations.config_problem import PROBLEMS
+from simulations.config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies import STRATEGIES
+from userdp.data import POPULATIONS
+from userdp.data.synthetic_source import synthetic_settings
+from userdp.data.table_sources import PublicData, TableData
+from userdp.problems.registry import PROBLEMS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("userdp", "strategies", "simulations")
@@ -128,21 +129,32 @@ def configuration() -> str:
     return (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 
 
-def test_the_configuration_reference_is_up_to_date(configuration):
-    spec = importlib.util.spec_from_file_location("make_configuration", ROOT / "docs/make_configuration.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert configuration == module.page(), "run: python docs/make_configuration.py"
+def test_every_page_that_is_made_is_up_to_date(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    make = importlib.import_module("make")
+    for path, text in make.pages().items():
+        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale; run: python docs/make.py"
+
+
+def test_a_made_part_needs_a_place_and_leaves_the_rest_alone(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    marked = importlib.import_module("making.marked")
+    page = f"above\n{marked.begin('table')}\nold\n{marked.END}\nbelow\n"
+    made = marked.put(page, {"table": "new\n"})
+    assert made == f"above\n{marked.begin('table')}\n\nnew\n\n{marked.END}\nbelow\n"
+    assert marked.put(made, {"table": "new"}) == made
+    with pytest.raises(ValueError, match="no place for 'list'"):
+        marked.put(page, {"list": "new"})
 
 
 def test_every_key_of_the_configuration_is_in_the_reference_with_a_meaning(configuration):
     models = [RunConfig, PrivacySection, EngineSection, OutputSection, TableData, PublicData]
-    models += [*PROBLEMS.values(), *SYNTHETIC.values(), *STRATEGY_SECTIONS.values()]
+    models += [*PROBLEMS.values(), *map(synthetic_settings, POPULATIONS), *map(strategy_section, STRATEGIES)]
     told = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*?) \|$", configuration, flags=re.MULTILINE))
     keys = (
         {key for model in models for key in model.model_fields} - set(RunConfig.model_fields) - {"kind", "population"}
     )
     assert len(keys) > 60
     assert not [key for key in keys | {"name", "seed"} if not told.get(key)]
-    kinds = [*PROBLEMS, *SYNTHETIC, *STRATEGIES, "table", "public", "synthetic", "local", "ray"]
+    kinds = [*PROBLEMS, *POPULATIONS, *STRATEGIES, "table", "public", "synthetic", "local", "ray"]
     assert not [kind for kind in kinds if f'"{kind}"' not in configuration]

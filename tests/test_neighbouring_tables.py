@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from any_strategy import options_of
 from helpers import PATIENCE
 from typer.testing import CliRunner
 
@@ -322,7 +323,7 @@ class Case:
         return f"{self.strategy}-{how}-{self.unit}-{self.problem['kind']}-{source}-{self.suffix}"
 
 
-USER_CASES = [
+NAMED = [
     Case("localized_robust_sgd", {"radius": 2.0, "phases": 1, "batch": 100}, QUADRATIC),
     Case("robust_rounds", ROBUST),
     Case("recentred_clipping", {"rounds": 3}),
@@ -351,6 +352,9 @@ USER_CASES = [
     Case("output_perturbation", {"rounds": 2}),
     Case("stopped_sgd", epsilon=1.0),
     Case("non_private", {"rounds": 2}),
+]
+USER_CASES = NAMED + [
+    Case(name, options_of(name)) for name in STRATEGIES if name not in {case.strategy for case in NAMED}
 ]
 """Every strategy on a table of numbers and levels."""
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from any_strategy import options_of
 from examples import changed
 from helpers import federation_of, local_grid, with_scheme
 
@@ -177,7 +178,7 @@ def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed
     kind = STRATEGIES[name]
     if (sampling is None) == ("sampling" in kind.Options.model_fields):
         return
-    options = ({"sampling": sampling} if sampling else {}) | ({"sparsity": 2} if kind is ProjectedSGD else {})
+    options = options_of(name) | ({"sampling": sampling} if sampling else {})
     facts = PublicFacts(90, max_samples=2, samples=100)
     method = kind(PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
     sampler = getattr(method.scheme, "sampler", None)

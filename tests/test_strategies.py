@@ -6,46 +6,25 @@ import math
 
 import numpy as np
 import pytest
+from any_strategy import halves, options_of, problem_of
 from flwr.app import ConfigRecord, MetricRecord
 from helpers import federation_of, final, local_grid, make, run
 
 from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, model_vector
-from strategies.base import documentation
+from strategies.declarations import documentation
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput
-from userdp.problems import Quadratic, Squared
+from userdp.problems import Quadratic
 
 PROBLEM = Quadratic(2, 1.0, 2.0)
 FEDERATION = federation_of(np.full((400, 2), 0.5))
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": 400}
-OPTIONS = {
-    "localized_robust_sgd": {"radius": 1.0},
-    "robust_rounds": {"radius": 1.0, "rounds": 2},
-    "outlier_removal": {"rounds": 2},
-    "dp_fed_sgd": {"rounds": 3},
-    "projected_sgd": {"rounds": 3, "sparsity": 2},
-    "sample_clipped_sgd": {"rounds": 3},
-    "iterative_mean_sgd": {"rounds": 3},
-    "averaged_clipping": {"rounds": 3},
-    "averaged_clipping_restarted": {"rounds": 3, "runs": 1},
-    "poisson_sample_sgd": {"rounds": 3},
-    "smoothed_truncation_gd": {"rounds": 3},
-    "robust_frank_wolfe": {"rounds": 3},
-    "private_lasso": {"rounds": 3},
-    "private_hard_thresholding": {"rounds": 3},
-    "sparse_optimisation": {"rounds": 3},
-    "output_perturbation": {"rounds": 3},
-    "non_private": {"rounds": 3},
-}
-PROBLEMS = {"private_lasso": Squared(2, 10.0, 2.0, low=-1.0, high=1.0)}
-FEDERATIONS = {"private_lasso": federation_of(np.full((400, 2), 0.5), targets=np.full(400, 0.5))}
-"""For strategies that need another problem than `PROBLEM`."""
 each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 
 def method_of(name, **options):
-    problem = PROBLEMS.get(name, PROBLEM)
-    return make(STRATEGIES[name], problem, 400, 4.0, 1e-4, facts=FACTS, **(OPTIONS.get(name, {}) | options))
+    problem = problem_of(name)
+    return make(STRATEGIES[name], problem, 400, 4.0, 1e-4, facts=FACTS, **options_of(name) | options)
 
 
 # --- Before a run --------------------------------------------------------------------------------------------------
@@ -92,23 +71,16 @@ def test_the_unit_of_privacy_is_one_that_the_strategy_protects(name):
     strategy = STRATEGIES[name]
     privacy = Privacy(4.0, 1e-4, "sample")
     if "sample" in strategy.units:
-        assert (
-            strategy(
-                PROBLEMS.get(name, PROBLEM), PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {})
-            ).plan.rounds
-            == 3
-        )
+        assert strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, **options_of(name)).plan.rounds == 3
         return
     with pytest.raises(BadInput, match=f"privacy.unit = 'sample': {name} protects user level; set privacy.unit"):
-        strategy(PROBLEMS.get(name, PROBLEM), PublicFacts(400, **FACTS), privacy, **OPTIONS.get(name, {}))
+        strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, **options_of(name))
 
 
 @each_strategy
 def test_a_delta_that_permits_publishing_a_user_is_refused(name):
     with pytest.raises(BadInput, match=r"privacy.delta = 0.0025 is at least 1/n"):
-        STRATEGIES[name](
-            PROBLEMS.get(name, PROBLEM), PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **OPTIONS.get(name, {})
-        )
+        STRATEGIES[name](problem_of(name), PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **options_of(name))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +112,7 @@ def test_no_stream_of_noise_is_drawn_from_twice(name):
     method = method_of(name)
     asked, noise = [], method._noise
     method._noise = lambda index, purpose=0: asked.append((index, purpose)) or noise(index, purpose)
-    run(method, FEDERATIONS.get(name, FEDERATION))
+    run(method, halves(problem_of(name)))
     assert len(asked) == len(set(asked))
     assert (not asked) == (name in ("local_dp", "non_private"))  # there users draw, or nobody does
     labels = asked[: len(asked) // 2 + 1]
@@ -151,7 +123,7 @@ def test_no_stream_of_noise_is_drawn_from_twice(name):
 @each_strategy
 def test_a_run_hands_back_a_model_in_the_domain_its_guarantee_and_a_record_of_every_round(name):
     method, seen = method_of(name), []
-    result = run(method, FEDERATIONS.get(name, FEDERATION), on_round=seen.append)
+    result = run(method, halves(problem_of(name)), on_round=seen.append)
     assert seen == result.rounds == method.result.rounds
     assert [record.round for record in result.rounds] == list(range(1, len(seen) + 1))
     assert np.abs(final(result)).max() <= 2.0
@@ -202,7 +174,7 @@ def test_a_round_that_was_not_asked_for_gives_nothing():
 @pytest.mark.sweep(6)
 @each_strategy
 def test_a_strategy_runs_once_so_that_no_budget_is_spent_twice(name):
-    method, federation = method_of(name), FEDERATIONS.get(name, FEDERATION)
+    method, federation = method_of(name), halves(problem_of(name))
     run(method, federation)
     with pytest.raises(BadInput, match="make a new one"):
         run(method, federation)
@@ -225,10 +197,10 @@ def test_before_anything_is_run_nothing_is_promised():
 def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
     strategy = STRATEGIES[name]
     if strategy.pure:
-        assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **OPTIONS.get(name, {})).plan.guarantee.delta in (
+        assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name)).plan.guarantee.delta in (
             0,
             1,
         )
     else:
         with pytest.raises(BadInput, match="cannot promise pure privacy"):
-            make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **OPTIONS.get(name, {}))
+            make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name))

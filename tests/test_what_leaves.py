@@ -1,18 +1,16 @@
 """What leaves a run: two runs that differ in one person's data, file by file against the list of fields."""
 
-import importlib.util
 import json
 import re
 import tomllib
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from any_strategy import options_of
 from examples import changed
-from test_strategies import OPTIONS
 from typer.testing import CliRunner
 
 import simulations.trackers
@@ -26,18 +24,12 @@ from simulations.released_fields import FIELDS, KINDS, RELEASED, SHARED, field_o
 from simulations.run import run
 from simulations.run_directory import FILES
 from strategies import STRATEGIES
+from strategies.sample_level import SampleLevel
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 
 USERS, ROWS = 320, 2
-DECLARES_SAMPLES = {
-    "sample_clipped_sgd",
-    "iterative_mean_sgd",
-    "averaged_clipping",
-    "averaged_clipping_restarted",
-    "poisson_sample_sgd",
-    "smoothed_truncation_gd",
-}
+DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevel)}
 """Strategies that need the public number of samples."""
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
@@ -78,17 +70,16 @@ def configuration(name, path, *, noise="seeded", trackers=()):
         "users": USERS,
         "max_samples": ROWS,
     }
-    problem: dict[str, Any] = {"kind": "quadratic", "radius": 2.0}
-    if name == "private_lasso":
+    problem: dict[str, Any] = {"radius": 2.0, **STRATEGIES[name].example_problem}
+    if problem["kind"] != "quadratic":
         data |= {"target": "y", "target_range": [-1.0, 1.0]}
-        problem = {"kind": "squared", "radius": 2.0, "intercept": False}
     if name in DECLARES_SAMPLES:
         data["samples"] = USERS * ROWS
     raw = changed(
         problem=problem,
         data=data,
         privacy={"epsilon": 8.0, "delta": 1e-3, "noise": noise},
-        strategy={"kind": name, **OPTIONS.get(name, {})},
+        strategy={"kind": name, **options_of(name)},
         output={"trackers": list(trackers)},
     )
     return parse_config(raw)
@@ -249,15 +240,6 @@ def test_a_field_that_nobody_listed_stays_at_home():
     assert kept("result.json", values, RELEASED) == {"seed": 3}
     with pytest.raises(LookupError, match=r"median_height is not in simulations/released_fields.py"):
         field_of("result.json", "median_height")
-
-
-def test_the_page_is_up_to_date():
-    root = Path(__file__).resolve().parents[1]
-    spec = importlib.util.spec_from_file_location("make_what_leaves", root / "docs/make_what_leaves.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = (root / "docs/what-leaves.md").read_text(encoding="utf-8")
-    assert page == module.page(), "run: python docs/make_what_leaves.py"
 
 
 @pytest.mark.slow

@@ -13,15 +13,13 @@ True
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
-import opendp.prelude as dp
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.errors import BadInput
-
-dp.enable_features("contrib")
 
 Values = NDArray[np.float64]
 
@@ -136,14 +134,16 @@ class SecureNoise(NoiseSource):
 
     def gaussian(self, value: ArrayLike, deviation: float) -> Values:
         """See `NoiseSource`."""
+        dp = _opendp()
         return self._added(value, deviation, dp.m.make_gaussian, dp.l2_distance)
 
     def laplace(self, value: ArrayLike, scale: float) -> Values:
         """See `NoiseSource`."""
+        dp = _opendp()
         return self._added(value, scale, dp.m.make_laplace, dp.l1_distance)
 
     def _added(self, value: ArrayLike, scale: float, make: Any, metric: Any) -> Values:
-        values = releasable(value)
+        dp, values = _opendp(), releasable(value)
         scale = self._enlarged(scale)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=values.size)
         measurement = make(domain, metric(T=float), scale=scale, k=granularity(scale))
@@ -151,7 +151,7 @@ class SecureNoise(NoiseSource):
 
     def choose(self, scores: ArrayLike, epsilon: float) -> NDArray[np.int64]:
         """See `NoiseSource`."""
-        values = releasable(scores)
+        dp, values = _opendp(), releasable(scores)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
         measure = dp.zero_concentrated_divergence()  # the one for which OpenDP takes Gumbel noise
         measurement = dp.m.make_noisy_max(domain, dp.linf_distance(T=float), measure, scale=self._enlarged(2 / epsilon))
@@ -160,6 +160,15 @@ class SecureNoise(NoiseSource):
     def _enlarged(self, scale: float) -> float:
         # The next number up makes good for rounding here.
         return math.nextafter(scale * (1 + self.slack), math.inf)
+
+
+@cache
+def _opendp() -> Any:
+    """OpenDP, imported on first use: it is slow to import, and simulations do without."""
+    import opendp.prelude as dp  # noqa: PLC0415
+
+    dp.enable_features("contrib")
+    return dp
 
 
 def granularity(scale: float) -> int:

@@ -12,16 +12,18 @@ of the amplified one and that of plain composition, which is exact at rate 1.
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
-from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import gammaln
 
 from userdp.accounting.costs import Cost, calibrate_noise, epsilon_of
 from userdp.errors import BadInput
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _GRID = 1e-3
 """Width of a cell of the privacy loss, coarser for little noise, finer for faint rounds; any width is valid."""
@@ -81,6 +83,8 @@ def fixed_size_epsilon(noise_multiplier: float, rate: float, rounds: int, delta:
     Raises:
         BadInput: an argument out of range.
     """
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # noqa: PLC0415 -- slow to import
+
     plain = _plain(noise_multiplier, rate, rounds, delta)
     if rounds == 0 or rate == 1 or math.isinf(plain):
         return plain
@@ -110,7 +114,7 @@ def calibrate_amplified(price: Callable[[float], float], epsilon: float, delta: 
     def excess(log_noise: float) -> float:
         return math.log(price(math.exp(log_noise)) / epsilon)
 
-    noise = math.exp(brentq(excess, math.log(low), math.log(high), xtol=_TOLERANCE, rtol=_TOLERANCE))
+    noise = math.exp(scipy.optimize.brentq(excess, math.log(low), math.log(high), xtol=_TOLERANCE, rtol=_TOLERANCE))
     while price(noise) > epsilon:
         noise = min(high, noise * (1 + _TOLERANCE))
     return noise
@@ -125,8 +129,10 @@ def _plain(noise_multiplier: float, rate: float, rounds: int, delta: float) -> f
 
 
 @lru_cache(maxsize=16)
-def _poisson_round(noise_multiplier: float, rate: float) -> PrivacyLossDistribution:
+def _poisson_round(noise_multiplier: float, rate: float) -> "PrivacyLossDistribution":
     """Both directions of one round: a user more, a user less."""
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- slow to import
+
     # With little noise the losses are of the order of 1 / z^2, and so are the epsilons that they end in.
     grid = min(_GRID * max(1.0, 0.25 / noise_multiplier**2), rate / noise_multiplier / _CELLS_PER_SCALE)
     return from_gaussian_mechanism(noise_multiplier, sampling_prob=rate, value_discretization_interval=grid)

@@ -4,7 +4,7 @@ import math
 from functools import lru_cache
 from typing import Literal
 
-from scipy.optimize import minimize_scalar
+import scipy
 
 from userdp.errors import BadInput
 
@@ -77,7 +77,9 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
 
     # The optimum lies near the one of the simpler bound rho alpha + ln(1/delta) / (alpha - 1).
     start = 0.5 * math.log(math.log(1 / delta) / rho)
-    found = minimize_scalar(epsilon, bounds=(start - 5, start + 5), method="bounded", options={"xatol": 1e-10})
+    found = scipy.optimize.minimize_scalar(
+        epsilon, bounds=(start - 5, start + 5), method="bounded", options={"xatol": 1e-10}
+    )
     simple = rho + 2 * math.sqrt(rho * math.log(1 / delta))
     return max(0.0, min(float(found.fun), simple))
 

@@ -8,16 +8,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_mixture_gaussian_mechanism
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import gammaln
-from scipy.stats import binom
 
 from userdp.accounting.costs import Cost, epsilon_of
 from userdp.errors import BadInput
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 MOST_ORDER = 1024
 """Orders 2, 3, ..., 1024 are tried."""
@@ -131,7 +133,7 @@ def smallest_noise(excess: Callable[[float], float], epsilon: float, delta: floa
         return math.exp(low)
     if excess(high) > 0:
         raise BadInput(f"epsilon = {epsilon:g}, delta = {delta:g}: no noise keeps that budget; raise it")
-    root = brentq(excess, low, high, xtol=_TOLERANCE / 2)
+    root = scipy.optimize.brentq(excess, low, high, xtol=_TOLERANCE / 2)
     while excess(root) > 0:
         root += _TOLERANCE
     return math.exp(root)
@@ -172,9 +174,13 @@ def group_rate(rate: float, group: int) -> float:
 
 
 @lru_cache(maxsize=16)
-def _mixture_round(noise_multiplier: float, rate: float, group: int) -> PrivacyLossDistribution:
+def _mixture_round(noise_multiplier: float, rate: float, group: int) -> "PrivacyLossDistribution":
+    from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415 -- slow to import
+        from_mixture_gaussian_mechanism,
+    )
+
     counts = np.arange(group + 1)
-    chances = binom.pmf(counts, group, rate)
+    chances = scipy.stats.binom.pmf(counts, group, rate)
     # Counts that hardly ever occur are taken together with the largest, which can only cost more.
     last = max(1, int(np.searchsorted(np.cumsum(chances), 1 - 1e-14)))
     kept = np.append(chances[:last], max(0.0, 1 - chances[:last].sum()))

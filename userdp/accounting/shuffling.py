@@ -26,7 +26,7 @@ Everything computed from Q_1..Q_k alone is post-processing.
 import math
 from typing import Literal
 
-from scipy.optimize import brentq
+import scipy
 
 from userdp.accounting.composition import rho_for, zcdp_to_epsilon_simple
 from userdp.accounting.costs import calibrate_noise
@@ -140,7 +140,7 @@ def _calibrated(epsilon: float, delta: float, groups: int, slack: float, form: F
         return shuffled(randomiser, each, groups, slack)[0] - epsilon
 
     if excess(ceiling) > 0:
-        ceiling = float(brentq(excess, 0.0, ceiling, xtol=1e-15, rtol=1e-12)) * (1 - 1e-11)
+        ceiling = float(scipy.optimize.brentq(excess, 0.0, ceiling, xtol=1e-15, rtol=1e-12)) * (1 - 1e-11)
     return _converted(ceiling, each, form)
 
 

@@ -16,13 +16,15 @@ from userdp.data.locations import (
 )
 from userdp.data.populations import Population
 from userdp.data.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
+from userdp.data.registry import DATA_SOURCES, POPULATIONS
 from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
 from userdp.data.sparse_regressions import SparseRegression
-from userdp.data.synthetic import POPULATIONS, SyntheticFederation
+from userdp.data.synthetic import SyntheticFederation
 from userdp.data.tabular import LoadReport, Table, read_table
 
 __all__ = [
     "BLOCK_BYTES",
+    "DATA_SOURCES",
     "POPULATIONS",
     "PUBLIC_DATASETS",
     "BernoulliRates",

@@ -8,13 +8,13 @@ any type, from CSV or Parquet. Nothing a cell can hold makes reading fail.
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
@@ -38,7 +38,8 @@ def cell_text(cell: object) -> str:
     date and its midnight are one text, fractions of a second lose zeros at the end, and a timestamp from a column with
     a time zone is in UTC. Other text stays as it is, so "007" is not "7". Declared levels go through the same function.
     """
-    if cell is None or cell is pd.NaT or cell is pd.NA:
+    pandas = sys.modules.get("pandas")  # slow to import; whoever holds a cell of its own has imported it
+    if cell is None or (pandas is not None and (cell is pandas.NaT or cell is pandas.NA)):
         return ""
     if isinstance(cell, float | np.floating):
         return _float_text(float(cell))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
@@ -189,6 +188,8 @@ def read_columns(path: Path, columns: Columns) -> Rows:
     Raises:
         BadInput: file missing or unreadable, suffix unknown, column missing or of a type that cannot be used, no rows.
     """
+    import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
+
     if not path.is_file():
         raise BadInput(f"the data file {path} does not exist; check the path")
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
@@ -213,6 +214,8 @@ def _read_csv(path: Path, columns: Columns) -> pa.Table:
     cells of no column: without ``index_col`` the FIRST row would decide which column is which. Bytes that are no UTF-8
     are spelled out, in their cell. Where the header ends without a carriage return, one in a cell ends no row.
     """
+    import pandas as pd  # noqa: PLC0415 -- as above
+
     with path.open("rb") as file:
         header = file.readline()
     ends = "\n" if header.endswith(b"\n") and b"\r" not in header else None

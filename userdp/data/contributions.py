@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas.util import hash_array
 
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, PopulationTooSmall
@@ -32,6 +31,8 @@ def bounded_rows(
     sizes = np.bincount(owners)
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     if max_samples is not None:
+        from pandas.util import hash_array  # noqa: PLC0415 -- slow to import
+
         word = stream(seed, "split", 1).integers(2**64, dtype=np.uint64)
         own_words = hash_array(np.arange(len(sizes), dtype=np.uint64) + word)
         keys = hash_array(own_words[owners] + rank.astype(np.uint64))

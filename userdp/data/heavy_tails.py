@@ -12,14 +12,15 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from userdp.data.federation import RegressionModel
 from userdp.data.laws import Law, Logistic, Normal, integral
 from userdp.data.populations import Noise, Samples, Source, Vector, require_number
 from userdp.data.power_laws import LAWS, LawName, StudentT, directional_moment
 from userdp.data.regressions import WithParameter
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 
 
@@ -62,6 +63,12 @@ class HeavyTailedRegression(WithParameter):
     @cached_property
     def _noise(self) -> Law:
         return _law(self.noise_law, self.noise_shape, "noise_shape")
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        target_range = (-math.inf, math.inf) if self.link == "linear" else (0.0, 1.0)
+        return Shape(self.columns, has_target=True, feature_norm=math.inf, target_range=target_range)
 
     @property
     def _feature_scale(self) -> float:
@@ -123,7 +130,7 @@ class HeavyTailedRegression(WithParameter):
             < mean(lambda s: math.tanh(math.exp(middle + 12) * s))
         ):
             return None
-        half: float = brentq(
+        half: float = scipy.optimize.brentq(
             lambda log_c: mean(lambda s: math.tanh(math.exp(log_c) * s)) - reached, middle - 12, middle + 12
         )
         return 2 * math.exp(half)

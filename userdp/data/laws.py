@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.integrate import quad
+import scipy
 from scipy.special import expit, gammainc, gammaincc, gammaln, ndtr
 
 from userdp.data.populations import Noise, Source, require_number
@@ -249,4 +249,4 @@ class LogNormal(Law):
 
 def integral(function: Callable[[float], float], low: float, high: float = math.inf) -> float:
     """Of a function of one variable, to about nine digits."""
-    return float(quad(function, low, high, limit=400, epsabs=0, epsrel=1e-9)[0])
+    return float(scipy.integrate.quad(function, low, high, limit=400, epsabs=0, epsrel=1e-9)[0])

@@ -24,6 +24,7 @@ from userdp.data.populations import (
     vector_of,
 )
 from userdp.data.power_laws import LAWS, directional_moment
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 
 
@@ -269,6 +270,11 @@ class BernoulliRates(WithMean):
         super().__post_init__()
         if self.spread > 1:
             raise BadInput(f"spread of bernoulli must be at most 1 (rates lie in [0, 1]), got {self.spread}")
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        return Shape(self.columns, has_target=False, bound=1.0)
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -15,6 +15,7 @@ from scipy.special import ndtri
 
 from userdp.data.block import Features
 from userdp.data.federation import RegressionModel
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 
 Noise = NDArray[np.float32]
@@ -112,6 +113,11 @@ class Population(ABC):
     @abstractmethod
     def sample_bytes(self) -> int:
         """Bytes of one sample, features and target."""
+
+    @property
+    def sample_shape(self) -> Shape:
+        """What is declared about a sample."""
+        return Shape(self.columns, has_target=False)
 
     @property
     @abstractmethod

@@ -19,6 +19,7 @@ from userdp.data.populations import (
     student_t_in_place,
     vector_of,
 )
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 
 _LARGEST_PREDICTOR = 5.0
@@ -105,6 +106,11 @@ class Regression(WithParameter):
             require_number("feature_deviation", self.feature_deviation, 0.0)
         if self.feature_shape is not None:
             require_number("feature_shape", self.feature_shape, 0.0)
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        return Shape(self.columns, has_target=True, feature_norm=self.feature_norm)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -218,6 +224,11 @@ class Categorical(Population):
     def columns(self) -> int:
         """1: the code."""
         return 1
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        return Shape(1, has_target=True, target_range=(0.0, 1.0), levels=self.levels)
 
     @property
     def sample_bytes(self) -> int:

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from userdp.data.populations import Noise, Population, Samples, Source, Vector, per_sample, require_number
 from userdp.data.regressions import logistic_targets
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.sparse_rows import over_rows, scaled_rows, sparse_rows, squared_lengths
 
@@ -66,6 +67,13 @@ class SparseRegression(Population):
     def columns(self) -> int:
         """The d columns."""
         return self.dimension
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        target_range = (0.0, 1.0) if self.link == "logistic" else None
+        norm = self.feature_norm
+        return Shape(self.columns, True, target_range=target_range, sparsity=self.nonzeros, feature_length=norm)
 
     @property
     def sample_bytes(self) -> int:

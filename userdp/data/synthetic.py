@@ -8,44 +8,9 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block
 from userdp.data.federation import Federation, checked_users
-from userdp.data.heavy_tails import HeavyTailedLinear, HeavyTailedLogistic
-from userdp.data.locations import (
-    BernoulliRates,
-    Gaussian,
-    HardInstance,
-    LogLogistic,
-    LogNormal,
-    MultivariateT,
-    Pareto,
-    StudentT,
-)
 from userdp.data.populations import Noise, Population, Source, require_number
-from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
-from userdp.data.sparse_regressions import SparseRegression
 from userdp.errors import BadInput
 from userdp.randomness import seed_sequence, stream
-
-POPULATIONS: dict[str, type[Population]] = {
-    kind.name: kind
-    for kind in (
-        Gaussian,
-        StudentT,
-        MultivariateT,
-        Pareto,
-        LogNormal,
-        LogLogistic,
-        BernoulliRates,
-        HardInstance,
-        LogisticRegression,
-        LinearRegression,
-        PoissonRegression,
-        HeavyTailedLinear,
-        HeavyTailedLogistic,
-        Categorical,
-        SparseRegression,
-    )
-}
-"""The kinds of population there are, by name."""
 
 
 class SyntheticFederation(Federation):
@@ -67,6 +32,7 @@ class SyntheticFederation(Federation):
     Raises:
         BadInput: a setting out of range.
 
+    >>> from userdp.data.locations import Gaussian
     >>> federation = SyntheticFederation(Gaussian(dimension=3), users=1000, samples_per_user=10, seed=1)
     >>> federation.block(np.array([7, 3])).features.shape
     (20, 3)

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from userdp.errors import BadInput
 
@@ -188,7 +188,7 @@ def nearest_direction(points: Points) -> Vector | None:
     target = np.zeros(len(stacked))
     target[-1] = 1.0
     try:
-        weights, length = nnls(stacked, target)
+        weights, length = scipy.optimize.nnls(stacked, target)
     except RuntimeError:  # no convergence: the ascent stops where it is, at a feasible direction
         return None
     if length <= 1e-12:

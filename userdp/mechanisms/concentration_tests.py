@@ -43,8 +43,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
@@ -190,7 +190,7 @@ class AboveThreshold(ConcentrationTest):
 
         # Leaving out the second term only raises the tail, so the other end of the bracket is safe.
         high = wide * math.log(share / self.delta)
-        root = float(brentq(lambda x: math.log(tail(x) / self.delta), 0.0, high, xtol=1e-12 * wide))
+        root = float(scipy.optimize.brentq(lambda x: math.log(tail(x) / self.delta), 0.0, high, xtol=1e-12 * wide))
         while tail(root) > self.delta:
             root += 1e-12 * wide
         return root

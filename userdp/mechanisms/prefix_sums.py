@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from userdp.errors import BadInput
 
@@ -114,7 +114,7 @@ class SquareRoot(Factorisation):
         """B is Toeplitz too: running sums of the coefficients of ``C^{-1}``."""
         impulse = np.zeros(self.rounds)
         impulse[0] = 1.0
-        first_column = np.cumsum(lfilter([1.0], self.coefficients, impulse))
+        first_column = np.cumsum(scipy.signal.lfilter([1.0], self.coefficients, impulse))
         return np.asarray(np.sqrt(np.cumsum(first_column**2)))
 
     def noise(self) -> PrefixNoise:

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from userdp.data.block import Block
 from userdp.data.federation import Federation
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.bounds import (
@@ -23,6 +26,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.segments import Array, clip_factors, float64_parts, user_averages, weighted_sums
+from userdp.problems.settings import RADIUS, CountBound, GeneralisedLinearSettings, TargetRange
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -339,3 +343,35 @@ class Poisson(GeneralisedLinear):
         intercept: bool = False,
     ) -> None:
         super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+
+
+class LogisticSettings(GeneralisedLinearSettings):
+    """Settings of `userdp.problems.Logistic`."""
+
+    kind: Literal["logistic"]
+    summary: ClassVar[str] = Logistic.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Logistic(**self._arguments(shape))
+
+
+class SquaredSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.Squared`."""
+
+    kind: Literal["squared"]
+    summary: ClassVar[str] = Squared.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        low, high = self._range(shape)
+        return Squared(**self._arguments(shape), low=low, high=high)
+
+
+class PoissonSettings(CountBound, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.Poisson`."""
+
+    kind: Literal["poisson"]
+    summary: ClassVar[str] = Poisson.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Poisson(**self._arguments(shape), count_bound=self.count_bound)

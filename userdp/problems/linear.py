@@ -1,10 +1,15 @@
 """The linear loss: the hard instance of user-level private optimisation."""
 
-import numpy as np
+from typing import ClassVar, Literal
 
-from userdp.problems.base import Vector
+import numpy as np
+from pydantic import Field
+
+from userdp.data.shape import Shape
+from userdp.problems.base import Problem, Vector
 from userdp.problems.bounds import positive
-from userdp.problems.separable import MeanSufficient
+from userdp.problems.separable import BoundedSettings, MeanSufficient
+from userdp.problems.settings import RADIUS
 
 
 class Linear(MeanSufficient):
@@ -45,3 +50,14 @@ class Linear(MeanSufficient):
     def minimiser(self, mean: Vector) -> Vector:
         """The corner of the box on the mean's side: excess risk ``radius ||mu||_1 - <x, mu>``."""
         return np.asarray(self.domain.radius * np.sign(mean))
+
+
+class LinearSettings(BoundedSettings):
+    """Settings of `userdp.problems.Linear`."""
+
+    kind: Literal["linear"]
+    summary: ClassVar[str] = Linear.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Linear(shape.columns, self._bound(shape), self.radius)

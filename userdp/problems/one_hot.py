@@ -4,12 +4,14 @@
 """
 
 import math
-from typing import cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from userdp.data.block import Block
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.bounds import (
@@ -27,6 +29,7 @@ from userdp.problems.bounds import (
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET
 from userdp.problems.segments import Array, clip_factors, user_averages
+from userdp.problems.settings import RADIUS, RIDGE, CountBound, ProblemSettings, TargetRange
 
 
 class OneHot(Problem):
@@ -186,3 +189,49 @@ class OneHotPoisson(OneHot):
 
     def __init__(self, levels: int, radius: float, *, count_bound: float, ridge: float = 0.0) -> None:
         super().__init__(PoissonFamily(count_bound), levels, radius, ridge)
+
+
+class OneHotSettings(ProblemSettings):
+    """Settings of every loss on one column of categories."""
+
+    family: ClassVar[str] = "one-hot"
+    certificate: ClassVar[str] = "A1 to A4 always"
+    radius: float = Field(3.0, gt=0, description=RADIUS)
+    ridge: float = Field(0.0, ge=0, description=RIDGE)
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        """See `ProblemSettings.build`."""
+        if shape.levels is None:
+            raise BadInput(f"problem.kind = {self.kind!r} needs one column of categories: set data.codes, data.levels")
+        return super().build(shape, seed)
+
+
+class OneHotLogisticSettings(OneHotSettings):
+    """Settings of `userdp.problems.OneHotLogistic`."""
+
+    kind: Literal["one_hot_logistic"]
+    summary: ClassVar[str] = OneHotLogistic.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return OneHotLogistic(shape.levels or 1, self.radius, ridge=self.ridge)
+
+
+class OneHotSquaredSettings(TargetRange, OneHotSettings):
+    """Settings of `userdp.problems.OneHotSquared`."""
+
+    kind: Literal["one_hot_squared"]
+    summary: ClassVar[str] = OneHotSquared.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        low, high = self._range(shape)
+        return OneHotSquared(shape.levels or 1, self.radius, ridge=self.ridge, low=low, high=high)
+
+
+class OneHotPoissonSettings(CountBound, OneHotSettings):
+    """Settings of `userdp.problems.OneHotPoisson`."""
+
+    kind: Literal["one_hot_poisson"]
+    summary: ClassVar[str] = OneHotPoisson.summary
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return OneHotPoisson(shape.levels or 1, self.radius, ridge=self.ridge, count_bound=self.count_bound)

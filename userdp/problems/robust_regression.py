@@ -1,7 +1,14 @@
 """Regressions that large residuals pull less: Huber's loss, and powers of the absolute error."""
 
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from userdp.data.shape import Shape
+from userdp.problems.base import Problem
 from userdp.problems.families import HuberFamily, LpFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems.settings import GeneralisedLinearSettings, TargetRange
 
 
 class HuberRegression(GeneralisedLinear):
@@ -55,3 +62,28 @@ class LpRegression(GeneralisedLinear):
     ) -> None:
         family = LpFamily(low, high, order)
         super().__init__(family, columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+
+
+class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.HuberRegression`."""
+
+    kind: Literal["huber_regression"]
+    summary: ClassVar[str] = HuberRegression.summary
+    threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        low, high = self._range(shape)
+        return HuberRegression(**self._arguments(shape), low=low, high=high, threshold=self.threshold)
+
+
+class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.LpRegression`."""
+
+    kind: Literal["lp_regression"]
+    certificate: ClassVar[str] = "A1, A2; below order 2 Hoelder instead of A3, and no A4"
+    summary: ClassVar[str] = LpRegression.summary
+    order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error, which the loss is.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        low, high = self._range(shape)
+        return LpRegression(**self._arguments(shape), low=low, high=high, order=self.order)

@@ -5,12 +5,15 @@ The Hessian is diagonal, so A4 holds whatever the data: the simplest family for 
 
 import math
 from abc import abstractmethod
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 from scipy.special import expit, logit
 
 from userdp.data.block import Block
 from userdp.data.federation import Federation
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem, Vector
 from userdp.problems.bounds import (
@@ -23,6 +26,7 @@ from userdp.problems.bounds import (
     set_aside_not_finite,
 )
 from userdp.problems.segments import Array, float64_parts, user_means, weighted_sums
+from userdp.problems.settings import RADIUS, ProblemSettings
 
 
 class Separable(Problem):
@@ -284,3 +288,64 @@ class Huber(Separable):
         distances = x - z
         clipped = np.clip(distances, -self.threshold, self.threshold)
         return np.asarray(np.einsum("ij,ij->i", clipped, distances - 0.5 * clipped))
+
+
+class SeparableSettings(ProblemSettings):
+    """Settings of every loss here."""
+
+    family: ClassVar[str] = "separable"
+    certificate: ClassVar[str] = "A1 to A4 always"
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        """See `ProblemSettings.build`."""
+        if shape.levels is not None:
+            raise BadInput(f"problem.kind = {self.kind!r} needs numeric features, and data.codes gives categories")
+        return super().build(shape, seed)
+
+
+class BoundedSettings(SeparableSettings):
+    """Settings of losses of samples in a declared box."""
+
+    bound: float | None = Field(
+        None,
+        gt=0,
+        description="Of every |z_j|; samples are clipped into it. Known for tables (1); inf for none, where the loss "
+        "allows it.",
+    )
+
+    def _bound(self, shape: Shape) -> float:
+        return self._declared("bound", self.bound, shape.bound, "the bound of a sample's coordinates")
+
+
+class QuadraticSettings(BoundedSettings):
+    """Settings of `userdp.problems.Quadratic`."""
+
+    kind: Literal["quadratic"]
+    summary: ClassVar[str] = Quadratic.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Quadratic(shape.columns, self._bound(shape), self.radius)
+
+
+class HuberSettings(BoundedSettings):
+    """Settings of `userdp.problems.Huber`."""
+
+    kind: Literal["huber"]
+    summary: ClassVar[str] = Huber.summary
+    radius: float = Field(1.0, gt=0, description=RADIUS)
+    threshold: float = Field(1.0, gt=0, description="Distance at which the square becomes a line.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Huber(shape.columns, self._bound(shape), self.radius, self.threshold)
+
+
+class BernoulliSettings(SeparableSettings):
+    """Settings of `userdp.problems.Bernoulli`."""
+
+    kind: Literal["bernoulli"]
+    summary: ClassVar[str] = Bernoulli.summary
+    radius: float = Field(5.0, gt=0, description=RADIUS + " Log-odds: 5 covers rates from 0.7 % to 99.3 %.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        return Bernoulli(shape.columns, self.radius)

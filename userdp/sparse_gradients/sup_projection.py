@@ -5,8 +5,8 @@ in the sup norm. For the whole space it is the identity.
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from userdp.errors import BadInput
 
@@ -57,7 +57,7 @@ def sup_project_ball(point: Vector, center: Vector | float, radius: float, order
 
     if excess(0.0) <= 0:
         return np.array(point, dtype=np.float64)
-    threshold = float(brentq(excess, 0.0, largest, xtol=1e-15 * largest, rtol=1e-14))
+    threshold = float(scipy.optimize.brentq(excess, 0.0, largest, xtol=1e-15 * largest, rtol=1e-14))
     step = 1e-15 * largest
     while excess(threshold) > 0:  # a root may be found from outside, by a hair
         threshold, step = threshold + step, 2 * step

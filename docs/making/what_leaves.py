@@ -1,9 +1,4 @@
-"""docs/what-leaves.md, made from the list in the code: ``python docs/make_what_leaves.py``.
-
-A test fails when the file on disk is not what this prints.
-"""
-
-from pathlib import Path
+"""docs/what-leaves.md, made from the list in the code."""
 
 from simulations.released_fields import FIELDS, KINDS
 
@@ -28,7 +23,7 @@ warnings name fields and remedies; those that end a command before a run directo
 declarations disagree, quote counts of the table. Whoever sees that a run stopped early, and why, learns something that
 no epsilon covers: that machines failed, or that a promise could not be kept.
 
-This page is made by `docs/make_what_leaves.py` from `simulations/released_fields.py`.
+This page is made by `docs/make.py` from `simulations/released_fields.py` and the strategies' classes.
 """
 
 
@@ -41,7 +36,3 @@ def page() -> str:
         rows = [f"| {f'`{one.name}`' if one.name else 'everything'} | {one.kind} | {one.told} |" for one in own]
         parts.append("\n".join([f"## {file}\n", "| field | kind | what it is |", "|---|---|---|", *rows, ""]))
     return "\n".join(parts)
-
-
-if __name__ == "__main__":
-    Path(__file__).with_name("what-leaves.md").write_text(page(), encoding="utf-8")

@@ -1,10 +1,6 @@
-"""docs/configuration.md, made from the configuration's own models: ``python docs/make_configuration.py``.
-
-A test fails when the file on disk is not what this prints.
-"""
+"""docs/configuration.md, made from the models that check a configuration."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -19,11 +15,13 @@ from simulations.comparison_sections import (
     StrategyEntry,
     TuningSection,
 )
-from simulations.config import STRATEGY_SECTIONS, EngineSection, OutputSection, PrivacySection, RunConfig
-from simulations.config_data import SYNTHETIC, PublicData, SyntheticData, TableColumns, TableData
-from simulations.config_problem import PROBLEMS
-from simulations.config_problem_base import ProblemSection
+from simulations.config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies import STRATEGIES, StrategyOptions
+from userdp.data import POPULATIONS
+from userdp.data.synthetic_source import SyntheticData, synthetic_settings
+from userdp.data.table_sources import PublicData, TableColumns, TableData
+from userdp.problems.registry import PROBLEMS
+from userdp.problems.settings import ProblemSettings
 
 INTRODUCTION = """\
 # Configuration
@@ -37,7 +35,7 @@ from here, never from the data: `userdp plan FILE` computes the whole run withou
 `--set 'strategy={kind="non_private"}'` replaces a section. `--engine`, `--seed` and `--output` are short for
 `engine.kind`, `seed` and `output.directory`.
 
-This page is made by `docs/make_configuration.py` from the models that check the file.
+This page is made by `docs/make.py` from the models that check the file.
 """
 COMPARISON = """\
 ## Comparisons
@@ -51,32 +49,33 @@ SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Top level\n", table(RunConfig, ["name", "seed"])]
-    parts += ["## [problem]\n", "`kind` chooses the loss; every loss has:\n", table(ProblemSection, skip=["kind"])]
+    parts += ["## [problem]\n", "`kind` chooses the loss; every loss has:\n", table(ProblemSettings, skip=["kind"])]
     for name, section in PROBLEMS.items():
         parts += [f'### problem.kind = "{name}"\n', f"{sentence(section.summary)}\n"]
-        parts.append(table(section, skip=["kind", *ProblemSection.model_fields]))
+        parts.append(table(section, skip=["kind", *ProblemSettings.model_fields]))
     parts += [
         "## [data]\n",
         '### data.kind = "synthetic"\n',
         "`population` chooses what users are drawn from; all have:\n",
     ]
     parts.append(table(SyntheticData, skip=["kind", "population"]))
-    for name, synthetic in SYNTHETIC.items():
+    for name in POPULATIONS:
+        synthetic = synthetic_settings(name)
         parts += [f'#### data.population = "{name}"\n', f"{sentence(synthetic.__doc__ or '')}\n"]
         parts.append(table(synthetic, skip=SyntheticData.model_fields))
     for kind, model in (("table", TableData), ("public", PublicData)):
         parts += [f'### data.kind = "{kind}"\n', f"{sentence(model.__doc__ or '')}\n"]
         parts.append(table(model, skip=["kind", *TableColumns.model_fields]))
-    parts += ["### Columns, for tables and public data sets\n", table(TableColumns)]
+    parts += ["### Columns, for tables and public data sets\n", table(TableColumns, skip=["kind"])]
     parts += ["## [privacy]\n", table(PrivacySection)]
     parts += [
         "## [strategy]\n",
         "`kind` chooses the strategy; [guarantees.md](guarantees.md) says what each promises. All have:\n",
     ]
     parts.append(table(StrategyOptions))
-    for name, options in STRATEGY_SECTIONS.items():
+    for name in STRATEGIES:
         parts += [f'### strategy.kind = "{name}"\n', f"{sentence(STRATEGIES[name].summary_line)}\n"]
-        parts.append(table(options, skip=["kind", *StrategyOptions.model_fields]))
+        parts.append(table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields]))
     parts += ["## [engine]\n", table(EngineSection), "## [output]\n", table(OutputSection)]
     parts += [COMPARISON, table(ComparisonConfig, skip=["output"]), "### [[strategy]]\n", table(StrategyEntry)]
     parts += ["### [[problems]]\n", table(ProblemEntry), "### [tuning]\n", table(TuningSection)]
@@ -136,7 +135,3 @@ def sentence(text: str) -> str:
     """With a capital and a full stop."""
     text = " ".join(text.split()).rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
-
-
-if __name__ == "__main__":
-    Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")

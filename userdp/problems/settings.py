@@ -1,23 +1,25 @@
-"""What the models of the [problem] section share."""
+"""What the settings of losses share: how a configuration's [problem] section becomes a `Problem`."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from simulations.config_data import Section, Shape
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems import Problem
+from userdp.problems.base import Problem
+from userdp.problems.registry import PROBLEMS
+from userdp.settings import Section
 
 RADIUS = "The domain is |x_j| <= radius."
 RIDGE = "Strength of the ridge term (ridge / 2) ||x||^2, part of the loss."
 
 
-class ProblemSection(Section):
+class ProblemSettings(Section):
     """A loss."""
 
     # A domain may be all of space: radius = inf.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=True)
     family: ClassVar[str]
     certificate: ClassVar[str]
     summary: ClassVar[str]
@@ -62,7 +64,7 @@ class ProblemSection(Section):
         return chosen
 
 
-class TargetRange(ProblemSection):
+class TargetRange(ProblemSettings):
     """A loss of targets in a declared range."""
 
     target_range: list[float] | None = Field(
@@ -80,3 +82,46 @@ class TargetRange(ProblemSection):
                 "target"
             )
         return declared[0], declared[1]
+
+
+class CountBound(ProblemSettings):
+    """A loss of counts up to a declared one."""
+
+    count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
+
+
+class GeneralisedLinearSettings(ProblemSettings):
+    """Settings of every `GeneralisedLinear`."""
+
+    family: ClassVar[str] = "generalised linear"
+    certificate: ClassVar[str] = "A1 to A3; A4 from a ridge of curvature * feature_norm^2 / 8 on"
+    feature_norm: float | None = Field(
+        None,
+        gt=0,
+        description="Bound on a sample's ||a||_1, the intercept's 1 included; inf for none. Known from declared "
+        "columns.",
+    )
+    radius: float = Field(5.0, gt=0, description=RADIUS)
+    ridge: float = Field(0.0, ge=0, description=RIDGE)
+    intercept: bool = Field(True, description="Append a feature of value 1 to each sample.")
+
+    def build(self, shape: Shape, seed: int) -> Problem:
+        """See `ProblemSettings.build`."""
+        if shape.levels is not None:
+            instead = f"one_hot_{self.kind}"
+            raise BadInput(
+                f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: use problem.kind = "
+                f"{(instead if instead in PROBLEMS else 'one_hot_squared')!r}"
+            )
+        return super().build(shape, seed)
+
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
+        norm = None if shape.feature_norm is None else shape.feature_norm + self.intercept
+        bound = self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1")
+        return {
+            "columns": shape.columns,
+            "feature_norm": bound,
+            "radius": self.radius,
+            "ridge": self.ridge,
+            "intercept": self.intercept,
+        }

@@ -1,0 +1,48 @@
+"""Every page that is made from the code: ``python docs/make.py``, or ``--check`` to be told which are stale.
+
+A test fails when a page on disk is not what this makes.
+"""
+
+import argparse
+from pathlib import Path
+
+from making import configuration, strategies, what_leaves
+from making.marked import put
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pages() -> dict[str, str]:
+    """Path of a page -> what it should hold."""
+    guarantees = {
+        "releases": strategies.releases(),
+        "strategies": strategies.sections(),
+        "secure noise": strategies.secure_noise(),
+    }
+    return {
+        "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
+        "docs/configuration.md": configuration.page(),
+        "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
+        "docs/what-leaves.md": what_leaves.page(),
+    }
+
+
+def main() -> None:
+    """Write the pages that are stale, or name them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page is stale")
+    check = parser.parse_args().check
+    stale = {path: text for path, text in pages().items() if text != _written(path)}
+    if check and stale:
+        raise SystemExit(f"stale: {', '.join(stale)}; run: python docs/make.py")
+    for path, text in stale.items():
+        (ROOT / path).write_text(text, encoding="utf-8")
+        print(path)
+
+
+def _written(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What is declared about a sample before any data are read."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the declarations say about a sample; no data are read for it.
+
+    Attributes:
+        columns: feature columns.
+        has_target: whether samples carry a target.
+        bound: of the absolute value of every feature; None when nothing is declared.
+        feature_norm: bound on the l1 norm of a sample's features; None when nothing is declared.
+        target_range: (low, high) of the target; None when nothing is declared.
+        levels: of a column of codes; None for other features.
+        sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
+        feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
+    """
+
+    columns: int
+    has_target: bool
+    bound: float | None = None
+    feature_norm: float | None = None
+    target_range: tuple[float, float] | None = None
+    levels: int | None = None
+    sparsity: int | None = None
+    feature_length: float | None = None

@@ -1,0 +1,28 @@
+"""Every loss that a configuration may name, with the settings that stand beside it. Adding one takes a line here."""
+
+from typing import TYPE_CHECKING
+
+from userdp.kinds import Kinds
+
+if TYPE_CHECKING:
+    from userdp.problems.settings import ProblemSettings
+
+PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
+    {
+        "linear": "userdp.problems.linear:LinearSettings",
+        "quadratic": "userdp.problems.separable:QuadraticSettings",
+        "huber": "userdp.problems.separable:HuberSettings",
+        "bernoulli": "userdp.problems.separable:BernoulliSettings",
+        "logistic": "userdp.problems.generalised_linear:LogisticSettings",
+        "squared": "userdp.problems.generalised_linear:SquaredSettings",
+        "huber_regression": "userdp.problems.robust_regression:HuberRegressionSettings",
+        "lp_regression": "userdp.problems.robust_regression:LpRegressionSettings",
+        "poisson": "userdp.problems.generalised_linear:PoissonSettings",
+        "one_hot_logistic": "userdp.problems.one_hot:OneHotLogisticSettings",
+        "one_hot_squared": "userdp.problems.one_hot:OneHotSquaredSettings",
+        "one_hot_poisson": "userdp.problems.one_hot:OneHotPoissonSettings",
+        "sparse_logistic": "userdp.problems.sparse_linear:SparseLogisticSettings",
+        "sparse_squared": "userdp.problems.sparse_linear:SparseSquaredSettings",
+        "torch": "userdp.problems.torch_settings:TorchSettings",
+    }
+)
