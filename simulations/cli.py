@@ -148,7 +148,7 @@ def compare(
       userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.compare import compare as run_all  # noqa: PLC0415
+        from simulations.comparison_jobs import compare as run_all  # noqa: PLC0415
         from simulations.comparison_config import load_comparison  # noqa: PLC0415
         from simulations.comparison_live import live  # noqa: PLC0415
 

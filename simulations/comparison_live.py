@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from simulations.compare import Job, Record, Watch, measured
+from simulations.comparison_jobs import Job, Record, Watch, measured
 from simulations.comparison_config import Comparison
 from simulations.explain import shown
 
