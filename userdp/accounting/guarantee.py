@@ -6,8 +6,9 @@
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 from userdp.errors import BadInput
 
@@ -87,6 +88,13 @@ class Guarantee:
     def none(cls, reason: str) -> "Guarantee":
         """No privacy guarantee, and why."""
         return cls("user", "replace_one", math.inf, 1.0, "none", f"no privacy guarantee: {reason}", (), False)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Guarantee":
+        """The guarantee that `as_dict` was made of; further values are left aside."""
+        known = {field.name: values[field.name] for field in fields(cls)}
+        epsilon = math.inf if known["epsilon"] is None else known["epsilon"]
+        return cls(**(known | {"epsilon": epsilon, "assumptions": tuple(known["assumptions"])}))
 
     def sentence(self) -> str:
         """The guarantee in one line for people."""
