@@ -57,7 +57,7 @@ class SavedModel:
         Returns:
             One row for each of the table, with the index of a DataFrame. "prediction" is a number in the target's own
             units, or a class; with classes, "probability" is that of class 1 (of the cell declared as ``positive``),
-            "probability_0", "probability_1", ... those of several classes.
+            "probability.0", "probability.1", ... those of several classes.
 
         Raises:
             BadInput: the problem predicts nothing, the run had no table's columns, or the table lacks one of them.

@@ -118,6 +118,9 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
             and its keys; ``output``, ``name`` and ``seed``. What the proof of privacy rests on, such as ranges, is
             declared here and never read off the data.
 
+    A DataFrame's cells are read one by one, as those of a file are. What made the frame may have read them otherwise:
+    `pandas.read_csv` lets one person's word turn everybody's 7 into "007". Give it ``dtype=str``, or give the path here.
+
     Returns:
         The model with its guarantee, its metrics beside those of the initial model, and its report.
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import simulations.comparison_jobs
 from simulations import cli
 from simulations.build import make_plan
-from simulations.comparison_jobs import DONE, compare, reference_job
 from simulations.comparison_config import load_comparison, parse_comparison
+from simulations.comparison_jobs import DONE, compare, reference_job
 from simulations.comparison_live import Progress, live
 from simulations.comparison_plots import dot_chart, sweep_chart
 from simulations.comparison_report import is_comparison, render_comparison

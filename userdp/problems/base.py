@@ -187,7 +187,7 @@ class Problem(ABC):
 
         Returns:
             "prediction" (N,), the target's mean or its class; and, where targets are classes, "probability" (N,) of
-            class 1, or "probability_0", "probability_1", ... of several.
+            class 1, or "probability.0", "probability.1", ... of several.
 
         Raises:
             BadInput: the loss predicts nothing: its model is a mean, say.

@@ -271,7 +271,7 @@ class TorchProblem(Problem):
                 found.append(functional_call(self._module, parameters, (features,)))
         outputs = torch.cat(found)
         if self._loss_name == "cross_entropy":
-            shares = {f"probability_{k}": _numbers(share) for k, share in enumerate(outputs.softmax(1).T)}
+            shares = {f"probability.{k}": _numbers(share) for k, share in enumerate(outputs.softmax(1).T)}
             return {"prediction": _numbers(outputs.argmax(1)), **shares}
         if self._outputs != 1:
             raise BadInput(f"problem.outputs = {self._outputs}: predictions of {self._loss_name} need one output")
