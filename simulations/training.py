@@ -119,7 +119,8 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
             declared here and never read off the data.
 
     A DataFrame's cells are read one by one, as those of a file are. What made the frame may have read them otherwise:
-    `pandas.read_csv` lets one person's word turn everybody's 7 into "007". Give it ``dtype=str``, or give the path here.
+    `pandas.read_csv` makes 7 of everybody's "007" unless one person's cell is a word. Give it ``dtype=str``, or give the
+    path here.
 
     Returns:
         The model with its guarantee, its metrics beside those of the initial model, and its report.
