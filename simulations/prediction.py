@@ -4,6 +4,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -119,14 +120,18 @@ def load_model(directory: str | Path) -> SavedModel:
     for name in _NEEDED:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
-    config = parse_config(tomllib.loads((directory / "config.toml").read_text(encoding="utf-8")))
-    promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))
-    with np.load(directory / "model.npz") as arrays:
-        saved = SavedModel(config, arrays["x"], Guarantee.from_dict(promised))
+    try:
+        raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+        promised = Guarantee.from_dict(json.loads((directory / "guarantee.json").read_text(encoding="utf-8")))
+        with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
+            x = arrays["x"]
+    except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
+        raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
+    saved = SavedModel(parse_config(raw), x, promised)
     needed = saved.problem.dimension
-    if saved.model.shape != (needed,):
+    if x.shape != (needed,):
         raise BadInput(
-            f"{directory / 'model.npz'} holds a model of shape {saved.model.shape}, but config.toml beside it needs "
+            f"{directory / 'model.npz'} holds a model of shape {x.shape}, but config.toml beside it needs "
             f"({needed},): take both from one run"
         )
     return saved

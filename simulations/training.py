@@ -76,7 +76,8 @@ class TrainedModel(SavedModel):
         ``output={"reference": False}``, or noise is secure.
         """
         reference = self.result["reference_private"]["non_private"]
-        columns = {THIS: self.metrics, INITIAL: self.result["reference"]["initial"], NON_PRIVATE: reference}
+        initial = self.result["reference"]["initial"]
+        columns = {THIS: self.metrics, INITIAL: initial, f"{NON_PRIVATE} (private)": reference}
         return pd.DataFrame({name: values for name, values in columns.items() if values}, index=list(self.metrics))
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -119,8 +120,8 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
             declared here and never read off the data.
 
     A DataFrame's cells are read one by one, as those of a file are. What made the frame may have read them otherwise:
-    `pandas.read_csv` makes 7 of everybody's "007" unless one person's cell is a word. Give it ``dtype=str``, or give the
-    path here.
+    `pandas.read_csv` makes 7 of everybody's "007" unless one person's cell is a word. Give it ``dtype=str``, or give
+    `train` the path.
 
     Returns:
         The model with its guarantee, its metrics beside those of the initial model, and its report.

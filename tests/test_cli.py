@@ -283,7 +283,7 @@ def test_warnings_of_the_library_reach_standard_error(capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("verb", ["run", "plan", "report", "strategies", "problems", "data"])
+@pytest.mark.parametrize("verb", ["run", "plan", "compare", "report", "predict", "strategies", "problems", "data"])
 def test_every_verb_explains_itself(verb):
     outcome = call(verb, "--help")
     assert outcome.exit_code == 0

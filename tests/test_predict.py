@@ -1,6 +1,7 @@
 """Scoring tables: predictions of a trained model, and the metrics that its run reported."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,16 +10,17 @@ from examples import changed, table_section, write_table
 from scipy.special import expit
 from typer.testing import CliRunner
 
-from simulations import TrainedModel, cli, load_model, train
+from simulations import TrainedModel, cli, load_config, load_model, train
 from simulations.build import build_problem, configured_table
 from simulations.config import parse_config
 from simulations.released_copy import copy_released
 from simulations.released_fields import field_of
 from simulations.run import run
-from userdp.data import split
+from userdp.data import public_file, split
 from userdp.errors import BadInput, MissingColumn
 from userdp.problems import Quadratic, TorchProblem
 
+CONFIGS = Path(__file__).resolve().parents[1] / "simulations" / "configs"
 CODES = {"features": None, "ranges": None, "categorical": None}
 NUMBERS = {"target": "count", "positive": None}
 SHARES = [f"probability.{k}" for k in range(10)]
@@ -63,8 +65,9 @@ def write_held_out(config, table, path):
     """The rows of the users whom a run holds out, written to a table of their own."""
     labels = configured_table(config.data, config.seed).labels
     _, held_out = split(Numbers(len(labels)), test_fraction=config.data.test_fraction, seed=config.seed)
-    frame = pd.read_csv(table, dtype=str, keep_default_na=False)
-    mine = frame[frame["who"].isin(labels[held_out])]
+    text = {"dtype": str, "keep_default_na": False}
+    frame = pd.read_csv(table, **text) if table.suffix == ".csv" else pd.read_parquet(table)
+    mine = frame[frame[config.data.declarations["user"]].astype(str).isin(labels[held_out])]
     assert 0 < len(mine) < len(frame)
     mine.to_csv(path, index=False)
 
@@ -93,6 +96,17 @@ def test_the_held_out_table_gives_the_metrics_that_the_run_reported(tmp_path, ta
     done = call(tmp_path / "run", tmp_path / "held-out.csv", "--json", "--output", tmp_path / "p.csv")
     assert json.loads(done.stdout)["metrics"] == measured
     assert list(pd.read_csv(tmp_path / "p.csv")) == KINDS[kind][2]
+
+
+def test_a_public_data_set_is_scored_by_its_own_columns(tmp_path, public_cache, monkeypatch):
+    monkeypatch.setenv("USERDP_DATA", str(public_cache))
+    config = load_config(CONFIGS / "males.toml", ["strategy.rounds=2", "output.reference=false"])
+    reported = run(config, directory=tmp_path / "run", report=False).result["metrics"]
+    path = public_file("males")
+    write_held_out(config, path, tmp_path / "men.csv")
+    found = load_model(tmp_path / "run").evaluate(tmp_path / "men.csv")["this model"].to_dict()
+    assert found == pytest.approx(reported, rel=1e-12, abs=0)
+    assert len(load_model(tmp_path / "run").predict(path)) == 4360
 
 
 def call(*arguments):
@@ -262,6 +276,15 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path, monkeypatch, argume
     assert done.exit_code == 2
     assert told in done.stderr
     assert (tmp_path / "people.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["config.toml", "guarantee.json", "model.npz"])
+def test_a_damaged_file_is_refused(tmp_path, name):
+    run(configuration(write_table(tmp_path / "people.csv")), directory=tmp_path / "run", report=False)
+    whole = (tmp_path / "run" / name).read_bytes()
+    (tmp_path / "run" / name).write_bytes(whole[: len(whole) // 2] + b"\xff")
+    with pytest.raises(BadInput, match="holds a damaged file"):
+        load_model(tmp_path / "run")
 
 
 def test_a_model_of_another_run_is_refused(tmp_path):
