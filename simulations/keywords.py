@@ -41,7 +41,10 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
             raw["data" if key in _TABLE else "privacy"][key] = _plain(value)
         else:
             hint = did_you_mean(key, [*top, *_TABLE, *_PRIVACY])
-            raise BadInput(f"there is no setting {key!r}{hint}; docs/configuration.md has them all")
+            raise BadInput(
+                f"there is no setting {key!r}{hint}; those of a strategy stand in strategy={{...}}, those of a problem "
+                "in problem={...}, and docs/configuration.md has them all"
+            )
     return raw
 
 
