@@ -1,12 +1,13 @@
 """Runs: configuration, engines, the `userdp` command, run directories and reports.
 
-Everything is imported on first use, so that `userdp --help` does not wait for Flower, Ray or torch. The function that
-makes a run is `simulations.run.run`.
+`train`, `plan`, `compare` and `load_model` do in Python what the command does. Everything is imported on first use, so
+that `userdp --help` does not wait for Flower, Ray or torch.
 """
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from userdp.lazy import names_from
 
 # Before anything imports Flower or Ray: they call home unless told not to.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -15,31 +16,39 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
     from simulations.build import build_problem, load_datasets, make_strategy
+    from simulations.comparing import ComparisonResult, compare
     from simulations.config import RunConfig, load_config
+    from simulations.prediction import SavedModel, load_model
     from simulations.report import render
     from simulations.run import RunOutcome
+    from simulations.training import TrainedModel, plan, train
 
 __all__ = [
+    "ComparisonResult",
     "RunConfig",
     "RunOutcome",
+    "SavedModel",
+    "TrainedModel",
     "build_problem",
+    "compare",
     "load_config",
     "load_datasets",
+    "load_model",
     "make_strategy",
+    "plan",
     "render",
+    "train",
 ]
-_HOMES = {
-    "RunConfig": "config",
-    "RunOutcome": "run",
-    "build_problem": "build",
-    "load_config": "config",
-    "load_datasets": "build",
-    "make_strategy": "build",
-    "render": "report",
-}
 
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(import_module(f"simulations.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(
+    __name__,
+    {
+        "simulations.build": ("build_problem", "load_datasets", "make_strategy"),
+        "simulations.comparing": ("ComparisonResult", "compare"),
+        "simulations.config": ("RunConfig", "load_config"),
+        "simulations.prediction": ("SavedModel", "load_model"),
+        "simulations.report": ("render",),
+        "simulations.run": ("RunOutcome",),
+        "simulations.training": ("TrainedModel", "plan", "train"),
+    },
+)

@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from simulations.explain import METRICS, shown
+from simulations.explain import shown
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.config import RunConfig
-    from simulations.run import Progress, RunOutcome
+    from simulations.run import RunOutcome
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -150,8 +150,8 @@ def compare(
       userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.compare import compare as run_all  # noqa: PLC0415
         from simulations.comparison_config import load_comparison  # noqa: PLC0415
+        from simulations.comparison_jobs import compare as run_all  # noqa: PLC0415
         from simulations.comparison_live import live  # noqa: PLC0415
 
         _log_warnings()
@@ -202,6 +202,45 @@ def report(
             typer.echo(copy_released(directory, released))
         else:
             typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
+
+
+@app.command()
+def predict(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIRECTORY", help="Of a run, or of a copy made by report --released.", show_default=False
+        ),
+    ],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV or Parquet file for the predictions; TABLE-predictions.csv here if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score a table with the model of a run: a prediction for each row, and metrics if the table has user and target.
+
+    [dim]Examples:[/dim]
+
+      userdp predict runs/heights-dp_fed_sgd-seed0 others.csv
+
+      userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics
+    """
+    with _exit_codes(debug), redirect_stdout(sys.stderr):
+        from simulations.scoring import score, show_scores  # noqa: PLC0415
+
+        _log_warnings()
+        scores = score(directory, table, output)
+    if as_json:
+        _print_json(scores.as_dict())
+    else:
+        show_scores(scores, Console())
 
 
 @app.command()
@@ -269,32 +308,11 @@ def _load(file: Path, overrides: list[str]) -> "RunConfig":
 
 
 def _run(config: "RunConfig") -> "RunOutcome":
+    from simulations.progress import progress_bar  # noqa: PLC0415
     from simulations.run import run  # noqa: PLC0415
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         return run(config, progress=progress)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress | None"]:
-    """A progress bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def step(record: Any, planned: Any) -> None:
-            name = next((name for name in METRICS if name in record.metrics), None)
-            measured = f"{name} {shown(record.metrics[name])}  " if name else ""
-            spent = "no privacy" if record.spent_epsilon is None else f"epsilon spent {shown(record.spent_epsilon)}"
-            bar.update(task, completed=record.round, total=planned.rounds, description=measured + spent)
-
-        yield step
 
 
 def _show_outcome(outcome: "RunOutcome") -> None:

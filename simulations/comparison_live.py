@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from simulations.compare import Job, Record, Watch, measured
 from simulations.comparison_config import Comparison
+from simulations.comparison_jobs import Job, Record, Watch, measured
 from simulations.explain import shown
 
 

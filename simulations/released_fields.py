@@ -157,6 +157,21 @@ FIELDS: tuple[Field, ...] = (
         ),
     ),
     *_fields(
+        "predict: FILE",
+        ("prediction", "held-out", "of one row of the scored table, by the released model"),
+        ("probability", "held-out", "of class 1; probability.0, probability.1, ... where there are several"),
+    ),
+    *_fields(
+        "predict: --json",
+        ("output", "public", "the file of predictions"),
+        ("rows", "held-out", "rows of the scored table"),
+        ("unusable_rows", "held-out", "rows that hold a cell which the model cannot use"),
+        ("metrics", "held-out", "of the released model, on the scored table"),
+        ("initial", "held-out", "the same of the initial model"),
+        ("not_measured", "public", "which column the table lacks; null where it was measured"),
+        ("guarantee", "public", "of the model"),
+    ),
+    *_fields(
         CELL,
         ("digest", "public", "of the cell's configuration"),
         ("error_private", "private", "why the cell failed, or null; sentences about a table quote counts"),

@@ -52,11 +52,15 @@ class RunOutcome:
         directory: with the run's files.
         result: the content of result.json.
         model: (p,) the released model.
+        plan: the numbers that were fixed before.
+        guarantee: of the rounds that were run.
     """
 
     directory: Path
     result: dict[str, Any]
     model: Vector
+    plan: Plan
+    guarantee: Guarantee
 
 
 @contextmanager
@@ -81,6 +85,7 @@ def run(
     config: RunConfig,
     *,
     grid: Grid | None = None,
+    datasets: Datasets | None = None,
     directory: Path | None = None,
     progress: Progress | None = None,
     report: bool = True,
@@ -91,6 +96,7 @@ def run(
     Args:
         config: the run.
         grid: where to run; the configured engine's if not given. Its nodes must hold the configured users.
+        datasets: the configured users, if they are in memory already; read as configured if not given.
         directory: where to write; ``config.run_directory`` if not given.
         progress: called after every round.
         report: also write report.html; `simulations.report.render` can write it later.
@@ -98,7 +104,7 @@ def run(
             are. The grid is needed then.
 
     Returns:
-        The directory, the content of result.json, and the released model.
+        The directory, the content of result.json, the released model, its plan and its guarantee.
 
     Raises:
         BadInput: something does not fit; raised before the directory is touched, unless it shows on a node or in
@@ -107,7 +113,9 @@ def run(
             model, guarantee.json with what was spent, and result.json with "error".
     """
     started = time.perf_counter()
-    problem, datasets = build_problem(config), server_datasets(config) if deployed else load_datasets(config)
+    problem = build_problem(config)
+    if datasets is None or deployed:
+        datasets = server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
     if datasets.train is not None:
@@ -116,10 +124,8 @@ def run(
     check_installed(config.output.trackers)
     files = RunDirectory(directory or config.run_directory)
     files.text("config.toml", config.toml())
-    files.json(
-        "plan.json", replace(strategy.plan, guarantee=with_assumptions(strategy.plan.guarantee, config)).as_dict()
-    )
     course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started, deployed)
+    files.json("plan.json", course.plan.as_dict())
     with tracking(config.output.trackers, files.path) as track:
 
         def on_round(record: RoundRecord, plan: Plan) -> None:
@@ -204,6 +210,12 @@ class _Course:
             self.non_private = self.evaluation(model_vector(reference.arrays))
 
     @property
+    def plan(self) -> Plan:
+        """The strategy's plan, its guarantee with what it rests on because of the data."""
+        planned = self.strategy.plan
+        return replace(planned, guarantee=with_assumptions(planned.guarantee, self.config))
+
+    @property
     def model(self) -> Vector:
         """The last released model; the initial one before the first release."""
         arrays = self.strategy.result.arrays
@@ -219,7 +231,7 @@ class _Course:
         if error is not None:
             result["error"] = error
         self.files.json("result.json", result)
-        return RunOutcome(self.files.path, result, model)
+        return RunOutcome(self.files.path, result, model, self.plan, guarantee)
 
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """The content of guarantee.json."""

@@ -1,23 +1,19 @@
 """Flower strategies with user-level differential privacy.
 
 Each is a Flower `Strategy`; give it a problem, public facts about the users and a budget, and start it on any grid.
-They are imported on first use, so that nobody waits for those of others.
+Everything is loaded when it is first asked for.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from strategies.base import UserLevelStrategy
-from strategies.options import StrategyOptions
-from strategies.plan import Plan, PublicFacts
-from strategies.protocol import model_record, model_vector
 from strategies.registry import STRATEGIES
-from strategies.results import PrivateResult, RoundRecord
+from userdp.lazy import names_from
 
 if TYPE_CHECKING:
     from strategies.adaptive_clipping import AdaptiveClipping
     from strategies.averaged_clipping import AveragedClipping
     from strategies.averaged_clipping_restarted import RestartedAveragedClipping
+    from strategies.base import UserLevelStrategy
     from strategies.client import client_app
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.fed_avg import DPFedAvg
@@ -27,12 +23,17 @@ if TYPE_CHECKING:
     from strategies.local_dp import LocalDPSGD
     from strategies.localized import LocalizedRobustSGD
     from strategies.localized_clipping import LocalizedClipping
+    from strategies.options import StrategyOptions
     from strategies.outlier_removal import OutlierRemovalSGD
     from strategies.output_perturbation import SparseOutputPerturbation
+    from strategies.plan import Plan, PublicFacts
     from strategies.poisson_sample_sgd import PoissonSampleSGD
     from strategies.private_lasso import PrivateLasso
     from strategies.projected_sgd import ProjectedSGD
+    from strategies.protocol import model_record, model_vector
     from strategies.recentred import RecentredClipping
+    from strategies.replies import Gathered, Request
+    from strategies.results import PrivateResult, RoundRecord
     from strategies.robust_frank_wolfe import RobustFrankWolfe
     from strategies.robust_rounds import RobustRounds
     from strategies.sample_clipped import SampleClippedSGD
@@ -52,6 +53,7 @@ __all__ = [
     "DropInAdaptiveClipping",
     "DropInFedAvg",
     "DropInRecentredClipping",
+    "Gathered",
     "IterativeMeanSGD",
     "LocalDPSGD",
     "LocalizedClipping",
@@ -66,6 +68,7 @@ __all__ = [
     "ProjectedSGD",
     "PublicFacts",
     "RecentredClipping",
+    "Request",
     "RestartedAveragedClipping",
     "RobustFrankWolfe",
     "RobustRounds",
@@ -83,12 +86,22 @@ __all__ = [
     "model_vector",
 ]
 
-_HOMES = {place.partition(":")[2]: place.partition(":")[0] for place in STRATEGIES.places.values()}
-_HOMES |= {f"DropIn{name}": "strategies.drop_in" for name in ("AdaptiveClipping", "FedAvg", "RecentredClipping")}
-_HOMES["client_app"] = "strategies.client"
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_PLACES = [place.split(":") for place in STRATEGIES.places.values()]
+__getattr__ = names_from(
+    __name__,
+    {
+        "strategies.base": ("UserLevelStrategy",),
+        "strategies.client": ("client_app",),
+        "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),
+        "strategies.options": ("StrategyOptions",),
+        "strategies.plan": ("Plan", "PublicFacts"),
+        "strategies.protocol": ("model_record", "model_vector"),
+        "strategies.replies": ("Gathered", "Request"),
+        "strategies.results": ("PrivateResult", "RoundRecord"),
+        "strategies.scheme": ("Scheme", "Step"),
+        **{
+            module: tuple(name for place, name in _PLACES if place == module)
+            for module in dict.fromkeys(place for place, _ in _PLACES)
+        },
+    },
+)

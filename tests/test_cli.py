@@ -12,9 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import simulations.listings
+import simulations.progress
 import simulations.run
 from simulations import cli
 from simulations.config import load_config, parse_config
+from simulations.progress import progress_bar
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
@@ -256,10 +258,10 @@ def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_pat
 
 
 def test_progress_is_drawn_on_a_terminal_only(config, tmp_path, monkeypatch, capsys):
-    with cli._progress() as progress:
+    with progress_bar() as progress:
         assert progress is None
-    monkeypatch.setattr(cli, "Console", partial(Console, force_terminal=True, width=120))
-    with cli._progress() as progress:
+    monkeypatch.setattr(simulations.progress, "Console", partial(Console, force_terminal=True, width=120))
+    with progress_bar() as progress:
         simulations.run.run(
             load_config(config, [f'output.directory="{tmp_path}"']), progress=progress, directory=tmp_path / "run"
         )
@@ -281,7 +283,7 @@ def test_warnings_of_the_library_reach_standard_error(capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("verb", ["run", "plan", "report", "strategies", "problems", "data"])
+@pytest.mark.parametrize("verb", ["run", "plan", "compare", "report", "predict", "strategies", "problems", "data"])
 def test_every_verb_explains_itself(verb):
     outcome = call(verb, "--help")
     assert outcome.exit_code == 0

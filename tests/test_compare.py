@@ -17,11 +17,11 @@ from helpers import PATIENCE
 from rich.console import Console
 from typer.testing import CliRunner
 
-import simulations.compare
+import simulations.comparison_jobs
 from simulations import cli
 from simulations.build import make_plan
-from simulations.compare import DONE, compare, reference_job
 from simulations.comparison_config import load_comparison, parse_comparison
+from simulations.comparison_jobs import DONE, compare, reference_job
 from simulations.comparison_live import Progress, live
 from simulations.comparison_plots import dot_chart, sweep_chart
 from simulations.comparison_report import is_comparison, render_comparison
@@ -229,13 +229,13 @@ def test_relations_are_recorded_and_converted(done):
 
 def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, monkeypatch):
     raw = changed(strategy=SMALL["strategy"][:2])
-    calls, original = [], simulations.compare.run
+    calls, original = [], simulations.comparison_jobs.run
 
     def counting(config, **settings):
         calls.append(config)
         return original(config, **settings)
 
-    monkeypatch.setattr(simulations.compare, "run", counting)
+    monkeypatch.setattr(simulations.comparison_jobs, "run", counting)
     whole = go(tmp_path / "whole", raw)
     assert len(calls) == whole.ran == 8 + 2
     calls.clear()
@@ -265,14 +265,14 @@ def test_a_cell_is_run_again_when_its_configuration_changes_or_it_failed(done, t
 
 
 def test_unexpected_errors_of_one_cell_leave_the_others(tmp_path, monkeypatch):
-    original = simulations.compare.run
+    original = simulations.comparison_jobs.run
 
     def failing(config, **settings):
         if config.seed == 1 and config.strategy.kind == "dp_fed_sgd":
             raise ZeroDivisionError("with data in it")
         return original(config, **settings)
 
-    monkeypatch.setattr(simulations.compare, "run", failing)
+    monkeypatch.setattr(simulations.comparison_jobs, "run", failing)
     rows = go(tmp_path, changed(strategy=SMALL["strategy"][:1])).rows
     assert [one["error_private"] for one in rows] == [None, "unexpected ZeroDivisionError"] * 2
 

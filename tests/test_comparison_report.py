@@ -8,8 +8,8 @@ import shutil
 import pandas as pd
 import pytest
 
-from simulations.compare import compare
 from simulations.comparison_config import parse_comparison
+from simulations.comparison_jobs import compare
 from simulations.comparison_plots import rounds_chart, sweep_chart
 from simulations.comparison_report import render_comparison
 from simulations.comparison_theory import expected_slope, expected_slopes

@@ -8,8 +8,8 @@ import pytest
 from test_config import changed
 
 from simulations.build import build_problem
-from simulations.compare import compare
 from simulations.comparison_config import parse_comparison
+from simulations.comparison_jobs import compare
 from simulations.config import parse_config
 from userdp.errors import BadInput
 

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
 from helpers_flower import FlowerEngine
@@ -24,6 +25,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
 
 
+def app_code() -> str:
+    """The example of a Flower app."""
+    (code,) = (block for block in blocks("python") if "ServerApp()" in block)
+    return code
+
+
 def context(node_config: dict | None = None, run_config: dict | None = None) -> Context:
     return Context(1, 0, node_config=node_config or {}, state=RecordDict(), run_config=run_config or {})
 
@@ -31,9 +38,8 @@ def context(node_config: dict | None = None, run_config: dict | None = None) -> 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     """The example, imported from a file as its reader would have it."""
-    (code,) = blocks("python")
     path = tmp_path_factory.mktemp("readme") / "app.py"
-    path.write_text(code)
+    path.write_text(app_code())
     spec = importlib.util.spec_from_file_location("readme_app", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["readme_app"] = module
@@ -62,11 +68,27 @@ def test_the_example_app_runs_as_written_and_learns(example, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("(2, 1e-06)-differential privacy for replacing one whole user")
 
 
+def test_the_example_in_python_runs_as_written(tmp_path, monkeypatch, capsys):
+    (code,) = (block for block in blocks("python") if "train(" in block)
+    rng = np.random.default_rng(0)
+    ages = rng.uniform(18, 100, 12_000).round()
+    answers = np.where(rng.random(12_000) < 1 / (1 + np.exp(-(ages - 60) / 8)), "yes", "no")
+    people = pd.DataFrame({"person": np.repeat(np.arange(3000), 4), "age": ages, "answer": answers})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    exec(compile(code, "README.md", "exec"), found)
+    assert "Guarantee: (1, 1e-06)-differential privacy for replacing one whole user" in capsys.readouterr().out
+    assert found["model"].result["better_than_initial"]
+    assert ((found["predictions"]["prediction"] == 1) == (people["answer"] == "yes")).mean() > 0.8
+    assert (tmp_path / "report.html").is_file()
+
+
 @pytest.mark.slow
 def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_readme(example, tmp_path):
     app = tmp_path / "app"
     app.mkdir()
-    (app / "app.py").write_text(blocks("python")[0])
+    (app / "app.py").write_text(app_code())
     (app / "pyproject.toml").write_text(next(block for block in blocks("toml") if "tool.flwr.app" in block))
     home = tmp_path / "flower"
     home.mkdir()

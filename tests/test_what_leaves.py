@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import simulations.trackers
 from simulations import cli
 from simulations.build import load_datasets
-from simulations.compare import compare
 from simulations.comparison_config import parse_comparison
+from simulations.comparison_jobs import compare
 from simulations.config import parse_config
 from simulations.released_copy import copy_released
 from simulations.released_fields import FIELDS, KINDS, RELEASED, SHARED, field_of, fields_in, is_private, kept

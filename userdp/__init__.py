@@ -1,1 +1,51 @@
-"""Mathematics and data of user-level privacy: problems, federations, estimators, mechanisms, accounting."""
+"""Mathematics and data of user-level privacy: problems, federations, estimators, mechanisms, accounting.
+
+What most programs need can be imported from here, and is loaded when it is first asked for; the rest from the packages
+`userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and from `userdp.errors`.
+
+>>> from userdp import Privacy
+>>> Privacy(epsilon=1.0, delta=1e-6).unit
+'user'
+"""
+
+from typing import TYPE_CHECKING
+
+from userdp.lazy import names_from
+
+if TYPE_CHECKING:
+    from userdp.accounting import Guarantee, Privacy
+    from userdp.computations import Computation
+    from userdp.data import Block, Federation, SyntheticFederation, read_table
+    from userdp.errors import BadInput, RunFailed, UserdpError
+    from userdp.node import Node
+    from userdp.problems import Logistic, Problem, Quadratic, Squared
+
+__all__ = [
+    "BadInput",
+    "Block",
+    "Computation",
+    "Federation",
+    "Guarantee",
+    "Logistic",
+    "Node",
+    "Privacy",
+    "Problem",
+    "Quadratic",
+    "RunFailed",
+    "Squared",
+    "SyntheticFederation",
+    "UserdpError",
+    "read_table",
+]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "userdp.accounting": ("Guarantee", "Privacy"),
+        "userdp.computations": ("Computation",),
+        "userdp.data": ("Block", "Federation", "SyntheticFederation", "read_table"),
+        "userdp.errors": ("BadInput", "RunFailed", "UserdpError"),
+        "userdp.node": ("Node",),
+        "userdp.problems": ("Logistic", "Problem", "Quadratic", "Squared"),
+    },
+)

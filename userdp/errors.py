@@ -14,6 +14,10 @@ class BadInput(UserdpError, ValueError):
     """A setting, a file or an argument cannot be used as it is."""
 
 
+class MissingColumn(BadInput):
+    """A table lacks a column that is declared; the message names it."""
+
+
 class MissingAssumption(BadInput):
     """A strategy needs an assumption that the problem's certificate does not give."""
 

@@ -5,9 +5,9 @@ from simulations.released_fields import FIELDS, KINDS
 INTRODUCTION = """\
 # What leaves a run
 
-Every field of every file that a run or a comparison writes, and of what trackers are told, with its kind. A test looks
-into every file for fields that are not in this list. The same list decides what is left out of trackers and of copies
-for others; [guarantees.md](guarantees.md) says what the guarantee itself is about.
+Every field of every file that a run, a comparison or `userdp predict` writes, and of what trackers are told, with its
+kind. A test looks into every file for fields that are not in this list. The same list decides what is left out of
+trackers and of copies for others; [guarantees.md](guarantees.md) says what the guarantee itself is about.
 
 | kind | what it means |
 |---|---|

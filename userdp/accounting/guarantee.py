@@ -6,8 +6,9 @@
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 from userdp.errors import BadInput
 
@@ -91,6 +92,13 @@ class Guarantee:
     def assuming(self, *assumptions: str) -> "Guarantee":
         """The same, resting on these assumptions as well."""
         return replace(self, assumptions=(*self.assumptions, *assumptions))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Guarantee":
+        """The guarantee that `as_dict` was made of; further values are left aside."""
+        known = {field.name: values[field.name] for field in fields(cls)}
+        epsilon = math.inf if known["epsilon"] is None else known["epsilon"]
+        return cls(**(known | {"epsilon": epsilon, "assumptions": tuple(known["assumptions"])}))
 
     def sentence(self) -> str:
         """The guarantee in one line for people."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from userdp.data.cells import Texts, cell_text, numbers_of, texts_of
-from userdp.errors import BadInput
+from userdp.errors import BadInput, MissingColumn
 
 Range = tuple[float, float]
 
@@ -109,10 +109,15 @@ class Columns:
         return () if self.codes is None or isinstance(self.codes, str) else self.codes
 
     @property
+    def inputs(self) -> list[str]:
+        """The columns that features are made of."""
+        single = [self.codes] if isinstance(self.codes, str) else []
+        return [*self.features, *self.categorical, *self.hashed, *single]
+
+    @property
     def names(self) -> list[str]:
-        """Every column that is read."""
-        single = [name for name in (self.codes, self.target) if isinstance(name, str)]
-        return [self.user, *self.features, *self.categorical, *self.hashed, *single]
+        """Every column that is declared."""
+        return [self.user, *self.inputs, *([] if self.target is None else [self.target])]
 
     @property
     def feature_names(self) -> list[str]:
@@ -165,7 +170,7 @@ def checked_levels(name: str, levels: Sequence[object]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The declared columns of a file with N rows.
+    """Declared columns of a file with N rows.
 
     Attributes:
         count: N.
@@ -178,8 +183,8 @@ class Rows:
     numbers: Mapping[str, NDArray[np.float64]]
 
 
-def read_columns(path: Path, columns: Columns) -> Rows:
-    """The declared columns of a CSV or Parquet file.
+def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
+    """The declared columns ``names`` of a CSV or Parquet file.
 
     *Formal guarantee*: what a row becomes depends on its own cells, the declarations and the file's list of columns; no
     cell makes reading fail. Of a CSV file, cells are what stands between its delimiters: a cell with a delimiter or a
@@ -196,18 +201,18 @@ def read_columns(path: Path, columns: Columns) -> Rows:
     if path.suffix.lower() not in readers:
         raise BadInput(f"the data file {path} ends with {path.suffix!r}; use a .csv or .parquet file")
     try:
-        table = readers[path.suffix.lower()](path, columns)
+        table = readers[path.suffix.lower()](path, names)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
         kind = path.suffix[1:].lower()
         raise BadInput(f"the data file {path} cannot be read as {kind}; check its format and permissions") from None
     if table.num_rows == 0:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
-    texts = {name: texts_of(table[name], name) for name in columns.names if name in columns.text}
-    numbers = {name: numbers_of(table[name], name) for name in columns.names if name not in columns.text}
+    texts = {name: texts_of(table[name], name) for name in names if name in columns.text}
+    numbers = {name: numbers_of(table[name], name) for name in names if name not in columns.text}
     return Rows(table.num_rows, texts, numbers)
 
 
-def _read_csv(path: Path, columns: Columns) -> pa.Table:
+def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
     """Every cell as text.
 
     Nothing is asked of the rows as a whole. A row that is too short lacks its last cells, one that is too long has
@@ -220,26 +225,32 @@ def _read_csv(path: Path, columns: Columns) -> pa.Table:
         header = file.readline()
     ends = "\n" if header.endswith(b"\n") and b"\r" not in header else None
     how: dict[str, Any] = {"index_col": False, "encoding_errors": "backslashreplace", "lineterminator": ends}
-    _require_columns(path, columns, pd.read_csv(path, nrows=0, **how).columns)
-    frame = pd.read_csv(path, usecols=columns.names, dtype=str, na_filter=False, **how)
-    return pa.table({name: pa.array(frame[name], type=pa.large_string()) for name in columns.names})
+    require_columns(f"the data file {path}", names, pd.read_csv(path, nrows=0, **how).columns)
+    frame = pd.read_csv(path, usecols=list(names), dtype=str, na_filter=False, **how)
+    return pa.table({name: pa.array(frame[name], type=pa.large_string()) for name in names})
 
 
-def _read_parquet(path: Path, columns: Columns) -> pa.Table:
+def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
     """Columns of the types that the file's schema says; pandas would round large numbers where any cell is missing."""
     with pq.ParquetFile(path) as file:
-        _require_columns(path, columns, file.schema_arrow.names)
-        return file.read(columns=columns.names)
+        require_columns(f"the data file {path}", names, file.schema_arrow.names)
+        return file.read(columns=list(names))
 
 
-def _require_columns(path: Path, columns: Columns, present: Iterable[str]) -> None:
-    present = [str(name) for name in present]
-    for name in columns.names:
-        if name not in present:
-            hint = did_you_mean(name, present) or f"; it has {', '.join(present[:12])}"
-            raise BadInput(f"the data file {path} has no column {name!r}{hint}")
-        if present.count(name) > 1:
-            raise BadInput(f"the data file {path} has column {name!r} more than once; rename the others")
+def require_columns(where: str, names: Sequence[str], present: Iterable[object]) -> None:
+    """Refuse a table, called ``where`` in the sentence, unless each of ``names`` is one of its columns ``present``.
+
+    Raises:
+        MissingColumn: a column is missing.
+        BadInput: a column is there twice.
+    """
+    found = [str(name) for name in present]
+    for name in names:
+        if name not in found:
+            hint = did_you_mean(name, found) or f"; it has {', '.join(found[:12])}"
+            raise MissingColumn(f"{where} has no column {name!r}{hint}")
+        if found.count(name) > 1:
+            raise BadInput(f"{where} has column {name!r} more than once; rename the others")
 
 
 def first_row(bad: NDArray[np.bool_]) -> str:

@@ -159,7 +159,7 @@ def read_table(
         require_number("users", users, 1, strict=False)
     if max_samples is not None and max_samples < min_samples:
         raise BadInput(f"max_samples must be at least min_samples = {min_samples}, got {max_samples}")
-    table = read_columns(Path(path), columns)
+    table = read_columns(Path(path), columns, columns.names)
     labels, sizes, owner = _owners(table.texts[user], user)
     chosen = public_order(labels, sizes, min_samples, users, seed)
     numbers = np.full(len(labels), -1, dtype=np.int64)
@@ -181,6 +181,21 @@ def read_table(
         surplus_samples=int(sizes[chosen].sum()) - block.samples,
     )
     return Table(ColumnarFederation(block), labels[chosen], columns.feature_names, report)
+
+
+def read_features(path: str | Path, columns: Columns) -> Features:
+    """Features of every row of a CSV or Parquet file, in its order, as `read_table` makes them for the same columns.
+
+    Nothing else is read: the file needs neither the user column nor the target.
+
+    Returns:
+        (N, k) array, or sparse rows for a list of codes.
+
+    Raises:
+        BadInput: a file or column that cannot be used.
+    """
+    table = read_columns(Path(path), columns, columns.inputs)
+    return _features(table, columns, np.arange(table.count), _Counts())
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,20 @@ class Problem(ABC):
         """Per-user metrics, name -> (U,); the mean over users is what reports show. Always holds "test_loss"."""
         return {"test_loss": user_averages(self.sample_losses(x, block), block)}
 
+    def predict(self, x: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
+        """What model x predicts of each sample from its features; targets of the block are not used.
+
+        Returns:
+            "prediction" (N,), the target's mean or its class; and, where targets are classes, "probability" (N,) of
+            class 1, or "probability.0", "probability.1", ... of several.
+
+        Raises:
+            BadInput: the loss predicts nothing: its model is a mean, say.
+        """
+        raise BadInput(
+            f"problem.kind = {self.name!r} predicts nothing of a sample; its model is a vector, in model.npz"
+        )
+
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
         """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""
         return None

@@ -53,6 +53,10 @@ class Family(ABC):
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """Measures of prediction, name -> (N,)."""
 
+    def predictions(self, scores: Array) -> dict[str, Array]:
+        """What is predicted of samples with these scores (N,), name -> (N,): here the score itself."""
+        return {"prediction": scores}
+
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """(d,): weights that minimise ``E phi(<a, x> + b, y) + (ridge / 2) ||x||^2`` together with an intercept b = 0.
 
@@ -100,6 +104,10 @@ class LogisticFamily(Family):
         """Accuracy and log loss (without the ridge term)."""
         right = (scores > 0) == (targets > 0.5)
         return {"accuracy": right.astype(np.float64), "log_loss": self.losses(scores, targets)}
+
+    def predictions(self, scores: Array) -> dict[str, Array]:
+        """The likelier class, as accuracy counts it, and the probability of class 1."""
+        return {"prediction": (scores > 0).astype(np.float64), "probability": np.asarray(expit(scores))}
 
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """A multiple of the parameter that the model knows; 1 for logistic noise."""
@@ -266,3 +274,7 @@ class PoissonFamily(Family):
         """The deviance, zero for a perfect prediction."""
         perfect = xlogy(targets, targets, dtype=np.float64) - targets
         return {"deviance": np.asarray(2.0 * (perfect + self.losses(scores, targets)))}
+
+    def predictions(self, scores: Array) -> dict[str, Array]:
+        """The expected count."""
+        return {"prediction": np.exp(scores)}

@@ -228,6 +228,11 @@ class GeneralisedLinear(Problem):
         scores = np.concatenate([scores for *_, scores in self._pieces(x, block)])
         return score_metrics(self.family, scores, block, 0.5 * self.ridge * float(x @ x))
 
+    @QUIET
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """The family's predictions, name -> (N,)."""
+        return self.family.predictions(np.concatenate([scores for *_, scores in self._pieces(x, block)]))
+
     def optimum(self, federation: Federation) -> Vector | None:
         """Known for a synthetic regression of this family's kind, of which the declared bounds clip nothing.
 

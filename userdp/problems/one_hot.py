@@ -153,6 +153,11 @@ class OneHot(Problem):
         averages = {name: user_averages(values, block) for name, values in quality.items()}
         return {**super().metrics(x, block), **averages}
 
+    @QUIET
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """The family's predictions, name -> (N,)."""
+        return self.family.predictions(x[_codes(block)])
+
 
 def _codes(block: Block) -> NDArray[np.int32]:
     return cast(NDArray[np.int32], block.dense_features)[:, 0]

@@ -188,6 +188,11 @@ class SparseLinear(Problem):
         """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
         return score_metrics(self.family, self._scores(x, block), block, 0.5 * self.ridge * float(x @ x))
 
+    @QUIET
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """The family's predictions, name -> (N,)."""
+        return self.family.predictions(self._scores(x, block))
+
 
 def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
     """The entries of largest magnitude of each row, ``sparsity`` at most, and which rows (N,) lost some.

@@ -256,6 +256,30 @@ class TorchProblem(Problem):
             result["accuracy"] = user_averages(_numbers(right), block)
         return result
 
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Classes and probabilities, or the module's one output; name -> (N,).
+
+        Raises:
+            BadInput: features are their own targets, or targets are numbers and outputs several.
+        """
+        if not self.has_targets:
+            return super().predict(x, block)
+        parameters, found = self._parameters(x), []
+        for _, part in parts(block):
+            features = torch.tensor(part.dense_features, dtype=self._type)
+            with torch.no_grad():
+                found.append(functional_call(self._module, parameters, (features,)))
+        outputs = torch.cat(found)
+        if self._loss_name == "cross_entropy":
+            shares = {f"probability.{k}": _numbers(share) for k, share in enumerate(outputs.softmax(1).T)}
+            return {"prediction": _numbers(outputs.argmax(1)), **shares}
+        if self._outputs != 1:
+            raise BadInput(f"problem.outputs = {self._outputs}: predictions of {self._loss_name} need one output")
+        scores = outputs.reshape(len(outputs))
+        if self._loss_name == "bce_with_logits":
+            return {"prediction": _numbers(scores > 0), "probability": _numbers(scores.sigmoid())}
+        return {"prediction": _numbers(scores)}
+
 
 def _numbers(tensor: Tensor) -> Array:
     return cast(Array, tensor.detach().numpy().astype(np.float64))

@@ -1,0 +1,21 @@
+"""Public names of a package, each imported when it is first asked for, so that importing the package costs nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def names_from(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
+    """The ``__getattr__`` of a package.
+
+    Args:
+        package: its name.
+        homes: module -> the names that the package takes from it.
+    """
+    home_of = {name: module for module, names in homes.items() for name in names}
+
+    def __getattr__(name: str) -> object:  # noqa: N807
+        if name in home_of:
+            return getattr(import_module(home_of[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return __getattr__
