@@ -8,8 +8,8 @@ import numpy as np
 
 from simulations.comparison_sections import ComparisonConfig
 from simulations.config import PrivacySection, RunConfig
-from simulations.config_data import TableData
 from userdp.data.columns import did_you_mean
+from userdp.data.table_sources import TableData
 from userdp.errors import BadInput
 
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}

@@ -11,13 +11,13 @@ import pandas as pd
 
 from simulations.build import build_problem
 from simulations.config import RunConfig, parse_config
-from simulations.config_data import SyntheticData
 from simulations.evaluation import Evaluation
 from simulations.frames import Tabular, table_file
 from simulations.report import INITIAL
 from userdp.accounting import Guarantee
 from userdp.data import Block, read_table
 from userdp.data.columns import Columns
+from userdp.data.synthetic_source import SyntheticData
 from userdp.data.tabular import read_features
 from userdp.errors import BadInput
 from userdp.problems import Problem, Vector
