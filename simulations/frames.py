@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from simulations.build import Datasets, load_datasets
+from simulations.build import load_datasets
 from simulations.config import RunConfig
 from userdp.data.columns import Columns
 from userdp.data.frames import write_frame
+from userdp.data.source import Datasets
 
 FRAME = "frame.parquet"
 """What a configuration says in place of a path when the table is a DataFrame."""

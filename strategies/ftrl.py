@@ -68,7 +68,7 @@ class PrefixSums:
 
     def __init__(self, scheme: CorrelatedScheme, dimension: int, *, secure: bool) -> None:
         self.start: Vector | None = None
-        self._deviation, self._secure = scheme.deviation, secure
+        self.scheme, self._secure = scheme, secure
         self._correlated = scheme.sampler.factorisation.noise()
         self._encoder = scheme.sampler.factorisation.encoder()
         self._sum = np.zeros(dimension)
@@ -76,9 +76,9 @@ class PrefixSums:
     def add(self, mean: Vector, noise: NoiseSource) -> Vector:
         """The noisy sum of all means up to this one."""
         if self._secure:
-            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self._deviation))
+            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self.scheme.deviation))
         self._sum += mean
-        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self._deviation))
+        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self.scheme.deviation))
 
 
 class DPFTRL(UserLevelStrategy):

@@ -82,7 +82,7 @@ def public_members() -> list[tuple[str, object]]:
                 if inspect.isclass(member):
                     own = [
                         (key, inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value)))
-                        for key, value in vars(member).items()
+                        for key, value in list(vars(member).items())
                     ]
                     found += [
                         (f"{module.__name__}.{name}.{key}", value)

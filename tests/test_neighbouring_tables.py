@@ -29,7 +29,7 @@ from simulations.run import run
 from simulations.silos import silo_node
 from strategies import STRATEGIES
 from strategies.base import UserLevelStrategy
-from strategies.ftrl import DPFTRL
+from strategies.ftrl import CorrelatedScheme, PrefixSums
 from userdp.computations import LocalNoise
 from userdp.data.public import PUBLIC_DATASETS
 from userdp.errors import BadInput
@@ -110,7 +110,7 @@ def recording():
         around(ExponentialMechanism, "choose", lambda m, scores, noise: log.add("choice", scores, m.sensitivity))
         around(Peeling, "release", lambda m, values, noise: log.add("peeling", values, m.sensitivity))
         around(CellGrid, "select", lambda grid, rows, epsilon, noise: log.add("cells", grid.scores(rows), 1.0))
-        around(DPFTRL, "_correlated_sum", lambda s, mean, noise: log.add("gaussian", mean, one_round(s)))
+        around(PrefixSums, "add", lambda sums, mean, noise: log.add("gaussian", mean, one_round(sums.scheme)))
         around(LocalNoise, "add", lambda noise, rows, users: own_rows(log, rows))
         for test in (AboveThreshold, MinimumScore):
             session = test.session
@@ -148,11 +148,9 @@ def recording():
         yield log
 
 
-def one_round(strategy: DPFTRL) -> float:
+def one_round(scheme: CorrelatedScheme) -> float:
     """How far a user moves the mean of a round in which it takes part."""
-    return (
-        strategy.scheme.sampler.sensitivity_factor * strategy.options.clip_norm / strategy.scheme.sampler.expected_batch
-    )
+    return scheme.sensitivity / scheme.sampler.sensitivity
 
 
 def own_rows(log: Log, rows: np.ndarray) -> Given:
