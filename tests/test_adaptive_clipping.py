@@ -117,6 +117,7 @@ def clips(result):
     return np.array([record.facts["clip_norm"] for record in result.rounds])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
 def test_without_noise_the_clip_settles_at_the_quantile(quantile):
     norms = np.linspace(0.5, 4.5, 400)

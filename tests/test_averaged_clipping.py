@@ -618,6 +618,7 @@ def test_t16_what_the_papers_experiments_cost(row):
     assert closed_form_noise(enough, 1.0, batch, rounds) >= 2 * multiplier
 
 
+@pytest.mark.slow
 def test_t17_the_papers_noise_is_refuted_and_the_accountants_is_not():
     """Scripted batches: others give -clip, the target, if drawn, +clip; is a step ever on the target's side?"""
     n, delta = 10**5, 1e-5

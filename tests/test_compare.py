@@ -253,6 +253,7 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, m
     assert go(tmp_path / "parts", raw).ran == 0
 
 
+@pytest.mark.slow
 def test_a_cell_is_run_again_when_its_configuration_changes_or_it_failed(done, tmp_path):
     raw = changed(strategy=SMALL["strategy"][1:], seeds=1)
     assert go(tmp_path, raw).ran == 1 + 4

@@ -132,6 +132,7 @@ def test_charts_by_round_start_at_the_initial_model_and_name_every_strategy(fold
     assert "of the first and the last setting" not in section
 
 
+@pytest.mark.slow
 def test_of_many_points_the_ends_at_the_tightest_budget_are_shown_by_round(tmp_path):
     raw = changed(grid={"data.users": [300, 400, 500]}, strategy=RAW["strategy"][:1], seeds=1)
     page = compare(parse_comparison(raw), workers=0, directory=tmp_path).directory / "report.html"
@@ -278,6 +279,7 @@ def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side
     assert told in (folder[0] / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_mixed_relations_are_told_and_equal_ones_are_not(folder, tmp_path):
     for name in ("report.html", "report.md"):
         assert "Relations differ" in (folder[0] / name).read_text()
@@ -304,6 +306,7 @@ def test_the_report_says_how_to_do_it_again(folder):
         assert all(f"{package} {number}" in text for package, number in versions.items())
 
 
+@pytest.mark.slow
 def test_settings_that_are_lists_and_cells_that_lost_their_files_are_reported(tmp_path):
     raw = changed(grid={"data.mean": [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]]}, privacy={"epsilon": 1.0}, seeds=1)
     raw["strategy"] = raw["strategy"][:1]

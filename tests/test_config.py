@@ -84,6 +84,7 @@ def test_every_setting_is_described():
             assert field.description or name in ("kind", "population"), (section.__name__, name)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_number_of_a_plan_is_explained(name):
     strategy = STRATEGIES[name]

@@ -110,8 +110,8 @@ def three(tmp_path):
 def test_silos_give_the_model_and_guarantee_of_the_simulation(tmp_path):
     config, folders = demo(), three(tmp_path)
     assert split(config, folders) == [30, 30, 30]
-    there = run(config, grid=silo_grid(config, folders), directory=tmp_path / "there", deployed=True)
-    here = run(config, directory=tmp_path / "here")
+    there = run(config, grid=silo_grid(config, folders), directory=tmp_path / "there", report=False, deployed=True)
+    here = run(config, directory=tmp_path / "here", report=False)
     np.testing.assert_allclose(there.model, here.model, rtol=1e-9)
     assert there.result["guarantee"] == here.result["guarantee"]
     assert there.result["metrics"] == pytest.approx(here.result["metrics"], rel=1e-9)
@@ -122,9 +122,9 @@ def test_a_table_split_into_silos_holds_every_person_once_and_the_simulations_sa
     assert split(config, folders) == [4, 3, 3]
     nodes = nodes_of(config, folders)
     assert sorted(label for node in nodes for label in node.labels) == sorted(f"p{n}" for n in range(10))
-    here = run(config, directory=tmp_path / "here")
+    here = run(config, directory=tmp_path / "here", report=False)
     with LocalGrid(nodes) as grid:
-        there = run(config, grid=grid, directory=tmp_path / "there")
+        there = run(config, grid=grid, directory=tmp_path / "there", report=False)
     np.testing.assert_allclose(there.model, here.model, rtol=1e-9)
 
 
@@ -153,7 +153,9 @@ def test_a_deployment_trains_nothing_without_privacy(tmp_path, monkeypatch):
     split(config, folders)
     assert config.trains_reference
     monkeypatch.setattr(NonPrivate, "start", lambda *arguments, **settings: pytest.fail("trained without privacy"))
-    result = run(config, grid=silo_grid(config, folders), directory=tmp_path / "run", deployed=True).result
+    result = run(
+        config, grid=silo_grid(config, folders), directory=tmp_path / "run", report=False, deployed=True
+    ).result
     assert result["reference_private"] == {"non_private": None}
 
 
@@ -164,7 +166,7 @@ def test_the_server_of_a_deployment_opens_no_table(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "simulations.build.read_table", lambda *arguments, **settings: pytest.fail("a table was opened")
     )
-    result = run(with_secure_noise(local), grid=grid, directory=tmp_path / "run", deployed=True).result
+    result = run(with_secure_noise(local), grid=grid, directory=tmp_path / "run", report=False, deployed=True).result
     assert (result["users"], result["samples"], result["samples_private"]) == (4, None, None)
     assert json.loads((tmp_path / "run" / "data.json").read_text())["table_private"] is None
 

@@ -364,6 +364,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.slow
 def test_t16_a_report_shows_zero_and_the_run_without_privacy_beside_the_private_number(tmp_path):
     assert make_plan(parse_config(CONFIG)).guarantee.delta == 0
     directory = simulate(parse_config(CONFIG), directory=tmp_path / "run").directory

@@ -127,6 +127,7 @@ def test_a_batch_that_nothing_can_help_is_pointed_elsewhere():
     assert "use dp_fed_sgd" in refusal(PROBLEMS["quadratic"], 190, batch=150)
 
 
+@pytest.mark.slow
 def test_scores_that_take_too_long_are_a_reason_of_their_own():
     message = refusal(Quadratic(1000, 1.0, 1.0), 60_000, kernel="exp", test="above_threshold")
     assert "no batch of a size whose scores can be computed in time" in message

@@ -499,6 +499,7 @@ def test_from_a_public_data_set(tmp_path, monkeypatch):
     compare(case, Case("dp_fed_sgd").faults(COMMON), published)
 
 
+@pytest.mark.slow
 def test_from_somebody_who_is_held_out_nothing_is_released(tmp_path):
     """What is measured on held-out people, and the reference without privacy, cannot end a run either."""
     held_out = {"test_fraction": 0.5, "users": USERS // 2}

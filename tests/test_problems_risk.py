@@ -171,6 +171,7 @@ def test_names_and_summaries_tell_problems_apart():
     assert len({problem.summary for problem in problems}) == len(problems)
 
 
+@pytest.mark.slow
 def test_torch_is_imported_on_first_use_only():
     loaded = "'torch' in sys.modules"
     code = f"import sys, userdp.problems as p; assert not {loaded}; p.TorchProblem; assert {loaded}"

@@ -48,8 +48,9 @@ ONE_PHASE = {"kind": "localized_robust_sgd", "batch": 500, "phases": 1, "deviati
 GUARANTEE_KEYS = ["unit", "relation", "epsilon", "delta", "accountant", "adversary", "assumptions", "holds"]
 
 
-def go(folder, **settings):
-    return run(parse_config(changed(**settings)), directory=folder / "run")
+def go(folder, report=False, **settings):
+    """A run; its report's charts take ten times as long as the run itself."""
+    return run(parse_config(changed(**settings)), directory=folder / "run", report=report)
 
 
 def stored(folder, name="result.json"):
@@ -73,7 +74,7 @@ def failing_after(calls, error):
 
 
 def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_path):
-    outcome = go(tmp_path)
+    outcome = go(tmp_path, report=True)
     assert {path.name for path in outcome.directory.iterdir()} == set(FILES)
     result = stored(tmp_path)
     assert result == outcome.result
@@ -123,7 +124,7 @@ def test_only_released_models_are_stored(tmp_path, monkeypatch):
             seen.append(arrays["x"])
 
     raw = changed(strategy=ONE_PHASE, data__users=2000, output={"reference": False})
-    outcome = run(parse_config(raw), directory=tmp_path / "run", progress=look)
+    outcome = run(parse_config(raw), directory=tmp_path / "run", report=False, progress=look)
     assert len(seen) == 4
     for x in seen[:-1]:
         np.testing.assert_array_equal(x, np.zeros(3))
@@ -244,7 +245,7 @@ def test_a_grid_may_be_passed_in(tmp_path):
     config = parse_config(BASE)
     problem, train = simulations.build.build_problem(config), load_datasets(config).train
     grid = LocalGrid([Node(problem, train, users) for users in shards(train.users, None)])
-    outcome = run(config, grid=grid, directory=tmp_path / "run")
+    outcome = run(config, grid=grid, directory=tmp_path / "run", report=False)
     np.testing.assert_array_equal(outcome.model, go(tmp_path).model)
     assert outcome.result["engine"] == "local"
 
@@ -325,7 +326,7 @@ def logistic(path, **settings):
 
 def test_a_table_trains_and_its_counted_users_are_an_assumption(tmp_path):
     path = write_table(tmp_path / "t.csv")
-    result = run(parse_config(logistic(path)), directory=tmp_path / "run").result
+    result = run(parse_config(logistic(path)), directory=tmp_path / "run", report=False).result
     assert (result["users"], result["samples"], result["samples_private"]) == (48, None, 192)
     assert any("read from the data and is taken as public" in one for one in result["guarantee"]["assumptions"])
     assert stored(tmp_path, "data.json")["table_private"]["rows"] == 240
@@ -333,7 +334,7 @@ def test_a_table_trains_and_its_counted_users_are_an_assumption(tmp_path):
 
 def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
     path = write_table(tmp_path / "t.csv")
-    result = run(parse_config(logistic(path, users=40, min_samples=2)), directory=tmp_path / "run").result
+    result = run(parse_config(logistic(path, users=40, min_samples=2)), directory=tmp_path / "run", report=False).result
     assert result["users"] == 40
     assert not any("read from the data" in one for one in result["guarantee"]["assumptions"])
     assert "who holds at least 2 samples is public" in result["guarantee"]["assumptions"]
@@ -401,7 +402,7 @@ def test_real_users_beat_the_initial_model(tmp_path, monkeypatch, public_cache, 
 
     monkeypatch.setenv("USERDP_DATA", str(public_cache))
     path = next(path for path in CONFIGS if path.stem == name)
-    result = run(simulations.config.load_config(path), directory=tmp_path / "run").result
+    result = run(simulations.config.load_config(path), directory=tmp_path / "run", report=False).result
     guarantee = result["guarantee"]
     assert result["better_than_initial"]
     assert (guarantee["unit"], guarantee["holds"], guarantee["delta"]) == ("user", True, 1e-5)

@@ -59,9 +59,10 @@ def tensorboard():
     return pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 
 
-def go(folder, *trackers, **settings):
+def go(folder, *trackers, report=False, **settings):
+    """A run; its report's charts take ten times as long as the run itself."""
     raw = changed(output={"directory": str(folder), "trackers": list(trackers)}, **settings)
-    return run(parse_config(raw))
+    return run(parse_config(raw), report=report)
 
 
 def mlflow_runs(mlflow, uri, experiment="small"):
@@ -162,7 +163,7 @@ def test_mlflow_holds_every_round_the_parameters_the_plan_the_guarantee_and_the_
 
 
 def test_mlflow_keeps_the_files_of_the_run_but_no_model_and_no_private_fact(mlflow, tmp_path):
-    outcome = go(tmp_path, "mlflow", strategy=ROBUST, data__users=3000)
+    outcome = go(tmp_path, "mlflow", report=True, strategy=ROBUST, data__users=3000)
     client, (found,) = mlflow_runs(mlflow, local(tmp_path))
     files = {item.path for item in client.list_artifacts(found.info.run_id)}
     assert files == {*ARTIFACTS, "result.json", "report.html"}
@@ -206,6 +207,7 @@ def test_runs_that_start_side_by_side_share_a_new_store(mlflow, tmp_path):
     assert [one.info.status for one in runs] == ["FINISHED"] * 2
 
 
+@pytest.mark.slow
 def test_an_experiment_that_another_run_makes_meanwhile_is_shared(mlflow, tmp_path, monkeypatch):
     original, answers = mlflow.MlflowClient.get_experiment_by_name, [None]
     go(tmp_path, "mlflow")
@@ -350,7 +352,7 @@ def test_trackers_do_not_change_the_run(monkeypatch, tmp_path):
 
 def test_a_tracker_is_told_only_what_the_run_directory_holds(monkeypatch, tmp_path):
     with noting(monkeypatch) as made:
-        outcome = go(tmp_path, "mlflow", strategy=ROBUST, data__users=3000)
+        outcome = go(tmp_path, "mlflow", report=True, strategy=ROBUST, data__users=3000)
     (told,) = made
     rows = {
         name: [(number, values[name]) for number, values in told.rounds if name in values] for name in columns(outcome)
