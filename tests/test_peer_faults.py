@@ -369,7 +369,9 @@ def test_flower_noise_and_cohorts_come_from_the_global_generators(name):
         ends.append(played(method_of(name, seed=9), federation)[1])
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
     np.testing.assert_array_equal(ends[0], ends[1])
-    assert np.any(played(method_of(name, seed=10), federation)[1][-1] != ends[0][-1])
+    # Where noise is all there is, seeds lead elsewhere: not every one, if steps have few directions.
+    nobody_moves = federation_of(np.zeros((USERS, 2)))
+    assert len({played(method_of(name, seed=seed), nobody_moves)[1][-1].tobytes() for seed in range(10, 14)}) > 1
 
 
 @pytest.mark.sweep(5)

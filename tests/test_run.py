@@ -10,6 +10,8 @@ from examples import BASE, changed, table_section, write_table
 
 import simulations.build
 import simulations.run
+import userdp.data.synthetic_source
+import userdp.data.table_sources
 from simulations.build import load_datasets, make_plan
 from simulations.config import parse_config
 from simulations.evaluation import Evaluation
@@ -417,8 +419,9 @@ def test_a_plan_reads_no_data(tmp_path, monkeypatch, source):
     def forbidden(*arguments, **settings):
         raise AssertionError("data were touched")
 
-    for name in ("read_table", "public_file", "SyntheticFederation", "split"):
-        monkeypatch.setattr(simulations.build, name, forbidden)
+    for name in ("read_table", "public_file", "split"):
+        monkeypatch.setattr(userdp.data.table_sources, name, forbidden)
+    monkeypatch.setattr(userdp.data.synthetic_source, "SyntheticFederation", forbidden)
     raw = {
         "synthetic": BASE,
         "table": logistic(tmp_path / "absent.csv", users=900),
