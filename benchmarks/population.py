@@ -16,11 +16,11 @@ from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
-from simulations.grids import LocalGrid, shards
+from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, LocalizedRobustSGD, PublicFacts
 from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
-from userdp.node import Node
+from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
 LIMIT_MIB = 4096

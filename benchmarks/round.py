@@ -32,18 +32,18 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from simulations.grids import InMachineGrid, LocalGrid, RayGrid, shards
+from simulations.engines.grids import InMachineGrid, LocalGrid, RayGrid, shards
 from strategies import DPFedSGD, PublicFacts, RobustRounds, UserLevelStrategy, model_record, model_vector
 from userdp.accounting import Privacy
+from userdp.arrays.types import Vector
 from userdp.data import LogisticRegression, SyntheticFederation
-from userdp.node import Node
+from userdp.nodes.node import Node
 from userdp.problems import Logistic
 
 USERS, CLIP = 1000, 0.05
 SETTLE = 0.1
 """Seconds between rounds: the threads of the contestant before spin for a while after their work is done."""
 LIMITS = {"local": 3.0, "ray": 5.0}
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
-from simulations.grids import LocalGrid, shards
+from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, PublicFacts
 from userdp.accounting import Privacy
 from userdp.data import SparseRegression, SyntheticFederation
-from userdp.node import Node
+from userdp.nodes.node import Node
 from userdp.problems import SparseLogistic
 
 COLUMNS, ENTRIES, SAMPLES, ROUNDS = 1_000_000, 20, 20, 7

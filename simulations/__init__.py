@@ -15,13 +15,13 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 if TYPE_CHECKING:
-    from simulations.build import build_problem, load_datasets, make_strategy
-    from simulations.comparing import ComparisonResult, compare
-    from simulations.config import RunConfig, load_config
-    from simulations.prediction import SavedModel, load_model
-    from simulations.report import render
-    from simulations.run import RunOutcome
-    from simulations.training import TrainedModel, plan, train
+    from simulations.api.comparing import ComparisonResult, compare
+    from simulations.api.prediction import SavedModel, load_model
+    from simulations.api.training import TrainedModel, plan, train
+    from simulations.config.run_config import RunConfig, load_config
+    from simulations.reports.report import render
+    from simulations.runs.build import build_problem, load_datasets, make_strategy
+    from simulations.runs.run import RunOutcome
 
 __all__ = [
     "ComparisonResult",
@@ -43,12 +43,12 @@ __all__ = [
 __getattr__ = names_from(
     __name__,
     {
-        "simulations.build": ("build_problem", "load_datasets", "make_strategy"),
-        "simulations.comparing": ("ComparisonResult", "compare"),
-        "simulations.config": ("RunConfig", "load_config"),
-        "simulations.prediction": ("SavedModel", "load_model"),
-        "simulations.report": ("render",),
-        "simulations.run": ("RunOutcome",),
-        "simulations.training": ("TrainedModel", "plan", "train"),
+        "simulations.runs.build": ("build_problem", "load_datasets", "make_strategy"),
+        "simulations.api.comparing": ("ComparisonResult", "compare"),
+        "simulations.config.run_config": ("RunConfig", "load_config"),
+        "simulations.api.prediction": ("SavedModel", "load_model"),
+        "simulations.reports.report": ("render",),
+        "simulations.runs.run": ("RunOutcome",),
+        "simulations.api.training": ("TrainedModel", "plan", "train"),
     },
 )

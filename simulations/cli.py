@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from simulations.explain import shown
+from simulations.reports.explain import shown
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
-    from simulations.config import RunConfig
-    from simulations.run import RunOutcome
+    from simulations.config.run_config import RunConfig
+    from simulations.runs.run import RunOutcome
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -101,9 +101,9 @@ def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: 
       userdp plan my.toml --set data.users=100000 --json
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.build import make_plan  # noqa: PLC0415
-        from simulations.run_directory import plain  # noqa: PLC0415
-        from strategies.declarations import explained  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
+        from simulations.runs.build import make_plan  # noqa: PLC0415
+        from strategies.core.declarations import explained  # noqa: PLC0415
         from strategies.registry import STRATEGIES  # noqa: PLC0415
 
         planned = make_plan(_load(file, overrides or []))
@@ -150,9 +150,9 @@ def compare(
       userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.comparison_config import load_comparison  # noqa: PLC0415
-        from simulations.comparison_jobs import compare as run_all  # noqa: PLC0415
-        from simulations.comparison_live import live  # noqa: PLC0415
+        from simulations.comparison.config import load_comparison  # noqa: PLC0415
+        from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
+        from simulations.comparison.live import live  # noqa: PLC0415
 
         _log_warnings()
         given = {"seeds": seeds, "output.directory": output}
@@ -160,7 +160,7 @@ def compare(
         with live(comparison) as watch:
             outcome = run_all(comparison, workers=workers, watch=watch)
     if as_json:
-        from simulations.run_directory import plain  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
 
         _print_json(plain(outcome.rows))
         return
@@ -194,9 +194,9 @@ def report(
       userdp report runs/quickstart-localized_robust_sgd-seed0 --released for-others
     """
     with _exit_codes(debug):
-        from simulations.comparison_report import is_comparison, render_comparison  # noqa: PLC0415
-        from simulations.released_copy import copy_released  # noqa: PLC0415
-        from simulations.report import render  # noqa: PLC0415
+        from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
+        from simulations.reports.report import render  # noqa: PLC0415
+        from simulations.runs.released_copy import copy_released  # noqa: PLC0415
 
         if released is not None:
             typer.echo(copy_released(directory, released))
@@ -233,7 +233,7 @@ def predict(
       userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
-        from simulations.scoring import score, show_scores  # noqa: PLC0415
+        from simulations.api.scoring import score, show_scores  # noqa: PLC0415
 
         _log_warnings()
         scores = score(directory, table, output)
@@ -302,14 +302,14 @@ def _assignments(given: dict[str, Any]) -> list[str]:
 
 
 def _load(file: Path, overrides: list[str]) -> "RunConfig":
-    from simulations.config import load_config  # noqa: PLC0415
+    from simulations.config.run_config import load_config  # noqa: PLC0415
 
     return load_config(file, overrides)
 
 
 def _run(config: "RunConfig") -> "RunOutcome":
-    from simulations.progress import progress_bar  # noqa: PLC0415
-    from simulations.run import run  # noqa: PLC0415
+    from simulations.api.progress import progress_bar  # noqa: PLC0415
+    from simulations.runs.run import run  # noqa: PLC0415
 
     with progress_bar() as progress:
         return run(config, progress=progress)

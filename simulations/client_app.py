@@ -1,6 +1,6 @@
 """The Flower ClientApp of simulations: answers for the users of its partition."""
 
 from simulations.flower import node_of
-from strategies.client import client_app
+from strategies.wire.client import client_app
 
 app = client_app(node_of)

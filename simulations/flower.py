@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulations.build import build_problem, load_datasets
-from simulations.config import RunConfig, load_config
-from simulations.grids import shards
-from simulations.silos import silo_node
+from simulations.config.run_config import RunConfig, load_config
+from simulations.engines.grids import shards
+from simulations.runs.build import build_problem, load_datasets
+from simulations.runs.silos import silo_node
 from userdp.data.source import Datasets
 from userdp.errors import BadInput
-from userdp.node import Node
+from userdp.nodes.node import Node
 from userdp.problems import Problem
 
 if TYPE_CHECKING:

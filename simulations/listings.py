@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from strategies.declarations import documentation
+from strategies.core.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
-from userdp.data.columns import did_you_mean
-from userdp.data.synthetic_source import SyntheticData, synthetic_settings
-from userdp.data.table_sources import TableColumns, TableData
+from userdp.data.synthetic.source import SyntheticData, synthetic_settings
+from userdp.data.tables.columns import did_you_mean
+from userdp.data.tables.sources import TableColumns, TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings

@@ -6,7 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulations.flower import output_directory, run_configuration
-from simulations.run import run
+from simulations.runs.run import run
 
 app = ServerApp()
 log = logging.getLogger("userdp")

@@ -10,38 +10,38 @@ from strategies.registry import STRATEGIES
 from userdp.lazy import names_from
 
 if TYPE_CHECKING:
-    from strategies.adaptive_clipping import AdaptiveClipping
-    from strategies.averaged_clipping import AveragedClipping
-    from strategies.averaged_clipping_restarted import RestartedAveragedClipping
-    from strategies.base import UserLevelStrategy
-    from strategies.client import client_app
+    from strategies.clipping.adaptive_clipping import AdaptiveClipping
+    from strategies.clipping.dp_fed_avg import DPFedAvg
+    from strategies.clipping.dp_fed_sgd import DPFedSGD, NonPrivate
+    from strategies.clipping.dp_ftrl import DPFTRL
+    from strategies.clipping.local_dp import LocalDPSGD
+    from strategies.clipping.projected_sgd import ProjectedSGD
+    from strategies.clipping.recentred_clipping import RecentredClipping
+    from strategies.core.base import UserLevelStrategy
+    from strategies.core.options import StrategyOptions
+    from strategies.core.plan import Plan, PublicFacts
+    from strategies.core.results import PrivateResult, RoundRecord
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
-    from strategies.fed_avg import DPFedAvg
-    from strategies.fed_sgd import DPFedSGD, NonPrivate
-    from strategies.ftrl import DPFTRL
-    from strategies.iterative_mean import IterativeMeanSGD
-    from strategies.local_dp import LocalDPSGD
-    from strategies.localized import LocalizedRobustSGD
-    from strategies.localized_clipping import LocalizedClipping
-    from strategies.options import StrategyOptions
-    from strategies.outlier_removal import OutlierRemovalSGD
-    from strategies.output_perturbation import SparseOutputPerturbation
-    from strategies.plan import Plan, PublicFacts
-    from strategies.poisson_sample_sgd import PoissonSampleSGD
-    from strategies.private_lasso import PrivateLasso
-    from strategies.projected_sgd import ProjectedSGD
-    from strategies.protocol import model_record, model_vector
-    from strategies.recentred import RecentredClipping
-    from strategies.replies import Gathered, Request
-    from strategies.results import PrivateResult, RoundRecord
-    from strategies.robust_frank_wolfe import RobustFrankWolfe
-    from strategies.robust_rounds import RobustRounds
-    from strategies.sample_clipped import SampleClippedSGD
-    from strategies.smoothed_truncation import SmoothedTruncationGD
-    from strategies.sparse_optimisation import SparseOptimisation
-    from strategies.sparse_regression import PrivateHardThresholding
-    from strategies.stopped_sgd import StoppedSGD
-    from strategies.winsorized_rotation import WinsorizedRotation
+    from strategies.localized.localized_clipping import LocalizedClipping
+    from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
+    from strategies.robust.outlier_removal import OutlierRemovalSGD
+    from strategies.robust.robust_rounds import RobustRounds
+    from strategies.robust.winsorized_rotation import WinsorizedRotation
+    from strategies.samples.averaged_clipping import AveragedClipping
+    from strategies.samples.averaged_clipping_restarted import RestartedAveragedClipping
+    from strategies.samples.iterative_mean_sgd import IterativeMeanSGD
+    from strategies.samples.poisson_sample_sgd import PoissonSampleSGD
+    from strategies.samples.sample_clipped_sgd import SampleClippedSGD
+    from strategies.samples.smoothed_truncation_gd import SmoothedTruncationGD
+    from strategies.sparse.output_perturbation import SparseOutputPerturbation
+    from strategies.sparse.private_hard_thresholding import PrivateHardThresholding
+    from strategies.sparse.private_lasso import PrivateLasso
+    from strategies.sparse.robust_frank_wolfe import RobustFrankWolfe
+    from strategies.sparse.sparse_optimisation import SparseOptimisation
+    from strategies.sparse.stopped_sgd import StoppedSGD
+    from strategies.wire.client import client_app
+    from strategies.wire.protocol import model_record, model_vector
+    from strategies.wire.replies import Gathered, Request
 
 __all__ = [
     "DPFTRL",
@@ -90,15 +90,15 @@ _PLACES = [place.split(":") for place in STRATEGIES.places.values()]
 __getattr__ = names_from(
     __name__,
     {
-        "strategies.base": ("UserLevelStrategy",),
-        "strategies.client": ("client_app",),
+        "strategies.core.base": ("UserLevelStrategy",),
+        "strategies.wire.client": ("client_app",),
         "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),
-        "strategies.options": ("StrategyOptions",),
-        "strategies.plan": ("Plan", "PublicFacts"),
-        "strategies.protocol": ("model_record", "model_vector"),
-        "strategies.replies": ("Gathered", "Request"),
-        "strategies.results": ("PrivateResult", "RoundRecord"),
-        "strategies.scheme": ("Scheme", "Step"),
+        "strategies.core.options": ("StrategyOptions",),
+        "strategies.core.plan": ("Plan", "PublicFacts"),
+        "strategies.wire.protocol": ("model_record", "model_vector"),
+        "strategies.wire.replies": ("Gathered", "Request"),
+        "strategies.core.results": ("PrivateResult", "RoundRecord"),
+        "strategies.core.scheme": ("Scheme", "Step"),
         **{
             module: tuple(name for place, name in _PLACES if place == module)
             for module in dict.fromkeys(place for place, _ in _PLACES)

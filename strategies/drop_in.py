@@ -18,22 +18,23 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from strategies.adaptive_clipping import AdaptiveClipping
-from strategies.base import UserLevelStrategy
-from strategies.fed_avg import DPFedAvg
-from strategies.model_layout import ModelLayout
-from strategies.plan import Plan, PublicFacts
-from strategies.recentred import RecentredClipping
-from strategies.results import PrivateResult
-from strategies.roster import Roster
-from strategies.untrusted import untrusted
-from strategies.wire import Wire
+from strategies.clipping.adaptive_clipping import AdaptiveClipping
+from strategies.clipping.dp_fed_avg import DPFedAvg
+from strategies.clipping.recentred_clipping import RecentredClipping
+from strategies.core.base import UserLevelStrategy
+from strategies.core.plan import Plan, PublicFacts
+from strategies.core.results import PrivateResult
+from strategies.wire.model_layout import ModelLayout
+from strategies.wire.roster import Roster
+from strategies.wire.untrusted import untrusted
+from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
-from userdp.computations import Computation
+from userdp.arrays.types import Vector
 from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
-from userdp.node import Answer
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Answer
+from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2

@@ -13,7 +13,7 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from userdp.data.public import PUBLIC_DATASETS  # noqa: E402
+from userdp.data.tables.public import PUBLIC_DATASETS  # noqa: E402
 
 collect_ignore = ["lying_silo"]  # code of containers
 

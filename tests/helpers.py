@@ -11,14 +11,14 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import ArrayLike, NDArray
 
-from simulations.grids import LocalGrid, shards
+from simulations.engines.grids import LocalGrid, shards
 from strategies import PrivateResult, PublicFacts, UserLevelStrategy, model_vector
-from strategies.replies import Gathered
+from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
-from userdp.computations import Computation
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.errors import RunFailed
-from userdp.node import Answer, Node
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Answer, Node
 from userdp.problems import Problem, Quadratic
 
 PATIENCE = 600.0

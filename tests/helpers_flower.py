@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from helpers import PATIENCE
 
-from simulations.grids import InMachineGrid, _error_reply
+from simulations.engines.grids import InMachineGrid, _error_reply
 
 ROOT = Path(__file__).resolve().parent.parent
 FLWR = Path(sys.executable).with_name("flwr")

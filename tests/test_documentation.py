@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from simulations.config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
+from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies import STRATEGIES
 from userdp.data import POPULATIONS
-from userdp.data.synthetic_source import synthetic_settings
-from userdp.data.table_sources import PublicData, TableData
+from userdp.data.synthetic.source import synthetic_settings
+from userdp.data.tables.sources import PublicData, TableData
 from userdp.problems.registry import PROBLEMS
 
 ROOT = Path(__file__).resolve().parent.parent

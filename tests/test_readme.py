@@ -12,8 +12,8 @@ import pytest
 from flwr.app import Context, RecordDict
 from helpers_flower import FlowerEngine
 
-from simulations.config import parse_config
-from simulations.grids import LocalGrid
+from simulations.config.run_config import parse_config
+from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from userdp.data import LogisticRegression, SyntheticFederation
 

@@ -14,10 +14,10 @@ from userdp.lazy import names_from
 
 if TYPE_CHECKING:
     from userdp.accounting import Guarantee, Privacy
-    from userdp.computations import Computation
     from userdp.data import Block, Federation, SyntheticFederation, read_table
     from userdp.errors import BadInput, RunFailed, UserdpError
-    from userdp.node import Node
+    from userdp.nodes.computations import Computation
+    from userdp.nodes.node import Node
     from userdp.problems import Logistic, Problem, Quadratic, Squared
 
 __all__ = [
@@ -42,10 +42,10 @@ __getattr__ = names_from(
     __name__,
     {
         "userdp.accounting": ("Guarantee", "Privacy"),
-        "userdp.computations": ("Computation",),
+        "userdp.nodes.computations": ("Computation",),
         "userdp.data": ("Block", "Federation", "SyntheticFederation", "read_table"),
         "userdp.errors": ("BadInput", "RunFailed", "UserdpError"),
-        "userdp.node": ("Node",),
+        "userdp.nodes.node": ("Node",),
         "userdp.problems": ("Logistic", "Problem", "Quadratic", "Squared"),
     },
 )

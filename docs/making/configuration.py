@@ -8,18 +8,18 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from simulations.comparison_sections import (
+from simulations.comparison.sections import (
     ComparisonConfig,
     ComparisonOutput,
     ProblemEntry,
     StrategyEntry,
     TuningSection,
 )
-from simulations.config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
+from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
 from strategies import STRATEGIES, StrategyOptions
 from userdp.data import POPULATIONS
-from userdp.data.synthetic_source import SyntheticData, synthetic_settings
-from userdp.data.table_sources import PublicData, TableColumns, TableData
+from userdp.data.synthetic.source import SyntheticData, synthetic_settings
+from userdp.data.tables.sources import PublicData, TableColumns, TableData
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
 

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 
 from strategies import STRATEGIES, UserLevelStrategy
-from strategies.declarations import guarantees
+from strategies.core.declarations import guarantees
 
 ROOT = Path(__file__).resolve().parents[2]
 Strategies = list[type[UserLevelStrategy]]

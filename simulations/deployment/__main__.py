@@ -35,9 +35,9 @@ def keys(
 @app.command()
 def split(config: Config, output: Folder, silos: Silos = 3, overrides: Overrides = "") -> None:
     """Deal the users of one data set to silos: a rehearsal."""
-    from simulations.config import load_config  # noqa: PLC0415
+    from simulations.config.run_config import load_config  # noqa: PLC0415
     from simulations.flower import separated  # noqa: PLC0415
-    from simulations.silos import split as deal  # noqa: PLC0415
+    from simulations.runs.silos import split as deal  # noqa: PLC0415
 
     counts = deal(load_config(config, separated(overrides)), [output / f"silo-{silo + 1}" for silo in range(silos)])
     typer.echo(f"silos: {', '.join(map(str, counts))} users in {output}")
@@ -51,9 +51,9 @@ def prepare(
     overrides: Overrides = "",
 ) -> None:
     """Make one silo's folder from its own table."""
-    from simulations.config import load_config  # noqa: PLC0415
+    from simulations.config.run_config import load_config  # noqa: PLC0415
     from simulations.flower import separated  # noqa: PLC0415
-    from simulations.silos import prepare as make  # noqa: PLC0415
+    from simulations.runs.silos import prepare as make  # noqa: PLC0415
 
     users = make(load_config(config, separated(overrides)), output, first_user)
     typer.echo(f"silo: users {first_user} to {first_user + users - 1} in {output}")

@@ -18,7 +18,7 @@ from pathlib import Path
 import tomli_w
 
 from simulations.deployment.link import Link
-from simulations.run_directory import FILES
+from simulations.records.run_directory import FILES
 from userdp.errors import BadInput, RunFailed
 
 log = logging.getLogger("userdp.submit")

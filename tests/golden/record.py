@@ -47,7 +47,7 @@ from helpers_flower import ClientGrid, FlowerEngine  # noqa: E402
 import strategies  # noqa: E402
 from simulations import load_config  # noqa: E402
 from simulations.cli import app  # noqa: E402
-from simulations.run import run  # noqa: E402
+from simulations.runs.run import run  # noqa: E402
 
 VALUES = HERE / "values.json"
 CONFIGS = ROOT / "simulations" / "configs"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(os.environ.get("LIES", "/lies"))
 KIND, TOLD = FOLDER / "kind", FOLDER / "told"
-VICTIM = "userdp.node"
+VICTIM = "userdp.nodes.node"
 
 
 def lies():

@@ -5,10 +5,10 @@ their area (the name of the list), file or name. A list is ``tests/mutants/AREA.
 
     [[mutant]]
     name = "The noise of a round is half of what its plan says"
-    file = "strategies/fed_sgd.py"
+    file = "strategies.clipping.dp_fed_sgd.py"
     old = '''what stands in the file, exactly once'''
     new = '''what is wrong'''
-    tests = ["tests/test_fed_sgd.py::test_the_noise_is_the_planned_one"]
+    tests = ["tests/strategies/clipping/test_fed_sgd.py::test_the_noise_is_the_planned_one"]
 
 One failing test of ``tests`` suffices. Keep them quick, and name the function without its parameters where all may run.
 

@@ -1,10 +1,12 @@
 """Data as users: blocks, federations, synthetic populations, tables, public data sets."""
 
 from userdp.data.block import Block
-from userdp.data.contributions import split
 from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
-from userdp.data.heavy_tails import HeavyTailedLinear, HeavyTailedLogistic, HeavyTailedRegression
-from userdp.data.locations import (
+from userdp.data.load_report import LoadReport
+from userdp.data.registry import DATA_SOURCES
+from userdp.data.synthetic.federation import SyntheticFederation
+from userdp.data.synthetic.heavy_tails import HeavyTailedLinear, HeavyTailedLogistic, HeavyTailedRegression
+from userdp.data.synthetic.locations import (
     BernoulliRates,
     Gaussian,
     HardInstance,
@@ -14,13 +16,13 @@ from userdp.data.locations import (
     Pareto,
     StudentT,
 )
-from userdp.data.populations import Population
-from userdp.data.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
-from userdp.data.registry import DATA_SOURCES, POPULATIONS
-from userdp.data.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
-from userdp.data.sparse_regressions import SparseRegression
-from userdp.data.synthetic import SyntheticFederation
-from userdp.data.tabular import LoadReport, Table, read_table
+from userdp.data.synthetic.populations import Population
+from userdp.data.synthetic.registry import POPULATIONS
+from userdp.data.synthetic.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
+from userdp.data.synthetic.sparse_regressions import SparseRegression
+from userdp.data.tables.contributions import split
+from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
+from userdp.data.tables.tabular import Table, read_table
 
 __all__ = [
     "BLOCK_BYTES",

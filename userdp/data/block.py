@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from userdp.arrays.sparse_rows import Sparse, bytes_of, gathered_rows, part_of, require_canonical
 from userdp.errors import BadInput
-from userdp.sparse_rows import Sparse, bytes_of, gathered_rows, part_of, require_canonical
 
 Features: TypeAlias = NDArray[np.generic] | Sparse
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from userdp.data.federation import Federation
+from userdp.data.load_report import LoadReport
 from userdp.data.shape import Shape
-from userdp.data.tabular import LoadReport
 from userdp.errors import BadInput
 from userdp.settings import Section
 

@@ -36,8 +36,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.types import Rows
 from userdp.errors import BadInput
-from userdp.estimators.robust import Rows, coordinate_median
+from userdp.estimators.robust import coordinate_median
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
 Points = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 _CHUNK = 1 << 20
 """Projections held at once by the exact search in the plane."""

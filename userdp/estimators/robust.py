@@ -38,10 +38,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, PopulationTooSmall
 
-Rows = NDArray[np.floating]
-Vector = NDArray[np.float64]
 Statistic = Literal["median", "trimmed_mean"]
 
 MINIMUM_BATCH = 7
@@ -271,7 +270,7 @@ def _checked(rows: Rows) -> Rows:
         raise BadInput(f"rows have shape {rows.shape}: must be a non-empty (users, dimension) matrix")
     if not np.isfinite(rows).all():
         raise BadInput(
-            "rows hold a value that is not finite: replace such rows first (userdp.computations.finite_rows)"
+            "rows hold a value that is not finite: replace such rows first (userdp.nodes.computations.finite_rows)"
         )
     return rows
 

@@ -7,12 +7,10 @@ Catoni, Giulini (2017) and Holland (2019), in the closed form that private gradi
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import erf, ndtr
 
+from userdp.arrays.types import Array
 from userdp.errors import BadInput
-
-Array = NDArray[np.float64]
 
 LARGEST = 2 * math.sqrt(2) / 3
 """Bound on every truncated value."""

@@ -25,11 +25,9 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-
-Vector = NDArray[np.float64]
 
 
 class PrefixNoise(ABC):

@@ -5,7 +5,8 @@
 
 from typing import TYPE_CHECKING
 
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.arrays.types import Vector
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.generalised_linear import GeneralisedLinear, Logistic, Poisson, Squared
 from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared

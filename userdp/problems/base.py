@@ -11,14 +11,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.sparse_rows import AnyRows, dense, stacked
+from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
-from userdp.sparse_rows import Rows, dense, stacked
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +140,10 @@ class Problem(ABC):
         """
 
     @abstractmethod
-    def user_gradients(self, x: Vector, block: Block) -> Rows:
+    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
         """(U, p): each user's average gradient at x."""
 
-    def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> Rows:
+    def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> AnyRows:
         """(U, p): each user's average gradient at its OWN model, row u of ``models`` (U, p).
 
         One user at a time here; the problems of this package do it for all users at once.
@@ -153,10 +152,10 @@ class Problem(ABC):
         return stacked(rows)
 
     @abstractmethod
-    def sample_gradients(self, x: Vector, block: Block) -> Rows:
+    def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
         """(N, p): each sample's gradient at x."""
 
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Rows:
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
         """(U, p): for each user the SUM of its samples' gradients, each first clipped to l2 norm ``clip_norm``.
 
         A gradient whose squared l2 norm is not a finite number counts as zero. Works in pieces: never holds (N, p).

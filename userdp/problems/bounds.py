@@ -7,7 +7,7 @@ What becomes of a sample is a function of that sample and of declared facts alon
 EVERY sample: nothing that anybody holds raises here. If it did, all users of a node would fall silent because of what
 one of them holds, which no sensitivity accounts for. What raises is about a block as a whole and declared: its columns,
 its types. A sample that is not finite, or has no place within the bounds, is set aside: marked as unusable in its
-block, with zeros in place of its values. `userdp.computations` sees to it that it weighs nothing.
+block, with zeros in place of its values. `userdp.nodes.computations` sees to it that it weighs nothing.
 """
 
 import math
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from userdp.arrays.sparse_rows import over_rows, row_of_entry, sparse_rows
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.problems.segments import float64_parts, parts
-from userdp.sparse_rows import over_rows, row_of_entry, sparse_rows
 
 Floats = NDArray[np.float32]
 INWARDS = 1.0 - 2.0**-22

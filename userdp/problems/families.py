@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit, xlogy
 
+from userdp.arrays.types import Array
 from userdp.data.federation import RegressionModel
 from userdp.errors import BadInput
 from userdp.problems.bounds import Floats, interval, positive
-from userdp.problems.segments import Array
 
 
 class Family(ABC):

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import (
     check_columns,
     clip_targets,
@@ -25,7 +26,7 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.segments import Array, clip_factors, float64_parts, user_averages, weighted_sums
+from userdp.problems.segments import clip_factors, float64_parts, user_averages, weighted_sums
 from userdp.problems.settings import RADIUS, CountBound, GeneralisedLinearSettings, TargetRange
 
 QUIET = np.errstate(over="ignore", invalid="ignore")

@@ -5,8 +5,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from userdp.arrays.types import Vector
 from userdp.data.shape import Shape
-from userdp.problems.base import Problem, Vector
+from userdp.problems.base import Problem
 from userdp.problems.bounds import positive
 from userdp.problems.separable import BoundedSettings, MeanSufficient
 from userdp.problems.settings import RADIUS

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import (
     check_columns,
     clip_targets,
@@ -28,7 +29,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET
-from userdp.problems.segments import Array, clip_factors, user_averages
+from userdp.problems.segments import clip_factors, user_averages
 from userdp.problems.settings import RADIUS, RIDGE, CountBound, ProblemSettings, TargetRange
 
 

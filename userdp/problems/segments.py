@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from userdp.arrays.sparse_rows import bytes_of
+from userdp.arrays.types import Array
 from userdp.data.block import Block
-from userdp.sparse_rows import bytes_of
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
-
-Array = NDArray[np.float64]
 
 
 def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, Block]]:

@@ -11,11 +11,12 @@ import numpy as np
 from pydantic import Field
 from scipy.special import expit, logit
 
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import (
     check_columns,
     clip_features,
@@ -25,7 +26,7 @@ from userdp.problems.bounds import (
     rebuilt,
     set_aside_not_finite,
 )
-from userdp.problems.segments import Array, float64_parts, user_means, weighted_sums
+from userdp.problems.segments import float64_parts, user_means, weighted_sums
 from userdp.problems.settings import RADIUS, ProblemSettings
 
 

@@ -7,9 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from userdp.arrays.sparse_rows import (
+    AnyRows,
+    Sparse,
+    dense,
+    over_rows,
+    row_of_entry,
+    scaled_rows,
+    sparse_rows,
+    squared_lengths,
+    summed_rows,
+)
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import (
     INWARDS,
     check_width,
@@ -24,19 +36,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET, finite_or_none, ghost_factors, score_metrics
-from userdp.problems.segments import Array
 from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
-from userdp.sparse_rows import (
-    Rows,
-    Sparse,
-    dense,
-    over_rows,
-    row_of_entry,
-    scaled_rows,
-    sparse_rows,
-    squared_lengths,
-    summed_rows,
-)
 
 
 class SparseLinear(Problem):
@@ -133,7 +133,7 @@ class SparseLinear(Problem):
         """(N,): ``<a, x>``."""
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
 
-    def _averages(self, models: Array, weights: Array, block: Block) -> Rows:
+    def _averages(self, models: Array, weights: Array, block: Block) -> AnyRows:
         """(U, p) average gradients from the samples' slopes (N,); ``models`` is (p,) or (U, p)."""
         rows = scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
         return rows if self.sparse else dense(rows) + self.ridge * models
@@ -143,12 +143,12 @@ class SparseLinear(Problem):
         return summed_rows(scaled_rows(block.sparse_features, weights), block.offsets)
 
     @QUIET
-    def user_gradients(self, x: Vector, block: Block) -> Rows:
+    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
         """(U, p); sparse without ridge."""
         return self._averages(x, self.family.slopes(self._scores(x, block), targets_of(block)), block)
 
     @QUIET
-    def user_gradients_at(self, models: Array, block: Block) -> Rows:
+    def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
         """(U, p); sparse without ridge."""
         features = block.sparse_features
         owner = np.repeat(np.arange(block.users), block.sizes)
@@ -157,13 +157,13 @@ class SparseLinear(Problem):
         return self._averages(models, self.family.slopes(scores, targets_of(block)), block)
 
     @QUIET
-    def sample_gradients(self, x: Vector, block: Block) -> Rows:
+    def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
         """(N, p); sparse without ridge."""
         rows = scaled_rows(block.sparse_features, self.family.slopes(self._scores(x, block), targets_of(block)))
         return rows if self.sparse else dense(rows) + self.ridge * x
 
     @QUIET
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Rows:
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
         """(U, p), by ghost clipping (see `ghost_factors`); sparse without ridge."""
         positive("clip_norm", clip_norm)
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)

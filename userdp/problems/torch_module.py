@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem, Vector
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import (
     check_columns,
     clip_targets,
@@ -24,7 +25,7 @@ from userdp.problems.bounds import (
     set_aside_not_finite,
     targets_of,
 )
-from userdp.problems.segments import Array, parts, user_averages
+from userdp.problems.segments import parts, user_averages
 
 LossName = Literal["cross_entropy", "mse", "bce_with_logits"]
 SampleLoss = Callable[[Tensor, Tensor], Tensor]

@@ -28,7 +28,7 @@ class PoissonSamples(Sampler):
     noise over what ONE sample moves. Two prices, with g the ``group`` of samples that the promise covers at once:
 
     clipped after averaging (``joint``): whatever the group contributes, it moves the release by at most what one sample
-    can (`userdp.averaged_clipping.average_clip`). None of the group is drawn with probability ``(1 - rate)^g``; then
+    can (`average_clip`). None of the group is drawn with probability ``(1 - rate)^g``; then
     both data sets release the same law, and otherwise laws at most one sensitivity apart. By joint convexity of the
     divergence over the other coins and over which of the group are drawn, a round is dominated by the Poisson-sampled
     Gaussian of rate ``1 - (1 - rate)^g``: a larger rate, NOT a larger sensitivity.

@@ -1,0 +1,1 @@
+"""What the command does, as functions and objects of Python."""

@@ -1,0 +1,113 @@
+"""What ``userdp compare`` does, in Python."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from simulations.api.frames import FRAME
+from simulations.api.kept_files import folder_of, kept_folder, write_page
+from simulations.api.keywords import OF_A_COMPARISON, refuse_settings, sections, table_path
+from simulations.comparison.cells import Cell
+from simulations.comparison.config import Comparison, load_comparison, parse_comparison
+from simulations.comparison.jobs import compare as run_all
+from simulations.comparison.table import TABLE
+from simulations.reports.explain import shown
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.frames import write_frame
+from userdp.errors import BadInput
+
+Data = pd.DataFrame | str | Path | Comparison | Mapping[str, Any]
+"""A DataFrame, the path of a CSV or Parquet file; or a comparison, its values, or the path of its file."""
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonResult:
+    """What a comparison found.
+
+    Attributes:
+        table: one row a cell, as results.parquet has them: strategy, seed and budget, "value" of the main metric beside
+            those of the "initial" model and of training without privacy, "error_private" for cells that failed.
+            docs/what-leaves.md says what may be shown to whom.
+        page: report.html, with the ranking.
+        directory: where the comparison's files are; None where nothing was kept.
+    """
+
+    table: pd.DataFrame
+    page: str
+    directory: Path | None
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one HTML page.
+
+        Args:
+            path: of the file; report.html in the comparison's directory if not given.
+
+        Raises:
+            BadInput: neither a path nor a directory, or a file that cannot be written.
+        """
+        return write_page(self.page, path, self.directory)
+
+    def summary(self) -> pd.DataFrame:
+        """Means over seeds for each strategy and budget, the best first; cells without a value are left out."""
+        numbers = ["value", "initial", "reference_private"]
+        means = self.table.astype(dict.fromkeys(numbers, float)).groupby(["epsilon", "strategy"])[numbers].mean()
+        return means.sort_values(["epsilon", "value"])
+
+    def __repr__(self) -> str:
+        return self.summary().map(shown).to_string()
+
+    def _repr_html_(self) -> str:
+        return self.summary().map(shown).to_html()
+
+
+def compare(
+    data: Data, *, directory: str | Path | None = None, workers: int | None = 0, **settings: Any
+) -> ComparisonResult:
+    """Compare strategies at one guarantee, exactly as ``userdp compare`` does.
+
+    Args:
+        data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a
+            comparison, which has all settings.
+        directory: where to write the comparison's files. What lies there already is not run again, unless ``data`` is
+            a DataFrame. If None, nothing is kept on disk.
+        workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
+        **settings: as for `simulations.train`, with a list of strategies, ``seeds``, ``grid`` and ``tuning``.
+
+    Raises:
+        BadInput: a setting that cannot be used; field, value and remedy are named. Cells that fail are rows.
+        RunFailed: Ray cannot be started.
+    """
+    with TemporaryDirectory(prefix="userdp-") as tables, folder_of(directory) as folder:
+        comparison = _configured(data, settings, Path(tables))
+        run_all(comparison, workers=workers, directory=folder)
+        page = (folder / "report.html").read_text(encoding="utf-8")
+        return ComparisonResult(pd.read_parquet(folder / TABLE), page, kept_folder(directory))
+
+
+def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:
+    """The comparison; a frame is written into the folder ``tables``."""
+    if isinstance(data, pd.DataFrame):
+        path = tables / FRAME
+        comparison = parse_comparison(sections(settings, str(path), OF_A_COMPARISON, "comparison"))
+        write_frame(data, path, _columns(comparison.cells))
+        return comparison
+    if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
+        return parse_comparison(sections(settings, table_path(data), OF_A_COMPARISON, "comparison"))
+    refuse_settings(settings)
+    if isinstance(data, Comparison):
+        return data
+    if isinstance(data, Mapping):
+        return parse_comparison(data)
+    if isinstance(data, str | Path):
+        return load_comparison(data)
+    raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a comparison")
+
+
+def _columns(cells: Sequence[Cell]) -> list[str]:
+    """Every column that a cell declares."""
+    found = [name for cell in cells for name in Columns(**cell.config().data.declarations).names]
+    return list(dict.fromkeys(found))

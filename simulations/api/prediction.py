@@ -1,0 +1,138 @@
+"""What a trained model says of tables: predictions row by row, and the metrics that a run reports."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+
+from simulations.api.frames import Tabular, table_file
+from simulations.config.run_config import RunConfig, parse_config
+from simulations.records.evaluation import Evaluation
+from simulations.reports.report import INITIAL
+from simulations.runs.build import build_problem
+from userdp.accounting import Guarantee
+from userdp.arrays.types import Vector
+from userdp.data import Block, read_table
+from userdp.data.synthetic.source import SyntheticData
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.tabular import read_features
+from userdp.errors import BadInput
+from userdp.problems import Problem
+
+THIS = "this model"
+_NEEDED = ("config.toml", "guarantee.json", "model.npz")
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A released model with the configuration that says how to feed it.
+
+    Attributes:
+        config: of its run.
+        model: (p,) its parameters.
+        guarantee: what the run promised to the people whom it was trained on. It does not cover the people of tables
+            that are scored: predictions and metrics are exact functions of their rows.
+    """
+
+    config: RunConfig
+    model: Vector
+    guarantee: Guarantee
+
+    @property
+    def problem(self) -> Problem:
+        """The loss, with its dimension."""
+        return build_problem(self.config)
+
+    def predict(self, data: Tabular) -> pd.DataFrame:
+        """Predictions for every row of a table, features transformed as in training.
+
+        Neither the user column nor the target is read. Rows that a loss could not use (a missing number, say) get no
+        prediction, NaN.
+
+        Args:
+            data: a DataFrame, or the path of a CSV or Parquet file.
+
+        Returns:
+            One row for each of the table, with the index of a DataFrame. "prediction" is a number in the target's own
+            units, or a class; with classes, "probability" is that of class 1 (of the cell declared as ``positive``),
+            "probability.0", "probability.1", ... those of several classes.
+
+        Raises:
+            BadInput: the problem predicts nothing, the run had no table's columns, or the table lacks one of them.
+        """
+        columns, problem = self._columns(), self.problem
+        with table_file(data, columns.inputs) as path:
+            features = read_features(path, columns)
+        rows = features.shape[0]
+        targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
+        block, _ = problem.bound(Block(features, np.arange(rows + 1), targets))
+        found = pd.DataFrame(
+            problem.predict(self.model, block), index=data.index if isinstance(data, pd.DataFrame) else None
+        )
+        if columns.target_range is not None and list(found) == ["prediction"]:
+            low, high = columns.target_range
+            found["prediction"] = low + (found["prediction"] + 1.0) / 2.0 * (high - low)
+        if block.usable is not None:
+            found.loc[~block.usable] = np.nan
+        return found
+
+    def evaluate(self, data: Tabular) -> pd.DataFrame:
+        """The metrics that a run reports of held-out users, on a table of others: every user has the same weight.
+
+        Exact about the table's people, whom no guarantee covers. All their rows count: ``min_samples`` and
+        ``max_samples`` of the run do not apply.
+
+        Args:
+            data: as for `predict`, with the user column and, where there is one, the target.
+
+        Returns:
+            One row a metric; columns "this model" and "initial model", which needs no data and is there to be beaten.
+
+        Raises:
+            MissingColumn: the table lacks a declared column.
+            BadInput: the run had no table's columns, or the table cannot be read.
+        """
+        columns, problem = self._columns(), self.problem
+        with table_file(data, columns.names) as path:
+            table = read_table(path, **self.config.data.declarations, seed=self.config.seed)
+        measure = Evaluation(problem, None, table.federation)
+        return pd.DataFrame({THIS: measure(self.model), INITIAL: measure(problem.initial())})
+
+    def _columns(self) -> Columns:
+        if isinstance(self.config.data, SyntheticData):
+            raise BadInput(
+                'data.kind = "synthetic": samples of simulated users have no named columns, so no table can be scored '
+                "with this model; train on a table, or on a public data set"
+            )
+        return Columns(**self.config.data.declarations)
+
+
+def load_model(directory: str | Path) -> SavedModel:
+    """The model of a run's directory, or of a copy that ``userdp report DIR --released`` made of one.
+
+    Raises:
+        BadInput: the directory is none, or what lies there does not fit together.
+    """
+    directory = Path(directory)
+    for name in _NEEDED:
+        if not (directory / name).is_file():
+            raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
+    try:
+        raw = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+        promised = Guarantee.from_dict(json.loads((directory / "guarantee.json").read_text(encoding="utf-8")))
+        with (directory / "model.npz").open("rb") as file, np.load(file) as arrays:
+            x = arrays["x"]
+    except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
+        raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
+    saved = SavedModel(parse_config(raw), x, promised)
+    needed = saved.problem.dimension
+    if x.shape != (needed,):
+        raise BadInput(
+            f"{directory / 'model.npz'} holds a model of shape {x.shape}, but config.toml beside it needs "
+            f"({needed},): take both from one run"
+        )
+    return saved

@@ -1,0 +1,113 @@
+"""``userdp predict``: a table scored with the model of a run's directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from simulations.api.prediction import THIS, load_model
+from simulations.records.run_directory import plain
+from simulations.reports.explain import shown
+from simulations.reports.report import INITIAL
+from userdp.accounting import Guarantee
+from userdp.errors import BadInput, MissingColumn
+
+NOT_COVERED = (
+    "No guarantee covers the people of this table: predictions and metrics are exact functions of their rows. The "
+    "guarantee is about the people whom the model was trained on."
+)
+_SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What scoring a table gave.
+
+    Attributes:
+        output: the file of predictions.
+        rows: of the table, and of that file.
+        unusable: rows without a prediction, because a cell holds nothing that the model could use.
+        metrics: one row a metric, columns "this model" and "initial model"; None where the table cannot be measured.
+        not_measured: why not; None where it was.
+        guarantee: of the model.
+    """
+
+    output: Path
+    rows: int
+    unusable: int
+    metrics: pd.DataFrame | None
+    not_measured: str | None
+    guarantee: Guarantee
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        metrics = self.metrics
+        values: dict[str, Any] = plain(
+            {
+                "output": str(self.output),
+                "rows": self.rows,
+                "unusable_rows": self.unusable,
+                "metrics": None if metrics is None else metrics[THIS].to_dict(),
+                "initial": None if metrics is None else metrics[INITIAL].to_dict(),
+                "not_measured": self.not_measured,
+                "guarantee": self.guarantee.as_dict(),
+            }
+        )
+        return values
+
+
+def score(directory: Path, table: Path, output: Path | None) -> Scores:
+    """Predict every row of a table, write the predictions, and measure the model if the table allows it.
+
+    Args:
+        directory: of a run.
+        table: CSV or Parquet file.
+        output: the same, to write; ``table``'s name with "-predictions.csv", in the current folder, if None.
+
+    Raises:
+        BadInput: what `simulations.api.prediction.SavedModel.predict` refuses, or a file that cannot be written.
+    """
+    target = Path(f"{table.stem}-predictions.csv") if output is None else output
+    if target.suffix.lower() not in _SUFFIXES:
+        raise BadInput(f"--output {target}: must end with .csv or .parquet")
+    if target.resolve() == table.resolve():
+        raise BadInput(f"--output {target} is the table itself; choose another file")
+    saved = load_model(directory)
+    predictions = saved.predict(table)
+    metrics, reason = None, None
+    try:
+        metrics = saved.evaluate(table)
+    except MissingColumn as error:
+        reason = str(error)
+    _write(predictions, target)
+    unusable = int(predictions["prediction"].isna().sum())
+    return Scores(target, len(predictions), unusable, metrics, reason, saved.guarantee)
+
+
+def _write(predictions: pd.DataFrame, target: Path) -> None:
+    try:
+        if target.suffix.lower() == ".csv":
+            predictions.to_csv(target, index=False)
+        else:
+            predictions.to_parquet(target, index=False)
+    except OSError as error:
+        raise BadInput(f"--output {target}: cannot be written ({type(error).__name__}); choose another") from None
+
+
+def show_scores(scores: Scores, console: Console) -> None:
+    """Print what a person wants to know."""
+    if scores.metrics is None:
+        console.print(f"Not measured: {scores.not_measured}", highlight=False)
+    else:
+        table = Table("metric", *map(str, scores.metrics.columns), title=f"{scores.rows} rows")
+        for name, values in scores.metrics.iterrows():
+            table.add_row(str(name).replace("_", " "), *map(shown, values))
+        console.print(table)
+    if scores.unusable:
+        console.print(f"{scores.unusable} rows have a cell that the model cannot use: their predictions are empty")
+    console.print(f"[bold]Guarantee.[/bold] {scores.guarantee.sentence()}", highlight=False)
+    console.print(NOT_COVERED, highlight=False)
+    console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)

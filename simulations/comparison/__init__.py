@@ -1,0 +1,1 @@
+"""Comparisons: many runs from one file, and their pages."""

@@ -1,0 +1,143 @@
+"""The cells of a comparison: every combination of problem, point of the grid, strategy and seed, each a run."""
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from simulations.comparison.sections import ComparisonConfig, ProblemEntry, StrategyEntry
+from simulations.config.run_config import RunConfig, parse_config
+from userdp.errors import BadInput
+
+GRID_SECTIONS = ("problem", "data", "privacy")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison.
+
+    Attributes:
+        problem: label.
+        strategy: label.
+        seed: of data, sampling and simulated noise.
+        grid: dotted key -> value.
+        raw: sections of the run, without what tuning chooses.
+    """
+
+    problem: str
+    strategy: str
+    seed: int
+    grid: Mapping[str, Any]
+    raw: Mapping[str, Any]
+
+    @property
+    def group(self) -> str:
+        """Equal for cells that differ in nothing but the seed: they share what tuning chooses."""
+        return json.dumps([self.problem, self.strategy, dict(self.grid)])
+
+    def config(self, *, seed: int | None = None, **options: Any) -> RunConfig:
+        """The run, with strategy options replaced, and possibly for another seed."""
+        strategy = {**self.raw["strategy"], **options}
+        return parse_config({**self.raw, "seed": self.seed if seed is None else seed, "strategy": strategy})
+
+    def reference(self) -> RunConfig:
+        """Training without privacy on the same data."""
+        return parse_config({**self.raw, "seed": self.seed, "strategy": {"kind": "non_private"}})
+
+
+def expand(config: ComparisonConfig) -> Iterator[Cell]:
+    """Every cell, strategies side by side.
+
+    Raises:
+        BadInput: two entries of one name, an engine that is not the local one, or a grid or seeds that are not usable.
+    """
+    problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
+    labels = [entry.name for entry in config.strategy]
+    for names, key in ((labels, "strategy.label"), ([entry.label for entry in problems], "problems.label")):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each a label of its own")
+    if config.engine.get("kind", "local") != "local":
+        raise BadInput(
+            f"engine.kind = {config.engine['kind']!r}: cells run side by side on the local engine, leave it out"
+        )
+    for entry, point, strategy, seed in product(problems, combinations(grid), config.strategy, seeds):
+        yield Cell(entry.label, strategy.name, seed, point, _sections(config, entry, strategy, point))
+
+
+def _sections(
+    config: ComparisonConfig, entry: ProblemEntry, strategy: StrategyEntry, point: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The sections of a run at a point of the grid."""
+    raw: dict[str, Any] = copy.deepcopy(
+        {
+            "name": config.name,
+            "problem": entry.problem,
+            "data": entry.data,
+            "privacy": config.privacy,
+            "strategy": strategy.section,
+            "engine": {"kind": "local", **config.engine},
+            # Trained once for all strategies, by a run of its own.
+            "output": {"evaluate_every": config.output.evaluate_every, "reference": False},
+        }
+    )
+    for key, value in point.items():
+        section, _, name = key.partition(".")
+        raw[section][name] = value
+    return raw
+
+
+def _problems(config: ComparisonConfig) -> list[ProblemEntry]:
+    if config.problems:
+        return config.problems
+    if config.problem is None or config.data is None:
+        raise BadInput("the comparison has no problem: give [problem] and [data], or [[problems]] with both in each")
+    label = str(config.problem.get("kind", "problem"))
+    return [ProblemEntry(label=label, problem=config.problem, data=config.data)]
+
+
+def _seeds(config: ComparisonConfig) -> list[int]:
+    seeds = list(range(config.seeds)) if isinstance(config.seeds, int) else config.seeds
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise BadInput(f"seeds = {config.seeds}: give how many (at least 1), or a list of different numbers")
+    return seeds
+
+
+def _grid(config: ComparisonConfig) -> dict[str, list[Any]]:
+    grid = flatten(config.grid)
+    for key, values in grid.items():
+        section, _, name = key.partition(".")
+        if section not in GRID_SECTIONS or not name:
+            raise BadInput(
+                f"grid key {key!r}: the grid varies keys of {', '.join(GRID_SECTIONS)}, such as 'privacy.epsilon'; "
+                "give a strategy several settings as several [[strategy]] entries with labels, or under [tuning]"
+            )
+        if key == "privacy.unit":
+            raise BadInput("grid key 'privacy.unit': strategies are compared at one unit, set it under [privacy]")
+        check_values(f"grid.{key}", values)
+    return grid
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys: TOML nests what is written without quotes."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def combinations(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Key -> one of its values, for every way to choose them."""
+    for values in product(*lists.values()):
+        yield dict(zip(lists, values, strict=True))
+
+
+def check_values(key: str, values: Any) -> None:
+    """Refuse what is not a list of different values.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if not isinstance(values, list) or not values or any(values.count(value) > 1 for value in values):
+        raise BadInput(f"{key} = {values!r}: must be a list of different values")

@@ -1,0 +1,167 @@
+"""One TOML file a comparison: the sections of a run, with several strategies, problems, seeds and a grid of settings.
+
+>>> from simulations.comparison.config import parse_comparison
+>>> comparison = parse_comparison({
+...     "name": "example",
+...     "seeds": 3,
+...     "problem": {"kind": "quadratic", "bound": 3.0},
+...     "data": {"kind": "synthetic", "population": "gaussian", "dimension": 5, "users": 1000},
+...     "privacy": {"delta": 1e-6},
+...     "strategy": [{"kind": "dp_fed_sgd"}, {"kind": "recentred_clipping", "label": "ours"}],
+...     "grid": {"privacy.epsilon": [1.0, 4.0]},
+... })
+>>> len(comparison.cells), comparison.labels
+(12, ('dp_fed_sgd', 'ours'))
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from simulations.comparison.cells import Cell, check_values, combinations, expand, flatten
+from simulations.comparison.sections import ComparisonConfig
+from simulations.config.errors import sentences
+from simulations.config.run_config import make_absolute, read_toml
+from userdp.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison, checked and expanded.
+
+    Attributes:
+        config: as written.
+        raw: the same as plain values, paths absolute.
+        cells: every run, strategies side by side.
+    """
+
+    config: ComparisonConfig
+    raw: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the strategies, in the file's order."""
+        return tuple(entry.name for entry in self.config.strategy)
+
+    @property
+    def grid_keys(self) -> tuple[str, ...]:
+        """Dotted keys that vary."""
+        return tuple(flatten(self.config.grid))
+
+    @property
+    def directory(self) -> Path:
+        """Where it is written."""
+        return Path(self.config.output.directory) / self.config.name
+
+    @property
+    def public_seeds(self) -> range:
+        """Of the federations that tuning searches on."""
+        tuning = self.config.tuning
+        return range(0) if tuning is None else range(tuning.public_seed, tuning.public_seed + tuning.repeats)
+
+    def candidates(self, cell: Cell) -> list[dict[str, Any]]:
+        """The settings that tuning tries for a cell; none when its strategy is not tuned."""
+        tuning = self.config.tuning
+        if tuning is None:
+            return []
+        kind = cell.raw["strategy"]["kind"]
+        search = tuning.search.get(cell.strategy, tuning.search.get(kind))
+        return [] if search is None else list(combinations(flatten(search)))
+
+    def toml(self) -> str:
+        """The comparison as a file that can be run again."""
+        return tomli_w.dumps(dict(self.raw))
+
+
+def load_comparison(path: str | Path, overrides: Sequence[str] = ()) -> Comparison:
+    """Read a comparison file and expand it.
+
+    Args:
+        path: the TOML file. Data paths in it are relative to its folder.
+        overrides: as for `simulations.config.run_config.load_config`.
+
+    Raises:
+        BadInput: file missing, TOML syntax, or anything wrong in any cell; one sentence a problem.
+    """
+    path = Path(path)
+    raw = read_toml(path, overrides)
+    for sections in (raw, *_tables(raw.get("problems"))):
+        make_absolute(sections, path.parent)
+    return parse_comparison(raw)
+
+
+def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
+    """A comparison from plain values.
+
+    Raises:
+        BadInput: one sentence for each problem, one a line.
+    """
+    if isinstance(raw.get("strategy"), Mapping):
+        raise BadInput("[strategy] is one strategy: a comparison has several, each written under [[strategy]]")
+    try:
+        config = ComparisonConfig.model_validate(raw, strict=True)
+    except ValidationError as error:
+        raise BadInput("\n".join(sentences(error, raw, ComparisonConfig))) from None
+    comparison = Comparison(config, raw, tuple(expand(config)))
+    _check_tuning(comparison)
+    _check_cells(comparison)
+    return comparison
+
+
+def _tables(value: Any) -> list[Any]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _check_tuning(comparison: Comparison) -> None:
+    """Refuse a search that is not what it declares itself to be."""
+    tuning = comparison.config.tuning
+    if tuning is None:
+        return
+    for cell in comparison.cells:
+        if cell.raw["data"].get("kind") != "synthetic":
+            raise BadInput(
+                f"[tuning] with data.kind = {cell.raw['data'].get('kind')!r} (problem {cell.problem!r}): a search is "
+                'free only on public synthetic data; declare data.kind = "synthetic", or fix the settings by hand'
+            )
+    if shared := sorted(set(comparison.public_seeds) & {cell.seed for cell in comparison.cells}):
+        raise BadInput(f"tuning.public_seed: seed {shared[0]} is also compared on; choose another, such as 1000")
+    known = {*comparison.labels, *(entry.kind for entry in comparison.config.strategy)}
+    for name, search in tuning.search.items():
+        if name not in known:
+            raise BadInput(
+                f"tuning.search.{name}: no strategy has this label or kind; there are {', '.join(sorted(known))}"
+            )
+        if "kind" in search or not search:
+            raise BadInput(f"tuning.search.{name}: give the strategy's own keys, such as clip_norm = [0.3, 1.0]")
+        for key, values in flatten(search).items():
+            check_values(f"tuning.search.{name}.{key}", values)
+
+
+def _check_cells(comparison: Comparison) -> None:
+    """Validate every configuration; seeds do not matter for it."""
+    problems: dict[str, None] = {}
+    groups: set[str] = set()
+    for cell in comparison.cells:
+        if cell.group in groups:
+            continue
+        groups.add(cell.group)
+        if cell.raw["privacy"].get("noise", "seeded") != "seeded":
+            raise BadInput(
+                "privacy.noise: a comparison spends its budget once a run and is a simulation; leave noise out"
+            )
+        for options in comparison.candidates(cell) or [{}]:
+            try:
+                cell.config(**options)
+            except BadInput as error:
+                own = f"strategy {cell.strategy!r}: "
+                problems |= dict.fromkeys(
+                    f"{own if line.startswith(('strategy', 'unknown key strategy')) else ''}{line}"
+                    for line in str(error).split("\n")
+                )
+    if problems:
+        raise BadInput("\n".join(problems))

@@ -1,0 +1,254 @@
+"""One TOML file a run: [problem] [data] [privacy] [strategy] [engine] [output], with `name` and `seed` on top.
+
+A strategy's section has exactly the fields of its `Options`, so a new strategy needs nothing here.
+
+>>> from simulations.config.run_config import parse_config
+>>> config = parse_config({
+...     "name": "example",
+...     "problem": {"kind": "quadratic", "bound": 3.0},
+...     "data": {"kind": "synthetic", "population": "gaussian", "dimension": 5, "users": 1000},
+...     "privacy": {"epsilon": 1.0, "delta": 1e-6},
+...     "strategy": {"kind": "dp_fed_sgd", "rounds": 5},
+... })
+>>> config.strategy.rounds, config.data.sample_shape.columns
+(5, 5)
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, cast
+
+import tomli_w
+from pydantic import Field, ValidationError, create_model
+
+from simulations.config.errors import sentences
+from strategies.core.options import StrategyOptions
+from strategies.registry import STRATEGIES
+from userdp.data.registry import DATA_SOURCES
+from userdp.data.synthetic.registry import POPULATIONS
+from userdp.data.synthetic.source import synthetic_settings
+from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
+from userdp.settings import Section
+
+REFERENCE = "non_private"
+"""The strategy that others are compared with."""
+
+
+class PrivacySection(Section):
+    """The budget, and whom it protects."""
+
+    epsilon: float = Field(gt=0, description="Budget; 1 is strong, 10 is weak.")
+    delta: float = Field(
+        ge=0, lt=1, description="Budget; well below 1/users. 0 is pure privacy, which few strategies promise."
+    )
+    unit: Literal["user", "sample"] = Field("user", description="One whole user, or one sample (much weaker).")
+    allow_large_delta: bool = Field(
+        False, description="Accept delta >= 1/users, which permits publishing a user's data."
+    )
+    noise: Literal["seeded", "secure"] = Field(
+        "seeded",
+        description="Where noise comes from. seeded: the seed, so that a run can be repeated; for simulations, never "
+        "for real releases. secure: the operating system, safe in floating point; other noise in each run.",
+    )
+
+
+class EngineSection(Section):
+    """Where nodes run. The same seed gives the same result on every engine."""
+
+    kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
+    users_per_node: int | None = Field(None, ge=1, description="Users a node; users / 8, rounded up, if not given.")
+    workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU if not given. Unused by local.")
+    address: str | None = Field(None, description="Of a running Ray cluster; a private one is started if not given.")
+    timeout: float = Field(
+        3600.0, gt=0, description="Seconds a round may take before unanswered users count as missing."
+    )
+    roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")
+
+
+class OutputSection(Section):
+    """What is written where."""
+
+    directory: str = Field(
+        "runs", description="Folder of run directories; relative to where the command is run from, not to this file."
+    )
+    reference: bool | None = Field(
+        None,
+        description="Also train without privacy, on the same engine, to compare with; by default with seeded noise "
+        "only, since what such training finds is not covered by any guarantee.",
+    )
+    evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
+    trackers: list[Literal["mlflow", "tensorboard"]] = Field(
+        [], description="Where else to write while the run goes; needs userdp[trackers]."
+    )
+
+
+@cache
+def strategy_section(kind: str) -> type[StrategyOptions]:
+    """The section's model for the strategy of that name: its options, and ``kind``."""
+    options = STRATEGIES[kind].Options
+    literal: Any = Literal[kind]
+    made: Any = create_model(f"{options.__name__}Section", __base__=options, kind=(literal, ...))
+    return cast("type[StrategyOptions]", made)
+
+
+class RunConfig(Section):
+    """Everything about a run. What a file is checked against has the sections of its kinds: see `_model_of`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Of data, split, sampling and simulated noise (separate streams).")
+    problem: Any  # ProblemSettings
+    data: Any  # DataSettings
+    privacy: PrivacySection
+    strategy: Any  # StrategyOptions, with the kind
+    engine: EngineSection = EngineSection.model_validate({})
+    output: OutputSection = OutputSection.model_validate({})
+
+    @property
+    def strategy_options(self) -> dict[str, Any]:
+        """Keyword arguments of the strategy."""
+        options: dict[str, Any] = self.strategy.model_dump(exclude={"kind"})
+        return options
+
+    @property
+    def trains_reference(self) -> bool:
+        """Whether training without privacy follows."""
+        wanted = self.output.reference
+        return self.strategy.kind != REFERENCE and (self.privacy.noise == "seeded" if wanted is None else wanted)
+
+    @property
+    def run_directory(self) -> Path:
+        """Where the run is written."""
+        return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}-seed{self.seed}"
+
+    def toml(self) -> str:
+        """The configuration with every default written out; reads back as the same configuration."""
+        values = self.model_dump(exclude_none=True)
+        for section in values.values():
+            if isinstance(section, dict) and "kind" in section:
+                rest = dict(section)
+                section.clear()
+                section.update({"kind": rest.pop("kind")}, **rest)
+        return tomli_w.dumps(values)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a configuration file.
+
+    Args:
+        path: the TOML file. Data paths in it are relative to its folder.
+        overrides: "privacy.epsilon=2": a dotted key and a TOML value; what is no TOML value is taken as a string. A
+            whole section can be replaced: 'strategy={kind="dp_fed_sgd", rounds=5}'.
+
+    Raises:
+        BadInput: file missing, TOML syntax, unknown key, wrong type, value out of range; one sentence a problem.
+    """
+    path = Path(path)
+    raw = read_toml(path, overrides)
+    make_absolute(raw, path.parent)
+    return parse_config(raw)
+
+
+def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a TOML file with overrides in place.
+
+    Raises:
+        BadInput: file missing or unreadable, TOML syntax, or an override that is no assignment.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"the configuration file {path} does not exist; check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the configuration file {path} cannot be read ({type(error).__name__})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"the configuration file {path} is not valid TOML: {error}") from None
+    for override in overrides:
+        _override(raw, override)
+    return raw
+
+
+def parse_config(raw: Mapping[str, Any]) -> RunConfig:
+    """A configuration from plain values.
+
+    Raises:
+        BadInput: one sentence for each problem, one a line.
+    """
+    model = _model_of(*_kinds(raw))
+    try:
+        config = model.model_validate(raw, strict=True)
+    except ValidationError as error:
+        raise BadInput("\n".join(sentences(error, raw, model))) from None
+    if config.privacy.noise == "secure" and config.output.reference:
+        raise BadInput(
+            "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
+            "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
+        )
+    return config
+
+
+def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """What a file names as (problem, data, population, strategy); None where that is none there is."""
+    places = (
+        ("problem", "kind", PROBLEMS),
+        ("data", "kind", DATA_SOURCES),
+        ("data", "population", POPULATIONS),
+        ("strategy", "kind", STRATEGIES),
+    )
+    sections = [(raw.get(name), key, kinds) for name, key, kinds in places]
+    named = [(one.get(key) if isinstance(one, Mapping) else None, kinds) for one, key, kinds in sections]
+    return tuple(kind if isinstance(kind, str) and kind in kinds else None for kind, kinds in named)
+
+
+@cache
+def _model_of(problem: str | None, data: str | None, population: str | None, strategy: str | None) -> type[RunConfig]:
+    """The model of files that name these kinds; a section whose kind is None may be of any there is."""
+    made: Any = create_model(
+        "RunConfig",
+        __base__=RunConfig,
+        problem=(_one_of("kind", [PROBLEMS[problem]] if problem else PROBLEMS.values()), ...),
+        data=(_data_model(data, population), ...),
+        strategy=(_one_of("kind", map(strategy_section, [strategy] if strategy else STRATEGIES)), ...),
+    )
+    return cast("type[RunConfig]", made)
+
+
+def _data_model(data: str | None, population: str | None) -> Any:
+    """The same for the [data] section, of which a synthetic one has a second choice, the population."""
+    synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS))
+    sources = [data] if data else list(DATA_SOURCES)
+    return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
+
+
+def _one_of(key: str, models: Iterable[Any]) -> Any:
+    """The union of the models, of which ``key`` chooses one."""
+    first, *rest = models
+    return Annotated[Union[(first, *rest)], Field(discriminator=key)] if rest else first
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    *sections, last = parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise BadInput(f"--set {override!r}: write it as section.key=value, such as privacy.epsilon=2")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = raw
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise BadInput(f"--set {override!r}: {section} holds a value, not a section")
+    table[last] = value
+
+
+def make_absolute(raw: dict[str, Any], folder: Path) -> None:
+    """Make the data paths in ``raw`` relative to ``folder``, in place."""
+    data = raw.get("data")
+    if isinstance(data, dict):
+        for key in ("path", "cache"):
+            if isinstance(data.get(key), str):
+                data[key] = str((folder / Path(data[key]).expanduser()).resolve())

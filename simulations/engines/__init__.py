@@ -1,0 +1,1 @@
+"""Where nodes run: in this process, or as Ray actors."""

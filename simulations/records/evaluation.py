@@ -1,0 +1,102 @@
+"""Metrics of a model on held-out users: for simulations only, no guarantee covers them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from strategies.wire.protocol import model_vector
+from userdp.arrays.types import Vector
+from userdp.data import Block, ColumnarFederation, Federation
+from userdp.nodes.node import MEMORY_BYTES
+from userdp.problems import Problem
+
+
+class Evaluation:
+    """Measures models on held-out users, each user with the same weight.
+
+    Args:
+        problem: with its metrics, and its excess risk in closed form where the population is known.
+        train: the training users; only what is known of their population is used. None where nothing is.
+        test: held-out users, or None.
+    """
+
+    def __init__(self, problem: Problem, train: Federation | None, test: Federation | None) -> None:
+        self._problem, self._train, self._test = problem, train, test
+        if test is not None and test.nbytes <= MEMORY_BYTES:
+            # Clipped into the declared bounds as the training data are: the model is made for such samples.
+            self._test = ColumnarFederation(problem.bound(test.block(np.arange(test.users)))[0])
+        self._optimum = None if train is None else problem.optimum(train)
+        self._least: float | None = None
+
+    def __call__(self, x: Vector) -> dict[str, float]:
+        """Name -> mean over held-out users.
+
+        Before them "excess_risk" where it is known; or, where the optimum is, "excess_loss": the held-out loss above
+        that of the optimum on the same samples, which cancels most of what heavy tails do to either. After them the
+        l2 "distance" to a known optimum.
+        """
+        metrics = self._means(x)
+        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
+        if risk is not None:
+            metrics = {"excess_risk": risk, **metrics}
+        if self._optimum is None:
+            return metrics
+        if risk is None and "test_loss" in metrics:
+            if self._least is None:
+                self._least = self._means(self._optimum)["test_loss"]
+            metrics = {"excess_loss": metrics["test_loss"] - self._least, **metrics}
+        return {**metrics, "distance": float(np.linalg.norm(x - self._optimum))}
+
+    def _means(self, x: Vector) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        users = 0
+        for block in self._blocks():
+            users += block.users
+            for name, values in self._problem.metrics(x, block).items():
+                totals[name] = totals.get(name, 0.0) + float(values.sum())
+        return {name: total / users for name, total in totals.items()}
+
+    def _blocks(self) -> Iterator[Block]:
+        if self._test is None:
+            return
+        for _, block in self._test.blocks(np.arange(self._test.users)):
+            bounded = block if isinstance(self._test, ColumnarFederation) else self._problem.bound(block)[0]
+            _, usable = bounded.usable_samples()
+            if usable is not None:
+                yield usable
+
+
+def main_metric(metrics: dict[str, float]) -> str | None:
+    """The metric that "better than the initial model" is about: the excess where it is known, or the loss."""
+    return next((name for name in ("excess_risk", "excess_loss", "test_loss") if name in metrics), None)
+
+
+@dataclass
+class Schedule:
+    """The ``evaluate_fn`` of a run: every so many rounds, the first and the last, and only when the model changed.
+
+    Attributes:
+        evaluation: what is called.
+        every: rounds between evaluations.
+        last: number of the last round.
+    """
+
+    evaluation: Evaluation
+    every: int
+    last: int
+    _seen: Vector | None = field(default=None, init=False)
+    _metrics: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Metrics of the model in ``arrays``; None in rounds that are not evaluated."""
+        if server_round > 1 and server_round % self.every and server_round != self.last:
+            return None
+        return MetricRecord(self.of(model_vector(arrays)))  # type: ignore[arg-type]
+
+    def of(self, x: Vector) -> dict[str, float]:
+        """Metrics of a model, computed anew only if it is another one than the last."""
+        if self._seen is None or not np.array_equal(x, self._seen):
+            self._seen, self._metrics = x.copy(), self.evaluation(x)
+        return dict(self._metrics)

@@ -1,0 +1,148 @@
+"""The files of a run: written as it goes, each replaced as a whole, so that a run that stops leaves what it had."""
+
+import json
+import math
+import os
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strategies.core.results import RoundRecord
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+
+FILES = (
+    "config.toml",
+    "plan.json",
+    "data.json",
+    "rounds.parquet",
+    "model.npz",
+    "guarantee.json",
+    "result.json",
+    "report.html",
+)
+"""Everything that a run writes; a rerun removes these first and leaves other files alone."""
+TENSORBOARD = "tensorboard"
+"""The folder of TensorBoard's events, if they are asked for; a rerun removes those of the run before."""
+
+_SECONDS_BETWEEN_WRITES = 2.0
+
+
+class RunDirectory:
+    """Writes a run's files.
+
+    Args:
+        path: the folder; made if needed.
+
+    Raises:
+        BadInput: the folder cannot be made or written, or holds what a run with secure noise released.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _check_no_release(path)
+        self._written = -math.inf
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                (path / name).unlink(missing_ok=True)
+            for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
+                events.unlink(missing_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"output.directory: {path} cannot be written ({type(error).__name__}); choose another folder"
+            ) from None
+
+    def text(self, name: str, content: str) -> None:
+        """Write a text file."""
+        self._replace(name, lambda partial: partial.write_text(content, encoding="utf-8"))
+
+    def json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a JSON file; numbers that are not finite become null."""
+        self.text(name, as_json(values))
+
+    def progress(
+        self,
+        rounds: Sequence[RoundRecord],
+        x: Vector,
+        guarantee: Callable[[], Mapping[str, Any]],
+        *,
+        now: bool = False,
+    ) -> None:
+        """Write the guarantee so far, rounds and the released model, at most every two seconds unless ``now``.
+
+        The guarantee first: whenever the run is killed, no model lies there that its guarantee does not cover.
+        """
+        if not now and time.monotonic() - self._written < _SECONDS_BETWEEN_WRITES:
+            return
+        import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan writes no rounds
+
+        self.json("guarantee.json", guarantee())
+        frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_COLUMNS))
+        self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
+        self._replace("model.npz", lambda partial: _save(partial, x))
+        self._written = time.monotonic()
+
+    def _replace(self, name: str, write: Any) -> None:
+        partial = self.path / f".{name}.partial"
+        write(partial)
+        os.replace(partial, self.path / name)
+
+
+def _check_no_release(path: Path) -> None:
+    """Refuse to write over a release that cannot be repeated, and whose budget is spent."""
+    import pandas as pd  # noqa: PLC0415 -- as above
+
+    try:
+        noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
+        rounds = len(pd.read_parquet(path / "rounds.parquet"))
+    except (OSError, ValueError, LookupError, TypeError):  # no run of ours, or one that released nothing
+        return
+    if noise == "secure" and rounds:
+        raise BadInput(
+            f"output.directory: {path} holds what a run with privacy.noise = 'secure' released, which cannot be drawn "
+            "again; another run spends its budget on top: if that is meant, choose another folder or move this one away"
+        )
+
+
+_COLUMNS = {
+    "round": "round",
+    "seconds": "seconds",
+    "missing_users_private": "missing_users",
+    "non_finite_users_private": "non_finite_users",
+    "spent_epsilon": "spent_epsilon",
+}
+"""Column of rounds.parquet -> attribute of a record, of what every strategy has."""
+
+
+def flat(record: RoundRecord) -> dict[str, float | int | None]:
+    """One row of rounds.parquet: the strategy's facts as "fact.*", metrics as "metric.*"."""
+    row: dict[str, float | int | None] = {name: getattr(record, attribute) for name, attribute in _COLUMNS.items()}
+    row |= {f"fact.{name}": value for name, value in record.facts.items()}
+    row |= {f"metric.{name}": value for name, value in record.metrics.items()}
+    return row
+
+
+def as_json(values: Any) -> str:
+    """What a JSON file holds."""
+    return json.dumps(plain(values), indent=2) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON has: numbers that are not finite become None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _save(path: Path, x: Vector) -> None:
+    with path.open("wb") as file:
+        np.savez(file, x=x)

@@ -1,0 +1,179 @@
+"""report.html: one page, complete in itself, made from the files of a run directory and nothing else."""
+
+import json
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from simulations.config.run_config import REFERENCE
+from simulations.records.evaluation import main_metric
+from simulations.records.released_fields import ALL_KINDS, Kind, kept
+from simulations.reports.explain import METRICS, percent, shown
+from simulations.reports.plots import course_chart, score_chart
+from simulations.reports.report_page import PAGE, STYLE
+from strategies.core.declarations import explained
+from strategies.registry import STRATEGIES
+from userdp.errors import BadInput
+
+_NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
+INITIAL, NON_PRIVATE = "initial model", "without privacy"
+
+
+def render(directory: Path) -> Path:
+    """Write report.html into a run directory.
+
+    Returns:
+        Its path.
+
+    Raises:
+        BadInput: the directory does not hold a run's files.
+    """
+    path = directory / "report.html"
+    path.write_text(page(directory), encoding="utf-8")
+    return path
+
+
+def page(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> str:
+    """The report of a run directory, of fields of those kinds.
+
+    What is private stands in a section of its own, which says so; the rest reads the same without it.
+
+    Raises:
+        BadInput: the directory does not hold a run's files.
+    """
+    for name in _NEEDED:
+        if not (directory / name).is_file():
+            raise BadInput(f"{directory} holds no {name}: give the directory of a run, such as runs/quickstart-...")
+    return fill(PAGE, _content(directory, kinds))
+
+
+def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
+    """A page from its template; with ``html`` what stands in the content cannot add markup."""
+    environment = Environment(
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": shown, "percent": percent}
+    return environment.from_string(template).render(style=Markup(STYLE), **content)
+
+
+def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
+    """What the template shows."""
+    names = ("result.json", "plan.json", "guarantee.json", "data.json")
+    result, plan, guarantee, data = (kept(name, _json(directory / name), kinds) for name in names)
+    config = (directory / "config.toml").read_text(encoding="utf-8")
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    rounds = rounds[list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), kinds))]
+    return {
+        "result": result,
+        "plan": plan,
+        "guarantee": guarantee,
+        "data": data,
+        "config": config,
+        "requested": tomllib.loads(config)["privacy"],
+        "verdict": verdict(result) if "metrics" in result or "error" in result else None,
+        "promise": promise(guarantee),
+        "course": _course(rounds, result),
+        "numbers": _numbers(plan),
+        "metrics": _metrics(result),
+        "tests_failed": _failed_tests(rounds),
+        "private": _private(rounds, result, data) if "reference_private" in result else None,
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Empty where there is no file: a run that was killed leaves no data.json."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return values
+
+
+def verdict(result: dict[str, Any]) -> tuple[str, str]:
+    """(good | bad | none, one or two sentences): is the model better than doing nothing?"""
+    if "error" in result:
+        return "bad", f"The run stopped early: {result['error']}. What follows is what it had by then."
+    metrics, initial = result["metrics"], result["reference"]["initial"]
+    main = main_metric(metrics)
+    if main is None or metrics[main] is None or initial.get(main) is None:
+        return (
+            "none",
+            "There was nothing to measure the model with: hold out users (data.test_users, data.test_fraction).",
+        )
+    name, before, after = main.replace("_", " "), shown(initial[main]), shown(metrics[main])
+    if not result["better_than_initial"]:
+        return "bad", (
+            f"Worse than doing nothing: the {name} is {after}, against {before} for the initial model, which needs no "
+            "data. Do not use this model; the plan below says what the noise and the tests cost."
+        )
+    return "good", f"The {name} fell from {before} to {after}."
+
+
+def promise(guarantee: dict[str, Any]) -> str:
+    """The guarantee in plain words."""
+    if not guarantee["holds"]:
+        return "No privacy is promised: treat the model as if it were the data."
+    whom = "any one person (user), with all their samples," if guarantee["unit"] == "user" else "any one SINGLE SAMPLE"
+    change = "were replaced" if guarantee["relation"] == "replace_one" else "were added or left out"
+    epsilon = guarantee["epsilon"]
+    factor = f"{2.718281828**epsilon:.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
+    words = (
+        f"If {whom} {change}, no outcome would become more than {factor} times as likely or unlikely (epsilon = "
+        f"{shown(epsilon)}), except with probability {shown(guarantee['delta'])} (delta)."
+    )
+    if guarantee["unit"] == "sample":
+        words += " This does NOT protect a person who holds several samples."
+    return words
+
+
+def _course(rounds: pd.DataFrame, result: dict[str, Any], free: dict[str, float] | None = None) -> str | None:
+    """The chart of the main metric by round; with a line for training without privacy, if that is given."""
+    main = main_metric(result.get("metrics", {}))
+    if main is None or f"metric.{main}" not in rounds or not rounds[f"metric.{main}"].notna().any():
+        return None
+    lines = {INITIAL: result["reference"]["initial"].get(main), NON_PRIVATE: (free or {}).get(main)}
+    return course_chart(rounds, main, {name: line for name, line in lines.items() if line is not None})
+
+
+def _private(rounds: pd.DataFrame, result: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the section for the holder of the data alone."""
+    free = None if result["strategy"] == REFERENCE else result["reference_private"]["non_private"]
+    scored = {"fact.score_private", "fact.threshold"} <= set(rounds.columns)
+    return {
+        "metrics": [
+            (name.replace("_", " "), result["metrics"].get(name), value) for name, value in (free or {}).items()
+        ],
+        "course": _course(rounds, result, free) if free else None,
+        "score": score_chart(rounds) if scored else None,
+        "samples": result["samples_private"],
+        "clipped": data.get("clipped_samples_private", 0),
+        "missing": result["missing_users_private"],
+        "non_finite": result["non_finite_users_private"],
+        "table": data.get("table_private"),
+    }
+
+
+def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
+    """(name, value, what it means) of every number of the plan."""
+    top = ("rounds", "cohort", "users", "users_needed", "noise", "signal", "pass_probability")
+    values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
+    meanings = explained(STRATEGIES[plan["strategy"]]) if plan["strategy"] in STRATEGIES else {}
+    return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
+
+
+def _metrics(result: dict[str, Any]) -> list[tuple[str, list[Any], str]]:
+    """(name, [this run, initial], what it means) of every metric."""
+    columns = (result.get("metrics", {}), result.get("reference", {}).get("initial", {}))
+    return [
+        (name.replace("_", " "), [column.get(name) for column in columns], METRICS.get(name, "")) for name in columns[0]
+    ]
+
+
+def _failed_tests(rounds: pd.DataFrame) -> int:
+    """Batches or phases that did not pass their test."""
+    return int((rounds["fact.passed"] == 0).sum()) if "fact.passed" in rounds else 0

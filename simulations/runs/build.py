@@ -1,0 +1,166 @@
+"""From a configuration to the things it names. Only `load_datasets` reads data."""
+
+import logging
+from dataclasses import replace
+
+from simulations.config.run_config import RunConfig
+from strategies.core.base import UserLevelStrategy
+from strategies.core.plan import Plan, PublicFacts
+from strategies.registry import STRATEGIES
+from userdp.accounting import Guarantee, Privacy
+from userdp.data import Federation
+from userdp.data.source import Datasets
+from userdp.data.synthetic.source import SyntheticData
+from userdp.data.tables.sources import TableColumns
+from userdp.errors import BadInput
+from userdp.problems import Problem
+
+log = logging.getLogger("userdp")
+
+
+def build_problem(config: RunConfig) -> Problem:
+    """The loss, its dimension from the declared data; reads no data.
+
+    Raises:
+        BadInput: the declarations contradict each other.
+    """
+    problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
+    return problem
+
+
+def build_privacy(config: RunConfig) -> Privacy:
+    """The budget."""
+    section = config.privacy
+    return Privacy(section.epsilon, section.delta, section.unit, section.allow_large_delta, section.noise)
+
+
+def load_datasets(config: RunConfig) -> Datasets:
+    """Read or describe the users; the same configuration gives the same users in the same order everywhere.
+
+    Raises:
+        BadInput: a file that cannot be used, or a row without a user.
+        PopulationTooSmall: fewer training users than data.users declares.
+    """
+    datasets: Datasets = config.data.load(config.seed)
+    return datasets
+
+
+def server_datasets(config: RunConfig) -> Datasets:
+    """What the server of a deployment may read: nothing of a table, and of synthetic users their recipe.
+
+    Raises:
+        BadInput: a setting for which the server would need users' data, or noise that must not protect real people.
+    """
+    data = config.data
+    if config.output.reference:
+        raise BadInput(
+            "output.reference = true: a deployment must not also train without privacy on the same people; leave it out"
+        )
+    if isinstance(data, SyntheticData):
+        return load_datasets(config)
+    if data.test_fraction:
+        raise BadInput(
+            f"data.test_fraction = {data.test_fraction}: the server of a deployment has no people to hold out; set it "
+            "to 0, and measure the model where the data are"
+        )
+    if data.declared_users is None:
+        raise BadInput("data.users is missing: the server of a deployment cannot count people it has no data of")
+    if config.privacy.noise == "seeded":
+        raise BadInput(
+            'privacy.noise = "seeded": whoever knows the seed can take the noise off, so it must not protect real '
+            "people; only synthetic data may be deployed with it"
+        )
+    return Datasets(None, None, None)
+
+
+def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFacts:
+    """What the plan may use: declarations, and the federation's own number of users where none is declared.
+
+    Args:
+        config: with the declarations.
+        train: the training users, once they are read; `plan` has none and refuses what is not declared.
+
+    Raises:
+        BadInput: data.users is not declared and there is no federation to count, or another number than there are.
+    """
+    data = config.data
+    users, samples = data.declared_users, data.declared_samples
+    if users is None and train is None:
+        raise BadInput(
+            "data.users is missing: a plan reads no data, so declare the public number of training users "
+            "(after those held out by data.test_fraction and data.min_samples)"
+        )
+    if train is not None:
+        if users not in (None, train.users):
+            raise BadInput(f"the data give {train.users} training users where {users} are declared: mend data.users")
+        users = train.users
+    fewest, most = data.sample_limits
+    return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples)
+
+
+def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -> None:
+    """Compare the declared number of samples, by which means are divided, with what the training users hold.
+
+    How many samples somebody holds must not decide whether a run is refused, which everybody can see. So a difference
+    is told to the holder of the data and nobody else, without the number. Only where it is one sample that is
+    protected, by replacing it, do neighbours hold the same number, which then is public.
+
+    Raises:
+        BadInput: the two differ there.
+    """
+    if facts.samples in (None, train.samples):
+        return
+    if guarantee.holds and guarantee.unit == "sample" and guarantee.relation == "replace_one":
+        raise BadInput(
+            f"data.samples = {facts.samples}, but the training users hold {train.samples} samples: mend data.samples"
+        )
+    log.warning(
+        "data.samples = %d is not the number of samples that the training users hold: means are divided by what is "
+        "declared, so all gradients are too long or too short by the same factor",
+        facts.samples,
+    )
+
+
+def assumptions(config: RunConfig) -> tuple[str, ...]:
+    """What a guarantee rests on beyond the strategy's own assumptions, because of how the data were declared."""
+    found = list(config.data.assumptions)
+    if config.privacy.noise == "seeded":
+        found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
+    return tuple(found)
+
+
+def make_strategy(
+    config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
+) -> UserLevelStrategy:
+    """The configured strategy, planned; or another by ``name`` with its default options.
+
+    Raises:
+        BadInput: the plan cannot be made; the sentence says what to change.
+    """
+    if name:
+        simulated = replace(build_privacy(config), noise="seeded")
+        return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
+    chosen = STRATEGIES[config.strategy.kind]
+    return chosen(problem, facts, build_privacy(config), seed=config.seed, **config.strategy_options)
+
+
+def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
+    """The guarantee with what it rests on because of the data; unchanged when nothing is promised."""
+    if not guarantee.holds:
+        return guarantee
+    data, found = config.data, assumptions(config)
+    counted_by_sample = (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove")
+    if isinstance(data, TableColumns) and counted_by_sample and data.max_samples is not None:
+        # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
+        found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+    return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """All numbers of a run, from the configuration alone.
+
+    Raises:
+        BadInput: something is not declared, or the population is too small for the strategy.
+    """
+    plan = make_strategy(config, build_problem(config), public_facts(config)).plan
+    return replace(plan, guarantee=with_assumptions(plan.guarantee, config))

@@ -1,0 +1,327 @@
+"""A run: one strategy on one federation with one seed, and the directory it leaves behind."""
+
+import logging
+import platform
+import resource
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from userdp.arrays.types import Vector
+from simulations.runs.build import (
+    build_problem,
+    check_samples,
+    load_datasets,
+    make_strategy,
+    public_facts,
+    server_datasets,
+    with_assumptions,
+)
+from simulations.config.run_config import REFERENCE, RunConfig
+from simulations.records.evaluation import Evaluation, Schedule, main_metric
+from simulations.engines.grids import LocalGrid, RayGrid, shards
+from simulations.reports.report import render
+from simulations.records.run_directory import RunDirectory, plain
+from simulations.runs.trackers import check_installed, tracking
+from strategies.core.base import UserLevelStrategy
+from strategies.core.plan import Plan, PublicFacts
+from strategies.wire.protocol import model_vector
+from strategies.core.results import RoundRecord
+from userdp.accounting import Guarantee
+from userdp.data.source import Datasets
+from userdp.errors import RunFailed, UserdpError
+from userdp.nodes.node import Node
+from userdp.problems import Problem
+
+log = logging.getLogger("userdp")
+Progress = Callable[[RoundRecord, Plan], None]
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What a run left.
+
+    Attributes:
+        directory: with the run's files.
+        result: the content of result.json.
+        model: (p,) the released model.
+        plan: the numbers that were fixed before.
+        guarantee: of the rounds that were run.
+    """
+
+    directory: Path
+    result: dict[str, Any]
+    model: Vector
+    plan: Plan
+    guarantee: Guarantee
+
+
+@contextmanager
+def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterator[Grid]:
+    """The configured grid, its nodes ready to answer; closed afterwards.
+
+    Raises:
+        BadInput: a sample that the problem cannot use.
+        RunFailed: Ray cannot be reached or started.
+    """
+    engine, train = config.engine, datasets.users
+    blocks = shards(train.users, engine.users_per_node)
+    if engine.kind == "ray":
+        grid: LocalGrid | RayGrid = RayGrid(problem, train, blocks, engine.workers, engine.address)
+    else:
+        grid = LocalGrid([Node(problem, train, users) for users in blocks])
+    with grid:
+        yield grid
+
+
+def run(
+    config: RunConfig,
+    *,
+    grid: Grid | None = None,
+    datasets: Datasets | None = None,
+    directory: Path | None = None,
+    progress: Progress | None = None,
+    report: bool = True,
+    deployed: bool = False,
+) -> RunOutcome:
+    """Train, evaluate, compare with the initial model and with training without privacy, and write it all down.
+
+    Args:
+        config: the run.
+        grid: where to run; the configured engine's if not given. Its nodes must hold the configured users.
+        datasets: the configured users, if they are in memory already; read as configured if not given.
+        directory: where to write; ``config.run_directory`` if not given.
+        progress: called after every round.
+        report: also write report.html; `simulations.reports.report.render` can write it later.
+        deployed: this is the server of a deployment: it has no users' data, and every node has to say who its users
+            are. The grid is needed then.
+
+    Returns:
+        The directory, the content of result.json, the released model, its plan and its guarantee.
+
+    Raises:
+        BadInput: something does not fit; raised before the directory is touched, unless it shows on a node or in
+            opening a tracker.
+        RunFailed: the run stopped; its directory holds config.toml, plan.json, the rounds so far, the last released
+            model, guarantee.json with what was spent, and result.json with "error".
+    """
+    started = time.perf_counter()
+    problem = build_problem(config)
+    if datasets is None or deployed:
+        datasets = server_datasets(config) if deployed else load_datasets(config)
+    facts = public_facts(config, datasets.train)
+    strategy = make_strategy(config, problem, facts)
+    if datasets.train is not None:
+        check_samples(facts, datasets.train, strategy.plan.guarantee)
+    evaluation = Evaluation(problem, datasets.train, datasets.test)
+    check_installed(config.output.trackers)
+    files = RunDirectory(directory or config.run_directory)
+    files.text("config.toml", config.toml())
+    course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started, deployed)
+    files.json("plan.json", course.plan.as_dict())
+    with tracking(config.output.trackers, files.path) as track:
+
+        def on_round(record: RoundRecord, plan: Plan) -> None:
+            track(record)
+            if progress is not None:
+                progress(record, plan)
+
+        try:
+            if grid is not None:
+                course.train(grid, on_round)
+            else:
+                with make_grid(config, problem, datasets) as own:
+                    course.train(own, on_round)
+        except BaseException as error:
+            course.finish(_reason(error))
+            if isinstance(error, Exception) and not isinstance(error, UserdpError):
+                raise RunFailed(f"{_reason(error)}; what the run had written is in {files.path}") from error
+            raise
+        outcome = course.finish(None)
+        if report:
+            render(files.path)
+    return outcome
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    # Foreign messages may quote data.
+    return str(error) if isinstance(error, UserdpError) else f"unexpected {type(error).__name__}"
+
+
+@dataclass
+class _Course:
+    """The parts of a run, and what there is to write at its end."""
+
+    config: RunConfig
+    problem: Problem
+    datasets: Datasets
+    facts: PublicFacts
+    strategy: UserLevelStrategy
+    evaluation: Evaluation
+    files: RunDirectory
+    started: float
+    deployed: bool
+    engine: str = ""
+    non_private: dict[str, float] | None = None
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engine = self.config.engine.kind
+        self.schedule = Schedule(self.evaluation, self.config.output.evaluate_every, self.strategy.plan.rounds)
+
+    def train(self, grid: Grid, progress: Progress) -> None:
+        """Run the strategy, then the reference."""
+        self.engine = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower")
+        settings = self.config.engine
+
+        def on_round(record: RoundRecord) -> None:
+            # As if it failed now: with what is spent so far.
+            self.files.progress(
+                self.strategy.result.rounds, self.model, lambda: self._promise(self._guarantee(failed=True))
+            )
+            progress(record, self.strategy.plan)
+
+        self.strategy.require_identities = self.deployed
+        self.strategy.start(
+            grid,
+            timeout=settings.timeout,
+            roster_timeout=settings.roster_timeout,
+            evaluate_fn=self.schedule,
+            on_round=on_round,
+        )
+        if self.deployed or not self.config.trains_reference:
+            return
+        try:
+            reference = make_strategy(self.config, self.problem, self.facts, name=REFERENCE).start(
+                grid, timeout=settings.timeout, roster_timeout=settings.roster_timeout
+            )
+        except RunFailed as error:
+            log.warning("the reference without privacy could not be trained: %s", error)
+        else:
+            self.non_private = self.evaluation(model_vector(reference.arrays))
+
+    @property
+    def plan(self) -> Plan:
+        """The strategy's plan, its guarantee with what it rests on because of the data."""
+        planned = self.strategy.plan
+        return replace(planned, guarantee=with_assumptions(planned.guarantee, self.config))
+
+    @property
+    def model(self) -> Vector:
+        """The last released model; the initial one before the first release."""
+        arrays = self.strategy.result.arrays
+        return model_vector(arrays) if len(arrays) else self.problem.initial()
+
+    def finish(self, error: str | None) -> RunOutcome:
+        """Write every file but the report."""
+        outcome, model = self.strategy.result, self.model
+        guarantee = self._guarantee(failed=error is not None)
+        self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
+        self.files.json("data.json", self._data())
+        result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
+        if error is not None:
+            result["error"] = error
+        self.files.json("result.json", result)
+        return RunOutcome(self.files.path, result, model, self.plan, guarantee)
+
+    def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
+        """The content of guarantee.json."""
+        return guarantee.as_dict() | {
+            "sentence": guarantee.sentence(),
+            "spent_epsilon": self.strategy.spent_epsilon,
+            "noise": self.strategy.noise_source,
+        }
+
+    def _guarantee(self, *, failed: bool) -> Guarantee:
+        """What holds for the rounds that were run."""
+        guarantee = with_assumptions(self.strategy.result.guarantee, self.config)
+        if failed and guarantee.holds:
+            return replace(guarantee, epsilon=self.strategy.spent_epsilon or 0.0)
+        return guarantee
+
+    def _data(self) -> dict[str, Any]:
+        report = self.datasets.report
+        return {
+            "training_users": self.facts.users,
+            "held_out_users": 0 if self.datasets.test is None else self.datasets.test.users,
+            "clipped_samples_private": self.strategy.result.clipped_samples,
+            "table_private": None if report is None else report.as_dict(),
+        }
+
+    def _last_metrics(self) -> dict[str, float]:
+        """Of the last round that was evaluated: a failed run measures nothing more."""
+        measured = [record.metrics for record in self.strategy.result.rounds if record.metrics]
+        return measured[-1] if measured else self.strategy.result.initial_metrics
+
+    def _result(self, guarantee: Guarantee, metrics: dict[str, float]) -> dict[str, Any]:
+        """The content of result.json; `simulations.records.released_fields` says what may be shown to whom."""
+        outcome, train = self.strategy.result, self.datasets.train
+        initial = outcome.initial_metrics
+        if self.config.strategy.kind == REFERENCE:
+            self.non_private = metrics
+        main = main_metric(metrics)
+        seconds = [record.seconds for record in outcome.rounds]
+        result = {
+            "name": self.config.name,
+            "strategy": self.config.strategy.kind,
+            "problem": self.config.problem.kind,
+            "engine": self.engine,
+            "seed": self.config.seed,
+            "users": self.facts.users,
+            "samples": self.facts.samples,
+            "samples_private": None if train is None or self.facts.samples is not None else train.samples,
+            "dimension": self.problem.dimension,
+            "rounds": len(outcome.rounds),
+            "guarantee": guarantee.as_dict(),
+            "metrics": metrics,
+            "reference": {"initial": initial},
+            "reference_private": {"non_private": self.non_private},
+            # None: there is nothing to measure with.
+            "better_than_initial": metrics[main] < initial[main] if main in initial and main else None,
+            "missing_users_private": outcome.missing_users,
+            "non_finite_users_private": outcome.non_finite_users,
+            "seconds": {
+                "total": time.perf_counter() - self.started,
+                "per_round": sum(seconds) / len(seconds) if seconds else 0.0,
+            },
+            "peak_memory_mib": _peak_memory(),
+            "versions": versions(),
+        }
+        values: dict[str, Any] = plain(result)
+        return values
+
+
+def _peak_memory() -> float:
+    """Peak resident memory of this process and the largest of its finished children, in MiB."""
+    kibibytes = sum(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    # macOS counts bytes.
+    return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def _own_version() -> str:
+    """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    return version("userdp")
+
+
+def versions() -> dict[str, str]:
+    """Package -> version, of what a result depends on."""
+    found = {"python": platform.python_version(), "userdp": _own_version()}
+    for package in ("flwr", "ray", "numpy", "torch", "opendp"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

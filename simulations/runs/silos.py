@@ -1,0 +1,131 @@
+"""A silo: the folder that a hospital, a school or a company keeps, with the data of its own users and of nobody else.
+
+``users.npz`` holds the samples of the silo's users in the form that a node computes on (`userdp.data.Block`), the
+users' numbers among all n, and what they are called. The numbers of all silos together must be 0..n-1, each once; the
+server refuses anything else, and labels that occur twice.
+"""
+
+import logging
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.runs.build import load_datasets
+from simulations.config.run_config import RunConfig
+from simulations.engines.grids import shards
+from userdp.data import Block, ColumnarFederation, Federation
+from userdp.data.synthetic.source import SyntheticData
+from userdp.errors import BadInput
+from userdp.nodes.node import Node
+from userdp.problems import Problem
+
+log = logging.getLogger("userdp")
+FILE = "users.npz"
+_ARRAYS = ("features", "offsets", "users", "labels")
+
+
+def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
+    """Deal the users of the configured data to silos, in consecutive blocks as even as possible.
+
+    A rehearsal: in earnest nobody has the data of all silos, and each runs `prepare` on its own table.
+
+    Returns:
+        Users of each silo.
+
+    Raises:
+        BadInput: the data cannot be used, or users are held out (data.test_fraction), who would be in no silo.
+    """
+    federation, labels = _people(config)
+    blocks = shards(federation.users, nodes=len(folders))
+    if len(blocks) < len(folders):
+        raise BadInput(f"{len(folders)} silos for {federation.users} users: some would hold nobody; make fewer silos")
+    for folder, users in zip(folders, blocks, strict=True):
+        _write(folder, federation.block(users), users, labels[users])
+    return [len(users) for users in blocks]
+
+
+def prepare(config: RunConfig, folder: Path, first: int) -> int:
+    """Make the folder of one silo from the table that it alone has.
+
+    Args:
+        config: of the run, with data.path the silo's own table and data.users the number of users that the silo has
+            promised (public).
+        folder: what to make.
+        first: number of the silo's first user among those of all silos; the silos agree on it.
+
+    Returns:
+        Users of the silo.
+
+    Raises:
+        BadInput: the table cannot be used, or has fewer users than promised.
+    """
+    federation, labels = _people(config)
+    here = np.arange(federation.users)
+    _write(folder, federation.block(here), first + here, labels)
+    return federation.users
+
+
+def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
+    """The node of a silo's folder.
+
+    Of a user with more samples than declared the first ones count. How many somebody holds must not decide whether the
+    silo takes part: all its users would be missing because of one.
+
+    Raises:
+        BadInput: the folder was not made for this configuration.
+    """
+    block, users, labels = _read(folder / FILE)
+    fewest, most = config.data.sample_limits
+    if most is not None:
+        _, first = block.thinned(np.arange(block.samples) - np.repeat(block.offsets[:-1], block.sizes) < most)
+        block = block if first is None else first
+    if block.sizes.min() < fewest:
+        log.warning("%s: a user holds fewer samples than data.min_samples = %d", folder / FILE, fewest)
+    columns = config.data.sample_shape.columns
+    if block.features.shape[1] != columns:
+        raise BadInput(
+            f"{folder / FILE}: samples have {block.features.shape[1]} columns where the configuration declares "
+            f"{columns}; make it again"
+        )
+    return Node(problem, ColumnarFederation(block), users, np.arange(len(users)), labels)
+
+
+def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
+    """The users who take part and what they are called."""
+    data = config.data
+    if isinstance(data, SyntheticData):
+        federation = load_datasets(config).users
+        return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
+    if data.test_fraction:
+        raise BadInput(f"data.test_fraction = {data.test_fraction}: whoever is held out is in no silo; set it to 0")
+    federation = load_datasets(config).users
+    labels = data.table(config.seed).labels[: federation.users]
+    return federation, labels.astype(np.str_)
+
+
+def _write(folder: Path, block: Block, users: NDArray[np.int64], labels: NDArray[np.str_]) -> None:
+    arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
+    if block.targets is not None:
+        arrays["targets"] = block.targets
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE).open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise BadInput(f"{folder / FILE} cannot be written ({type(error).__name__}); choose another folder") from None
+
+
+def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str]]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            features, offsets, users, labels = (stored[name] for name in _ARRAYS)
+            targets = stored.get("targets")
+        return Block(features, offsets, targets), users.astype(np.int64), [str(label) for label in labels]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BadInput(
+            f"{path} is not the file of a silo ({type(error).__name__}); make it with "
+            "python -m simulations.deployment split or prepare"
+        ) from None

@@ -1,0 +1,308 @@
+"""Optional trackers: a run's directory, also written to MLflow or TensorBoard while the run goes.
+
+A tracker is told nothing that the run directory does not hold: at the start the configuration and the plan, after every
+round its row of rounds.parquet, at the end what result.json and guarantee.json say, and the report. Private fields
+(`simulations.records.released_fields`) are left out of all of them. What remains is to be guarded all the same: metrics of
+held-out users have no guarantee, and the configuration holds the seed that simulated noise comes from.
+
+Every run starts with round 1, also where it replaces an earlier one: MLflow then gets another run, and TensorBoard's
+files are replaced with the rest of the directory. So no round is there twice.
+"""
+
+import json
+import logging
+import math
+import os
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from simulations.records.released_fields import SHARED, kept
+from simulations.reports.report import page
+from simulations.records.run_directory import TENSORBOARD, as_json, flat
+from strategies.core.results import RoundRecord
+from userdp.errors import BadInput
+
+log = logging.getLogger("userdp")
+ARTIFACTS = ("config.toml", "plan.json", "guarantee.json")
+"""Files of the directory that are handed on as they are; result.json and report.html without private fields."""
+
+Parameters = Mapping[str, bool | int | float | str]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What there is to say of a run that ended.
+
+    Attributes:
+        directory: of the run.
+        error: why it stopped; None for a run that did not.
+        metrics: "final/..." and "initial/..." of held-out users; epsilon and delta, if any hold.
+        texts: the guarantee in one sentence, with unit, relation, adversary and assumptions, and the error.
+        files: name -> content of result.json and, where the run left one, report.html, without private fields.
+    """
+
+    directory: Path
+    error: str | None
+    metrics: Mapping[str, float]
+    texts: Mapping[str, str]
+    files: Mapping[str, str]
+
+
+class Tracker(Protocol):
+    """Where a run is written besides its directory; made when the run starts."""
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        """Write the finite values of round ``number``, counted from 1."""
+
+    def finish(self, ending: Ending | None) -> None:
+        """Write the end of the run and close; None if the run could not write its own."""
+
+
+class MLflowTracker:
+    """A run of MLflow, in the experiment of the configuration's name.
+
+    It goes to ``MLFLOW_TRACKING_URI`` if that is set, or to mlflow.db and mlruns beside the run directory. MLflow takes
+    a run for running until it is told otherwise: also one whose process was killed.
+
+    Args:
+        directory: of the run; names MLflow's run.
+        parameters: what was chosen before the run.
+    """
+
+    def __init__(self, directory: Path, parameters: Parameters) -> None:
+        # Unless somebody wants otherwise: nobody who asks for privacy means to send usage statistics, and a run waits
+        # for its tracker, where MLflow's own seven tries take minutes.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+        from filelock import FileLock  # noqa: PLC0415
+        from mlflow import MlflowClient  # noqa: PLC0415
+        from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
+
+        self._metric, self._tag = Metric, RunTag
+        home = directory.resolve().parent
+        remote = os.environ.get("MLFLOW_TRACKING_URI")
+        # Runs that start side by side would make the tables of one new store twice.
+        with nullcontext() if remote else FileLock(home / ".mlflow.lock"):
+            self._client = MlflowClient(tracking_uri=remote or f"sqlite:///{home / 'mlflow.db'}")
+            experiment = self._experiment(str(parameters["name"]), None if remote else (home / "mlruns").as_uri())
+        self._run: str = self._client.create_run(experiment, run_name=directory.resolve().name).info.run_id
+        given = [Param(key, str(value)) for key, value in parameters.items()]
+        for start in range(0, len(given), 100):  # what MLflow takes at once
+            self._client.log_batch(self._run, params=given[start : start + 100])
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        """The number of an experiment, made if needed."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifacts))
+            except Exception:
+                # Another run may have made it meanwhile.
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        now = int(1000 * time.time())
+        metrics = [self._metric(name, value, now, number) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def finish(self, ending: Ending | None) -> None:
+        """See `Tracker`; the guarantee also becomes the run's description."""
+        if ending is not None:
+            self.round(0, ending.metrics)
+            tags = {f"userdp.{name}": text for name, text in ending.texts.items()}
+            tags["mlflow.note.content"] = ending.texts["guarantee"]
+            self._client.log_batch(self._run, tags=[self._tag(key, value) for key, value in tags.items()])
+            for name in ARTIFACTS:
+                self._client.log_artifact(self._run, str(ending.directory / name))
+            for name, content in ending.files.items():
+                self._client.log_text(self._run, content, name)
+        failed = ending is None or ending.error is not None
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
+
+
+class TensorBoardTracker:
+    """Events for TensorBoard, in the run directory's ``tensorboard``.
+
+    Args:
+        directory: of the run.
+        parameters: what was chosen before the run.
+    """
+
+    def __init__(self, directory: Path, parameters: Parameters) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+
+        self._parameters = dict(parameters)
+        self._writer = SummaryWriter(str(directory / TENSORBOARD))
+        rows = [f"| {key} | {value} |" for key, value in parameters.items()]
+        self._writer.add_text("parameters", "\n".join(["| parameter | value |", "|---|---|", *rows]))
+        self._writer.flush()
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, number)
+        self._writer.flush()
+
+    def finish(self, ending: Ending | None) -> None:
+        """See `Tracker`; parameters and final metrics go to the page of hyperparameters, which compares runs."""
+        with self._writer:
+            if ending is None:
+                return
+            for name, text in ending.texts.items():
+                self._writer.add_text(name, text)
+            # Last: it begins another file, and readers follow a folder's files in their order.
+            self._writer.add_hparams(self._parameters, dict(ending.metrics), run_name=".")
+
+
+TRACKERS: Mapping[str, tuple[str, str, Callable[[Path, Parameters], Tracker]]] = {
+    "mlflow": ("mlflow", "mlflow-skinny", MLflowTracker),
+    "tensorboard": ("tensorboard", "tensorboard", TensorBoardTracker),
+}
+"""Name in the configuration -> (module it needs, package that has it, the tracker)."""
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Refuse trackers whose package is not there.
+
+    Raises:
+        BadInput: one is missing.
+    """
+    for name in names:
+        module, package, _ = TRACKERS[name]
+        if find_spec(module) is None:
+            raise BadInput(
+                f"output.trackers = {list(names)!r}: {name} needs the package {package}, which is not installed; "
+                "pip install 'userdp[trackers]'"
+            )
+
+
+@contextmanager
+def tracking(names: Sequence[str], directory: Path) -> Iterator[Callable[[RoundRecord], None]]:
+    """Trackers of a run, for as long as it goes; what fails once the run has started is a warning.
+
+    Args:
+        names: of `TRACKERS`.
+        directory: of the run: config.toml and plan.json on entry, the other files on exit.
+
+    Yields:
+        What is to be called after every round.
+
+    Raises:
+        BadInput: a package is missing or a tracker cannot be opened.
+    """
+    check_installed(names)
+    guarded: list[_Guarded] = []
+
+    def track(record: RoundRecord) -> None:
+        for one in guarded:
+            one.round(record.round, _released(record))
+
+    with ExitStack() as stack:
+        for name in dict.fromkeys(names):
+            one = _Guarded(name, _opened(name, directory))
+            stack.callback(one.finish, directory)
+            guarded.append(one)
+        yield track
+
+
+@dataclass
+class _Guarded:
+    """A tracker whose failures do not stop the run."""
+
+    name: str
+    tracker: Tracker
+    failed: bool = False
+
+    def round(self, number: int, values: Mapping[str, float]) -> None:
+        """Nothing after a failure: a server that does not answer may cost minutes each time."""
+        if not self.failed:
+            self._attempt(lambda: self.tracker.round(number, values))
+
+    def finish(self, directory: Path) -> None:
+        """Also after a failure, once."""
+        self._attempt(lambda: self.tracker.finish(_ending(directory)))
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            if not self.failed:
+                # Foreign messages may quote addresses with passwords.
+                log.warning(
+                    "%s failed (%s): rounds from here on are only in the run directory", self.name, type(error).__name__
+                )
+            self.failed = True
+
+
+def _opened(name: str, directory: Path) -> Tracker:
+    try:
+        return TRACKERS[name][2](directory, _parameters(directory))
+    except Exception as error:
+        raise BadInput(
+            f"output.trackers: {name} cannot be opened ({type(error).__name__}); check its version, "
+            "MLFLOW_TRACKING_URI if it is set, and the folder, or leave it out"
+        ) from error
+
+
+def _parameters(directory: Path) -> dict[str, bool | int | float | str]:
+    """The configuration as "section.key", the plan's numbers as "plan.name"; tables and lists as JSON."""
+    config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    plan = _json(directory / "plan.json")
+    numbers = {name: value for name, value in plan.items() if not isinstance(value, dict | list)} | plan["numbers"]
+    values: dict[str, Any] = {}
+    for name, section in {**config, "plan": numbers}.items():
+        values |= (
+            {f"{name}.{key}": value for key, value in section.items()} if isinstance(section, dict) else {name: section}
+        )
+    return {
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _released(record: RoundRecord) -> dict[str, float]:
+    """The row of rounds.parquet, "fact/noise" for "fact.noise", without what is private, absent or not finite."""
+    row = kept("rounds.parquet", flat(record), SHARED)
+    del row["round"]
+    return _finite({name.replace(".", "/", 1): value for name, value in row.items()})
+
+
+def _ending(directory: Path) -> Ending | None:
+    """Of the files that a run leaves; None where it could not write them."""
+    if not (directory / "result.json").is_file():
+        return None
+    guarantee = _json(directory / "guarantee.json")
+    result = kept("result.json", _json(directory / "result.json"), SHARED)
+    columns = {"final": result["metrics"], **result["reference"]}
+    metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in of.items()}
+    if guarantee["holds"]:
+        metrics |= {name: guarantee[name] for name in ("epsilon", "delta")}
+    texts = {"guarantee": guarantee["sentence"]}
+    texts |= {name: str(guarantee[name]) for name in ("unit", "relation", "adversary", "holds")}
+    texts["assumptions"] = "; ".join(guarantee["assumptions"])
+    error = result.get("error")
+    texts |= {} if error is None else {"error": error}
+    files = {"result.json": as_json(result)}
+    if (directory / "report.html").is_file():
+        files["report.html"] = page(directory, SHARED)
+    return Ending(directory, error, _finite(metrics), texts, files)
+
+
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values

@@ -1,0 +1,1 @@
+"""Strategies that clip what users send and add noise to the sum."""

@@ -1,0 +1,234 @@
+"""Clipped rounds whose clip follows a quantile of the users' norms, learned privately on the way."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, drowned_clip, sampler_of
+from strategies.clipping.server_optimiser import ServerOptimiser
+from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import Fact
+from strategies.core.options import StrategyOptions
+from strategies.core.plan import Plan, sampler_numbers
+from strategies.core.scheme import Scheme, Step
+from strategies.wire.replies import Gathered, Request
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import Computation
+from userdp.sampling import Sampler
+
+_COUNT_SHARE = 20
+"""The paper's noise of the count: a twentieth of the cohort."""
+
+
+class AdaptiveClippingOptions(ClippedOptions):
+    """Settings of `AdaptiveClipping`."""
+
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
+    clip_low: float | None = Field(None, gt=0, description="Smallest clip; a thousandth of clip_norm if not given.")
+    clip_high: float | None = Field(None, gt=0, description="Largest clip; a thousand clip_norm if not given.")
+    quantile: float = Field(0.5, ge=0, le=1, description="Share of users that the clip should leave unclipped.")
+    clip_rate: float = Field(0.2, gt=0, description="How fast the clip moves, in logarithms.")
+    count_noise: float | None = Field(
+        None,
+        gt=0,
+        description="Deviation of the noise on the number of unclipped users; a twentieth of the cohort (more, "
+        "where the budget asks for it) if not given.",
+    )
+    local_steps: int | None = Field(
+        None, ge=1, description="Users send the update of so many local gradient steps; their gradient if not given."
+    )
+    local_rate: float | None = Field(None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveScheme(Scheme):
+    """A `Scheme` whose clip moves: mechanisms for any clip.
+
+    Attributes:
+        sampler: who takes part in each round.
+        noise_multiplier: z, of a round.
+        sum_multiplier: z_u, of its sum alone.
+        count_mechanism: of the share of unclipped users.
+        count_noise: deviation of the noise on their number.
+        low: smallest clip.
+        high: largest clip.
+        rate: step size of the server.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float
+    sum_multiplier: float
+    count_mechanism: GaussianMechanism
+    count_noise: float
+    low: float
+    high: float
+    rate: float
+
+    def mechanism(self, clip: float) -> GaussianMechanism:
+        """Of the mean of one cohort's vectors of norm at most ``clip``."""
+        sensitivity = self.sampler.sensitivity_factor * clip / self.sampler.expected_batch
+        return GaussianMechanism(sensitivity, self.sum_multiplier)
+
+
+@dataclass
+class MovingClip:
+    """What the server remembers: the clip in force, and what its optimiser does."""
+
+    clip: float
+    optimiser: ServerOptimiser
+
+
+class AdaptiveClipping(UserLevelStrategy):
+    """Clipped mean of user vectors with noise; the clip moves geometrically towards a quantile of their norms.
+
+    Round t clips to ``C_t`` and releases, with ``b_i = 1`` for users whose norm is at most ``C_t`` (UNCLIPPED),
+    ``share = 1/2 + (sum (b_i - 1/2) + N(0, count_noise^2)) / cohort``; then
+    ``C_{t+1} = C_t exp(-clip_rate (share - quantile))``, held in public bounds.
+
+    *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Unit: one whole user; relation: replace-one with n
+    public, s = 2 (add-or-remove for poisson, s = 1). Given what was released before, ``C_t`` is a constant. One
+    user moves the sum of clipped vectors by at most ``s C_t`` and the sum of ``b_i - 1/2`` by at most ``s / 2``, at
+    worst both at once. Noise ``z_u s C_t`` on the first and ``count_noise = z_b s / 2`` on the second make a round
+    ONE Gaussian mechanism of multiplier z with ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise and add the
+    squared moves. So ``z_u = (z^-2 - (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The noise
+    of a round is calibrated to the clip in force in it. A user who does not answer adds nothing to either sum; the
+    divisor is public. Every iterate and every clip is released; the server is trusted.
+
+    *Assumptions.* Those of `dp_fed_sgd`.
+    """
+
+    name: ClassVar[str] = "adaptive_clipping"
+    summary_line: ClassVar[str] = "clipped mean with noise whose clip follows a private quantile of users' norms"
+    family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(steps N d), one sum of d + 1 numbers up; server O(K d)"
+    paper: ClassVar[str] = "Andrew, Thakkar, McMahan, Ramaswamy 2021"
+    with_secure_noise: ClassVar[str] = SECRET_COHORTS
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "local_steps": "gradient steps of each user on its own data",
+        "local_rate": "step size of each user",
+        "clip_low": "smallest clip",
+        "clip_high": "largest clip",
+        "quantile": "share of users that the clip should leave unclipped",
+        "count_noise": "standard deviation of the noise on the number of unclipped users",
+        "sum_multiplier": "noise over sensitivity of the sum of what users send",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
+        "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
+    }
+    Options: ClassVar[type[StrategyOptions]] = AdaptiveClippingOptions
+    options: AdaptiveClippingOptions
+    scheme: AdaptiveScheme
+    memory: MovingClip
+
+    # The plan ------------------------------------------------------------------------------------------------------
+
+    def _make_scheme(self) -> AdaptiveScheme:
+        options, sampler = self.options, sampler_of(self, self.options)
+        low, high = self._bounds()
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        count_noise, count_multiplier = self._count_noise(sampler, multiplier)
+        rate = options.rate(self._local_rate if options.local_steps is None else 1.0)
+        return AdaptiveScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            new_memory=lambda: MovingClip(options.clip_norm, ServerOptimiser(options, rate, self.problem.dimension)),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            sum_multiplier=float((multiplier**-2 - count_multiplier**-2) ** -0.5),
+            count_mechanism=GaussianMechanism(
+                sampler.sensitivity_factor / 2 / sampler.expected_batch, count_multiplier
+            ),
+            count_noise=count_noise,
+            low=low,
+            high=high,
+            rate=rate,
+        )
+
+    def _bounds(self) -> tuple[float, float]:
+        """Smallest and largest clip."""
+        options = self.options
+        low, high = options.clip_low or options.clip_norm / 1e3, options.clip_high or options.clip_norm * 1e3
+        if not low <= options.clip_norm <= high:
+            raise BadInput(
+                f"strategy.clip_norm = {options.clip_norm:g} lies outside strategy.clip_low = {low:g} to "
+                f"strategy.clip_high = {high:g}: change one of them"
+            )
+        return low, high
+
+    def _count_noise(self, sampler: Sampler, multiplier: float) -> tuple[float, float]:
+        """Deviation of the noise on the number of unclipped users, and that over its sensitivity."""
+        factor = sampler.sensitivity_factor
+        # Where a twentieth of the cohort is too little, twice the least: the sum then gets 1.15 times its noise.
+        noise = self.options.count_noise or max(sampler.expected_batch / _COUNT_SHARE, factor * multiplier)
+        if 2 * noise / factor <= multiplier:
+            raise BadInput(
+                f"strategy.count_noise = {noise:g} alone spends the budget: it must exceed "
+                f"{factor * multiplier / 2:.4g}; leave it out, or raise it"
+            )
+        return noise, 2 * noise / factor
+
+    @property
+    def _local_rate(self) -> float:
+        return self.options.local_rate or self._default_step
+
+    def _make_plan(self) -> Plan:
+        options, scheme = self.options, self.scheme
+        cohort, mechanism = options.cohort or self.public.users, scheme.mechanism(options.clip_norm)
+        noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        return self._planned(
+            rounds=options.rounds,
+            cohort=cohort,
+            users_needed=cohort,
+            noise=noise,
+            signal=options.clip_norm,
+            numbers={
+                "clip_norm": options.clip_norm,
+                "cohort": cohort,
+                "sampling": options.sampling,
+                "learning_rate": scheme.rate,
+                "noise_multiplier": scheme.noise_multiplier,
+                "noise_deviation": mechanism.standard_deviation,
+                "l2_sensitivity": mechanism.l2_sensitivity,
+                **sampler_numbers(scheme.sampler, scheme.guarantee),
+                "clip_low": scheme.low,
+                "clip_high": scheme.high,
+                "quantile": options.quantile,
+                "count_noise": scheme.count_noise,
+                "sum_multiplier": scheme.sum_multiplier,
+            },
+            warnings=drowned_clip(noise, options.clip_norm),
+        )
+
+    # A round -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, index: int) -> Request:
+        clip, steps = self.memory.clip, self.options.local_steps
+        if steps is None:
+            computation = Computation("user_gradient", reduce="sum", clip_norm=clip, statistic="unclipped")
+        else:
+            parameters = {"steps": float(steps), "step_size": self._local_rate}
+            computation = Computation("local_update", "sum", clip, parameters=parameters, statistic="unclipped")
+        return Request(self.scheme.sampler.cohort(index), computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, memory, clip = self.scheme, self.memory, self.memory.clip
+        mechanism, means = scheme.mechanism(clip), gathered.values / scheme.sampler.expected_batch
+        released = mechanism.release(means[:-1], self._noise(index))
+        share = 0.5 + float(scheme.count_mechanism.release(means[-1:], self._noise(index, 1))[0])
+        facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
+        gradient = released if self.options.local_steps is None else -released
+        following = self.problem.domain.project(memory.optimiser.step(x, gradient))
+        moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
+        memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))
+        return Step(following, following, facts)

@@ -1,0 +1,205 @@
+"""Strategies that release a noisy sum of clipped user vectors every round, with one clip for all of them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
+from strategies.core.base import UserLevelStrategy
+from strategies.core.plan import Number, Plan, sampler_numbers
+from strategies.core.scheme import Scheme, Step
+from strategies.wire.replies import Gathered, Request
+from userdp.arrays.types import Vector
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.nodes.computations import Computation
+from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches, Sampler, check_batch
+
+Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size"]
+
+SECRET_COHORTS = (
+    "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; ledgers "
+    "refuse seeded ones"
+)
+"""What becomes of samplers where noise is secure."""
+
+
+class ClippedOptions(ServerOptions):
+    """Settings of every strategy here."""
+
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to.")
+    rounds: int = Field(20, ge=1, description="Rounds in all.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round (the expected number for poisson); all of them if not given."
+    )
+    sampling: Sampling = Field(
+        "disjoint",
+        description="disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user, for "
+        "adding or removing a user; fixed_size: a random cohort each round. The last two need secret cohorts.",
+    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
+
+    def rate(self, default: float) -> float:
+        """The step size of the server, where that of plain gradient descent is ``default``."""
+        return self.learning_rate or (0.1 if self.server_optimiser == "adam" else default)
+
+
+def make_sampler(
+    sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
+) -> Sampler:
+    """The sampler of a name, with at least ``rounds`` rounds.
+
+    Cohorts that must stay secret come from the operating system instead of the seed if ``secret``.
+
+    Raises:
+        PopulationTooSmall: fewer users than one cohort.
+    """
+    check_batch(cohort, users)
+    if sampling == "poisson":
+        return PoissonBatches(users, cohort / users, rounds, None if secret else seed)
+    if sampling == "fixed_size":
+        return FixedSizeBatches(users, cohort, rounds, None if secret else seed)
+    kind = CyclicBatches if sampling == "cyclic" else DisjointBatches
+    return kind(users, cohort, -(-rounds // (users // cohort)), seed)
+
+
+def sampler_of(strategy: UserLevelStrategy, options: ClippedOptions) -> Sampler:
+    """The sampler that a strategy's options ask for."""
+    users = strategy.public.users
+    secret = strategy.privacy.noise == "secure"
+    return make_sampler(options.sampling, users, options.cohort or users, options.rounds, strategy.seed, secret=secret)
+
+
+def drowned_clip(noise: float, clip: float) -> tuple[str, ...]:
+    """The warning that the noise of a round exceeds the clip, if it does."""
+    if noise < clip:
+        return ()
+    return (
+        f"the noise of one round ({noise:.3g}) exceeds the clip ({clip:g}), which bounds what is released: use fewer "
+        "strategy.rounds, a larger strategy.cohort, more users or a larger epsilon",
+    )
+
+
+def as_is(released: Vector) -> Vector:
+    """The released mean, followed like a gradient."""
+    return released
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedScheme(Scheme):
+    """A `Scheme` of clipped sums.
+
+    Attributes:
+        sampler: who takes part in each round.
+        noise_multiplier: noise over sensitivity of a round.
+        mechanism: of a round's mean over the public size of a cohort.
+        computation: what users send.
+        rate: step size of the server.
+        gradient: what the server's optimiser follows, from the released mean; costs no privacy.
+        noise: l2 norm that the noise of a round's gradient is expected to have.
+        numbers: of the plan, beyond those that all have.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float
+    mechanism: GaussianMechanism | LaplaceMechanism
+    computation: Computation
+    rate: float
+    gradient: Callable[[Vector], Vector] = as_is
+    noise: float
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def sensitivity(self) -> dict[str, Number]:
+        """That of one round's mean, by the name of its norm."""
+        if isinstance(self.mechanism, LaplaceMechanism):
+            return {"l1_sensitivity": self.mechanism.sensitivity}
+        return {"l2_sensitivity": self.mechanism.l2_sensitivity}
+
+
+class ClippedRounds(UserLevelStrategy):
+    """A noisy sum of clipped user vectors every round, divided by the public size of a cohort.
+
+    A strategy here defines `_make_scheme` alone.
+    """
+
+    with_secure_noise: ClassVar[str] = SECRET_COHORTS
+    options: ClippedOptions
+    scheme: ClippedScheme
+    memory: ServerOptimiser
+
+    def _gaussian_scheme(
+        self,
+        computation: Computation,
+        rate: float,
+        gradient: Callable[[Vector], Vector] = as_is,
+        numbers: Mapping[str, Number] | None = None,
+    ) -> ClippedScheme:
+        """Gaussian noise for the clip, as the sampler calibrates it."""
+        sampler = sampler_of(self, self.options)
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        sensitivity = sampler.sensitivity_factor * self.options.clip_norm / sampler.expected_batch
+        mechanism = GaussianMechanism(sensitivity, multiplier)
+        return self._scheme_of(sampler, multiplier, mechanism, computation, rate, gradient, numbers or {})
+
+    def _scheme_of(
+        self,
+        sampler: Sampler,
+        multiplier: float,
+        mechanism: GaussianMechanism | LaplaceMechanism,
+        computation: Computation,
+        rate: float,
+        gradient: Callable[[Vector], Vector],
+        numbers: Mapping[str, Number],
+    ) -> ClippedScheme:
+        """The scheme of these parts; ``rate`` is the default step of plain descent."""
+        options, p = self.options, self.problem.dimension
+        rate = options.rate(rate)
+        return ClippedScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            new_memory=partial(ServerOptimiser, options, rate, p),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            mechanism=mechanism,
+            computation=computation,
+            rate=rate,
+            gradient=gradient,
+            noise=mechanism.standard_deviation * math.sqrt(p),
+            numbers=numbers,
+        )
+
+    def _make_plan(self) -> Plan:
+        options, scheme = self.options, self.scheme
+        cohort = options.cohort or self.public.users
+        numbers: dict[str, Number] = {
+            "clip_norm": options.clip_norm,
+            "cohort": cohort,
+            "sampling": options.sampling,
+            "learning_rate": scheme.rate,
+            "noise_multiplier": scheme.noise_multiplier,
+            "noise_deviation": scheme.mechanism.standard_deviation,
+            **scheme.sensitivity,
+            **sampler_numbers(scheme.sampler, scheme.guarantee),
+        }
+        return self._planned(
+            rounds=options.rounds,
+            cohort=cohort,
+            users_needed=cohort,
+            noise=scheme.noise,
+            signal=options.clip_norm,
+            numbers=numbers | dict(scheme.numbers),
+            warnings=drowned_clip(scheme.noise, options.clip_norm),
+        )
+
+    def _ask(self, index: int) -> Request:
+        return Request(self.scheme.sampler.cohort(index), self.scheme.computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme = self.scheme
+        released = scheme.mechanism.release(gathered.values / scheme.sampler.expected_batch, self._noise(index))
+        x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released)))
+        return Step(x, x, {"noise_deviation": scheme.mechanism.standard_deviation})

@@ -1,0 +1,341 @@
+"""Recentred clipping: users are clipped about the gradient as released so far, so that little is left to hide."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import Fact
+from strategies.core.options import StrategyOptions
+from strategies.core.plan import Number, Plan, sampler_numbers
+from strategies.core.scheme import Scheme, Step
+from strategies.wire.replies import Gathered, Request
+from userdp.arrays.types import Vector
+from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import STATISTICS, Computation
+from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
+
+_STATISTIC = STATISTICS["log_distance"]
+
+_MEASURED = 0.05
+"""Share of each round's budget that goes to how far users are from the centre."""
+
+_FIRST, _SECOND = 0.1, 0.2
+"""Shares of the budget for the first two epochs, whose only work is to find the centre."""
+
+_LEAST_SPREAD = 0.15
+"""The spread of users is never taken for less than this part of their measured distance."""
+
+_BEARABLE = 0.1
+"""Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
+
+_CORNER = 1e9
+"""The step on a linear loss: across any domain."""
+
+
+class RecentredOptions(StrategyOptions):
+    """Settings of `RecentredClipping`."""
+
+    clip_norm: float = Field(
+        1.0,
+        gt=0,
+        description="l2 norm that user gradients are clipped to in the first round, about zero; rather too large "
+        "than too small, later radii follow the users.",
+    )
+    rounds: int = Field(5, ge=1, description="Rounds in all.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
+    )
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Step size; default 1 / smoothness, or 0.5. On a loss certified linear each step goes to a corner "
+        "of the domain whatever is set: no step overshoots there.",
+    )
+    radius_factor: float | None = Field(
+        None,
+        ge=1,
+        le=5,
+        description="Radius over the typical distance of users from the centre. A small one saves noise, a large one "
+        "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
+        "are alike, and on others up to 2 where there are users enough for little noise.",
+    )
+    relation: Literal["replace_one", "add_or_remove"] = Field(
+        "replace_one",
+        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecentredScheme(Scheme):
+    """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius.
+
+    Attributes:
+        sampler: who takes part in each round, and which share of the budget the round gets.
+        noise_multiplier: of all rounds together.
+        cohort: users a round.
+    """
+
+    sampler: WeightedBatches | WeightedSlots
+    noise_multiplier: float
+    cohort: int
+
+    def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
+        """Of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
+        sensitivity = self.sampler.sensitivity_factor * radius / self.cohort
+        return GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - _MEASURED))
+
+    def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
+        """Of the mean log distance."""
+        replaced = _STATISTIC.high - _STATISTIC.low
+        added = max(_STATISTIC.high, -_STATISTIC.low)
+        sensitivity = replaced if self.sampler.relation == "replace_one" else added
+        return GaussianMechanism(sensitivity / self.cohort, multiplier / math.sqrt(_MEASURED))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How centre and radius follow: public numbers, on which no privacy rests.
+
+    Attributes:
+        rate: step size.
+        low: least curvature.
+        high: largest curvature.
+        factor: radius over the typical distance of users from the centre.
+        least_radius: below which none is chosen.
+        resampling: users of a cohort, where each round has fresh ones; None where all take part.
+    """
+
+    rate: float
+    low: float
+    high: float
+    factor: float
+    least_radius: float
+    resampling: int | None
+
+
+class Centre:
+    """What the server remembers, all of it computed from released values: centre, radius, and how far off it may be.
+
+    Args:
+        geometry: how it follows.
+        dimension: p.
+        radius: of the first round.
+    """
+
+    def __init__(self, geometry: Geometry, dimension: int, radius: float) -> None:
+        self.geometry = geometry
+        self.point: Vector = np.zeros(dimension)
+        self.radius = radius
+        self._error: float | None = None
+        self._spread = 0.0
+
+    def distance(self, measured: float) -> float:
+        """The users' typical distance from the centre, by their released mean log distance."""
+        return self.radius * math.exp(min(max(measured, _STATISTIC.low), _STATISTIC.high))
+
+    def gradient(self, released: Vector, deviation: float, distance: float) -> tuple[Vector, float]:
+        """The gradient as known after a release with noise of that deviation, and the filter's gain."""
+        shrunk = max(1.0, distance / self.radius)
+        innovation, noise = shrunk * released, shrunk * deviation * math.sqrt(len(released))
+        if self.geometry.resampling is not None:  # fresh users bring their own sampling error
+            noise = math.hypot(noise, distance / math.sqrt(self.geometry.resampling))
+        error = self._error_before(float(np.linalg.norm(innovation)), noise)
+        gain = error**2 / (error**2 + noise**2)
+        self._spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
+        self._error = math.sqrt(gain) * noise
+        return self.point + gain * innovation, gain
+
+    def _error_before(self, length: float, noise: float) -> float:
+        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
+        doubt = math.sqrt(2 / len(self.point))  # relative standard deviation of the noise's squared norm
+        if self._error is None:
+            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
+        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
+
+    def predict(self, gradient: Vector, move: Vector) -> None:
+        """Centre and radius of the next round, after a move of the model."""
+        geometry = self.geometry
+        self.point = gradient + geometry.low * move
+        self._error = math.hypot(self._error or 0.0, (geometry.high - geometry.low) / 2 * float(np.linalg.norm(move)))
+        # The floor only keeps a population without any spread from underflow.
+        self.radius = max(geometry.factor * math.hypot(self._error, self._spread), geometry.least_radius)
+
+
+class RecentredClipping(UserLevelStrategy):
+    """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
+
+    Round t asks users for ``clip(q_i - c, r)`` and for ``l_i = ln(||q_i - c|| / r)`` held to [-2.5, 1], and releases
+    ``y = (1/B) (sum_i clip(q_i - c, r) + noise)`` and ``l = (1/B) (sum_i l_i + noise)``. The centre c is the gradient
+    as predicted from earlier rounds, zero at first: as long as the gradient is unknown this is clipping about zero.
+    Once c is within e of it, users lie within ``sqrt(e^2 + rho^2)`` of c, with rho their own spread, ``sqrt(d / m)``
+    times the deviation of a sample; noise falls with that radius, where clipping about zero pays for the length of
+    the gradient in every round.
+
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
+    add-or-remove if so set. *Why.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so
+    set). Given what was released before, c and r are constants. A user adds a vector of norm at most r and a number
+    in [-2.5, 1]; a missing or non-finite user adds a constant. Replacing a user moves the vectors' sum by at most
+    2r and the numbers' by 3.5; adding or removing one moves them by r and 2.5. Each gets Gaussian noise in
+    proportion to its sensitivity IN FORCE, of multipliers ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together
+    one Gaussian of multiplier z_t. The z_t are fixed by the plan, so the rounds a user takes part in compose
+    adaptively as one Gaussian of multiplier ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any
+    loss, whatever other nodes answer; the server is trusted. No privacy rests on the certificate: it helps to
+    predict, and were it wrong, accuracy would suffer.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    large are refused.
+
+    *Why centre and radius are public.* They are computed from y, l and the model, all released (post-processing):
+
+    - Distance ``D = r e^l``. Users at distance D > r are shrunk by about r/D, so y and its noise N are multiplied by
+      ``max(1, D/r)``: a radius that was too small costs a round's accuracy, and the next one is right.
+    - Filter. ``c <- c + K y``, ``K = e^2 / (e^2 + N^2)``, then ``e <- e N / sqrt(e^2 + N^2)``: precisions add up, as
+      in the precision-weighted mean of all releases (Kalman 1960). At first e is unknown and ``||y||^2 - N^2`` stands
+      for its square (James, Stein 1961); later that takes over when it is larger than predicted by two standard
+      deviations.
+    - Move. A step from x to x' changes the gradient by ``H (x' - x)`` with H's eigenvalues in [a, b]: strong
+      convexity, and smoothness or 1 / step if that is less. The least change is predicted,
+      ``c <- c + a (x' - x)``: what is left to learn lies where curvature is low, and a centre that runs ahead there
+      clips users on one side. e gains ``(b - a)/2 ||x' - x||``, which is nothing for a quadratic or linear loss.
+    - Radius ``r = f sqrt(e^2 + rho^2)``, with ``rho^2 = D^2 - e^2`` for the e that D was measured with, and a public
+      factor f. f = 1 is best where users lie evenly about their mean; where they do not, as with gradients of a
+      classifier, clipping half of them draws the mean to one side, and with many users f = 2 costs little.
+
+    Of the budget 10% and 20% go to the first two epochs, which only have to find the centre, and equal shares of the
+    rest to the others: ``z_t = z / sqrt(share)``.
+    """
+
+    name: ClassVar[str] = "recentred_clipping"
+    summary_line: ClassVar[str] = "clipping about the gradient released so far, with a radius that follows the users"
+    family: ClassVar[str] = "clipping"
+    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
+    paper: ClassVar[str] = "ours"
+    with_secure_noise: ClassVar[str] = (
+        "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; "
+        "ledgers refuse seeded ones"
+    )
+    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "radius_factor": "clip over the typical distance of users from the centre",
+        "first_share": "share of the budget for the first epoch",
+        "last_share": "share of the budget for the last epoch",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "radius": Fact("noised", "radius of the clip, from released values"),
+        "distance": Fact("noised", "released estimate of how far users are from the centre"),
+        "gain": Fact("noised", "share of the released innovation that is believed"),
+    }
+    Options: ClassVar[type[StrategyOptions]] = RecentredOptions
+    options: RecentredOptions
+    scheme: RecentredScheme
+    memory: Centre
+
+    def _make_scheme(self) -> RecentredScheme:
+        options, n = self.options, self.public.users
+        cohort = options.cohort or n
+        epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
+        kind = WeightedBatches if options.relation == "replace_one" else WeightedSlots
+        sampler = kind(n, cohort, epochs, self.seed, shares=_shares(epochs))
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        scheme = RecentredScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            cohort=cohort,
+        )
+        geometry, p = self._geometry(self._whole_noise(scheme), cohort), self.problem.dimension
+        return replace(scheme, new_memory=partial(Centre, geometry, p, options.clip_norm))
+
+    def _whole_noise(self, scheme: RecentredScheme) -> float:
+        """l2 norm of the noise of all rounds together, if the radius never fell."""
+        whole = scheme.gradient_mechanism(self.options.clip_norm, scheme.noise_multiplier)
+        return whole.standard_deviation * math.sqrt(self.problem.dimension)
+
+    def _geometry(self, noise: float, cohort: int) -> Geometry:
+        """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
+        options, certificate = self.options, self.problem.certificate
+        rate = options.learning_rate or self._default_step
+        if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
+            rate = _CORNER
+        smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
+        low = certificate.strong_convexity
+        # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
+        high = max(low, min(smoothness, 1 / rate))
+        # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
+        default = 1.0 if low == high else min(2.0, max(1.0, _BEARABLE / (noise / options.clip_norm)))
+        return Geometry(
+            rate=rate,
+            low=low,
+            high=high,
+            factor=options.radius_factor or default,
+            least_radius=1e-9 * options.clip_norm,
+            resampling=cohort if cohort < self.public.users else None,
+        )
+
+    def _make_plan(self) -> Plan:
+        options, scheme, geometry = self.options, self.scheme, self.memory.geometry
+        noise = self._whole_noise(scheme)
+        warnings = []
+        if noise >= options.clip_norm:
+            warnings.append(
+                f"the noise of all rounds together ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which "
+                "bounds the mean gradient: use a larger strategy.cohort, more users or a larger epsilon"
+            )
+        whole = scheme.gradient_mechanism(options.clip_norm, scheme.noise_multiplier)
+        numbers: dict[str, Number] = {
+            "clip_norm": options.clip_norm,
+            "cohort": scheme.cohort,
+            "learning_rate": geometry.rate,
+            "radius_factor": geometry.factor,
+            "noise_multiplier": scheme.noise_multiplier,
+            "first_share": scheme.sampler.shares[0],
+            "last_share": scheme.sampler.shares[-1],
+            "l2_sensitivity": whole.l2_sensitivity,
+        }
+        return self._planned(
+            rounds=options.rounds,
+            cohort=scheme.cohort,
+            users_needed=scheme.cohort,
+            noise=noise,
+            signal=options.clip_norm,
+            numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
+            warnings=tuple(warnings),
+        )
+
+    # A round -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, index: int) -> Request:
+        centre = self.memory
+        computation = Computation(
+            "user_gradient", reduce="sum", clip_norm=centre.radius, center=centre.point, statistic="log_distance"
+        )
+        return Request(self.scheme.sampler.cohort(index), computation)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, centre = self.scheme, self.memory
+        means, p = gathered.values / scheme.cohort, self.problem.dimension
+        multiplier = scheme.sampler.multiplier(index, scheme.noise_multiplier)
+        mechanism, radius = scheme.gradient_mechanism(centre.radius, multiplier), centre.radius
+        released = mechanism.release(means[:p], self._noise(index, 0))
+        measured = scheme.distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
+        distance = centre.distance(float(measured[0]))
+        gradient, gain = centre.gradient(released, mechanism.standard_deviation, distance)
+        following = self.problem.domain.project(x - centre.geometry.rate * gradient)
+        centre.predict(gradient, following - x)
+        deviation = mechanism.standard_deviation
+        facts = {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}
+        return Step(following, following, facts)
+
+
+def _shares(epochs: int) -> tuple[float, ...]:
+    """Shares of the budget, by epoch."""
+    if epochs <= 2:
+        return (1.0,) if epochs == 1 else (0.25, 0.75)
+    return (_FIRST, _SECOND, *([(1 - _FIRST - _SECOND) / (epochs - 2)] * (epochs - 2)))

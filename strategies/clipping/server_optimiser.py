@@ -1,0 +1,58 @@
+"""What the server does with a released gradient. All of it is post-processing: no optimiser here costs privacy."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.core.options import StrategyOptions
+from userdp.arrays.types import Vector
+
+
+class ServerOptions(StrategyOptions):
+    """Settings of `ServerOptimiser`."""
+
+    server_optimiser: Literal["sgd", "momentum", "adam"] = Field(
+        "sgd", description="How the server follows released gradients; costs no privacy."
+    )
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description="Memory of past gradients, for momentum and (first moment) adam."
+    )
+    second_moment: float = Field(0.99, ge=0, lt=1, description="Memory of past squared gradients, for adam.")
+    adaptivity: float = Field(1e-3, gt=0, description="Added to adam's root of squared gradients; smaller adapts more.")
+
+
+class ServerOptimiser:
+    """Gradient steps with a memory.
+
+    - sgd: ``x - rate g``.
+    - momentum: ``v = momentum v + g``, ``x - rate v`` (Polyak 1964).
+    - adam: the first two moments, corrected for their start at zero, ``x - rate m / (sqrt(v) + adaptivity)``
+      (Kingma, Ba 2015; as a server optimiser Reddi et al. 2021).
+
+    Args:
+        options: which, and its memory.
+        rate: step size.
+        dimension: p.
+    """
+
+    def __init__(self, options: ServerOptions, rate: float, dimension: int) -> None:
+        self._options, self._rate = options, rate
+        self._first = np.zeros(dimension)
+        self._second = np.zeros(dimension)
+        self._steps = 0
+
+    def step(self, x: Vector, gradient: Vector) -> Vector:
+        """The next model, before projection on the domain."""
+        options = self._options
+        if options.server_optimiser == "sgd":
+            return x - self._rate * gradient
+        if options.server_optimiser == "momentum":
+            self._first = options.momentum * self._first + gradient
+            return x - self._rate * self._first
+        self._steps += 1
+        self._first = options.momentum * self._first + (1 - options.momentum) * gradient
+        self._second = options.second_moment * self._second + (1 - options.second_moment) * gradient**2
+        first = self._first / (1 - options.momentum**self._steps)
+        second = self._second / (1 - options.second_moment**self._steps)
+        return np.asarray(x - self._rate * first / (np.sqrt(second) + options.adaptivity))

@@ -1,0 +1,111 @@
+"""What a strategy says about itself: everything that pages, listings and tests know of it is declared in its class."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from strategies.core.options import StrategyOptions
+from strategies.core.plan import Plan
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that a round notes in ``self.facts``.
+
+    Attributes:
+        kind: public: no user's data enter; noised: a function of what was released under the guarantee; private: of
+            users' data, for their holder alone, under a name that ends in `_private`.
+        meaning: what it is.
+    """
+
+    kind: Literal["public", "noised", "private"]
+    meaning: str
+
+
+class Declarations:
+    """The declarations of a strategy's class; `meanings` and `notes` are added to those of its bases."""
+
+    name: ClassVar[str]
+    summary_line: ClassVar[str]
+    family: ClassVar[str]
+    paper: ClassVar[str]
+    cost: ClassVar[str]
+    """Of one round, where a node has N samples of dimension d, U users take part and K nodes answer."""
+    needs: ClassVar[str] = "any loss"
+    units: ClassVar[tuple[str, ...]] = ("user",)
+    promise: ClassVar[str] = "user level, against other nodes too"
+    """Whom it protects from whom, for tables; the class's docstring has the claim under *Formal guarantees*."""
+    release: ClassVar[Literal["round", "phase"]] = "round"
+    """Whether every iterate is private, or only the model released at the end of each phase."""
+    without_secure_noise: ClassVar[str | None] = None
+    """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for."""
+    with_secure_noise: ClassVar[str] = ""
+    """Where it is not refused, what becomes of the strategy's randomness, if there is something to say."""
+    pure: ClassVar[bool] = False
+    """Whether ``privacy.delta = 0`` can be asked for."""
+    server_trusted: ClassVar[bool] = True
+    """Whether nodes tell the server exact counts of what their users' data are like."""
+    adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
+    """Who may see what, and who is trusted."""
+    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+    example: ClassVar[Mapping[str, Any]] = {}
+    """Options with which it makes a short run for a few hundred users of two features; tests run it with them."""
+    example_problem: ClassVar[Mapping[str, Any]] = {"kind": "quadratic"}
+    """A [problem] section that it can be run with."""
+    meanings: ClassVar[Mapping[str, str]] = {
+        "cohort": "users a round",
+        "sampling": "how cohorts are drawn",
+        "participations": "rounds that a user takes part in",
+        "learning_rate": "step size (of each phase)",
+        "clip_norm": "l2 norm that gradients are clipped to",
+        "noise_multiplier": "noise over sensitivity",
+        "noise_deviation": "standard deviation of the noise per coordinate",
+        "l2_sensitivity": "most that one user can move what is released (l2 norm)",
+        "l1_sensitivity": "most that one user can move what is released (l1 norm)",
+        "replace_one_epsilon": "what the promise means for replacing a user, to compare with other strategies",
+        "replace_one_delta": "the delta that goes with it",
+    }
+    """What the ``numbers`` of its plan mean, by name."""
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "noise_deviation": Fact(
+            "noised", "standard deviation of the noise: planned, or in proportion to a released clip"
+        ),
+    }
+    """What its rounds note in ``self.facts``, by name."""
+
+
+def meanings_of(strategy: type[Declarations]) -> dict[str, str]:
+    """Name of a plan's number -> what it means, of the class and its bases."""
+    return _collected(strategy, "meanings")
+
+
+def explained(strategy: type[Declarations]) -> dict[str, str]:
+    """The same, and what the fields of a `Plan` mean."""
+    return meanings_of(strategy) | dict(Plan.meanings)
+
+
+def notes_of(strategy: type[Declarations]) -> dict[str, Fact]:
+    """Name of a round's fact -> what it is, of the class and its bases."""
+    return _collected(strategy, "notes")
+
+
+def _collected(strategy: type[Declarations], attribute: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for base in reversed(strategy.__mro__):
+        found |= vars(base).get(attribute, {})
+    return found
+
+
+def guarantees(strategy: type[Declarations]) -> str:
+    """The strategy's *Formal guarantees* as its docstring has them, to the end of their *Assumptions*."""
+    text = inspect.getdoc(strategy) or ""
+    _, _, after = text.partition("*Formal guarantees.*")
+    stated = re.match(r".*?\*Assumptions\.\*.*?(?=\n\n|\Z)", after, flags=re.DOTALL)
+    return (stated[0] if stated else after.split("\n\n")[0]).strip()
+
+
+def documentation(strategy: type[Declarations]) -> str:
+    """The same in one line."""
+    return " ".join(guarantees(strategy).split())

@@ -1,0 +1,60 @@
+"""What a run does to users' data, fixed before any are seen: who takes part, how loud the noise is, what that costs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from userdp.accounting import AnyLedger, Guarantee, Privacy
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+
+
+def no_memory() -> None:
+    """What a server remembers that needs nothing but the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """The private part of a strategy as one value; families add their samplers, mechanisms, clips and steps.
+
+    All that follows from data reads it and nothing changes it: clip, weights, sampler, noise and accounting cannot
+    disagree. `Plan` is what people see of it.
+
+    Attributes:
+        guarantee: what all rounds together promise.
+        ledger: makes the ledger that the rounds are charged to; not asked where nothing is promised.
+        new_memory: makes what the server remembers between rounds, as it is before the first; nothing by default.
+        check_start: refuses initial models (`BadInput`), beyond those outside the problem's domain.
+        summands: vectors that one release adds up at most, which says how sums are rounded; n where it is not given.
+        spread: largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`).
+    """
+
+    guarantee: Guarantee
+    ledger: Callable[[Privacy], AnyLedger]
+    new_memory: Callable[[], object] = no_memory
+    check_start: Callable[[Vector], None] | None = None
+    summands: int | None = None
+    spread: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a round came to.
+
+    Attributes:
+        following: (p,) where the next round asks for gradients; private itself only if it is released.
+        released: (p,) the newly released model; None if the round releases nothing.
+        facts: numbers to keep of the round; exact ones have names that end in ``_private``.
+    """
+
+    following: Vector
+    released: Vector | None
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+def no_ledger(privacy: Privacy) -> AnyLedger:
+    """The ledger of a scheme that promises nothing: there is none to ask for.
+
+    Raises:
+        BadInput: always.
+    """
+    raise BadInput("no privacy guarantee: there is no budget to charge rounds to")

@@ -1,0 +1,1 @@
+"""Strategies that release once a phase, from steps on fresh users."""

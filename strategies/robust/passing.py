@@ -1,0 +1,151 @@
+"""What it takes to pass a concentration test: scores that honest users are sure of, and the radius at which they are.
+
+Everything here follows from public facts: users' gradients are taken to be sub-Gaussian with a declared deviation v a
+coordinate. Accuracy depends on that declaration, privacy never does.
+"""
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from scipy.special import erfc
+
+from strategies.core.options import StrategyOptions
+from userdp.errors import BadInput
+from userdp.estimators import Debiased, Estimator, ExpKernel, RampKernel, Winsorized
+from userdp.mechanisms import AboveThreshold, MinimumScore
+
+TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
+    "above_threshold": AboveThreshold,
+    "min_score": MinimumScore,
+}
+KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ramp": RampKernel}
+
+
+class DeviationOptions(StrategyOptions):
+    """How far users' gradients are expected to deviate."""
+
+    deviation: float | None = Field(
+        None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
+    )
+    heterogeneity: float = Field(
+        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
+    )
+
+    def user_deviation(self, per_sample: float, samples: int) -> float:
+        """V of the average over ``samples`` samples that each deviate by ``per_sample``."""
+        return math.hypot(self.heterogeneity, per_sample / math.sqrt(samples))
+
+
+class AgreementOptions(DeviationOptions):
+    """How agreement is measured, and what is computed from users that agree."""
+
+    statistic: Literal["median", "trimmed_mean"] = Field("trimmed_mean", description="Robust centre of a batch.")
+    estimate: Literal["debiased", "winsorized"] = Field(
+        "winsorized",
+        description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
+    )
+    kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
+    radius: float | None = Field(
+        None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
+    )
+    failure: float = Field(0.01, gt=0, lt=1, description="Probability with which honest users may fail the tests.")
+
+    def check_estimate(self) -> None:
+        """Refuse an estimate without a proof.
+
+        Raises:
+            BadInput: the winsorised estimate about the median.
+        """
+        if self.estimate == "winsorized" and self.statistic == "median":
+            raise BadInput(
+                "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
+                "use statistic = 'trimmed_mean', or estimate = 'debiased'"
+            )
+
+
+def make_estimator(estimate: str, statistic: str, radius: float) -> Estimator:
+    """The estimate by name, at its default width."""
+    if estimate == "winsorized":
+        return Winsorized(radius=radius)
+    return Debiased(statistic="median" if statistic == "median" else "trimmed_mean", radius=radius)
+
+
+def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:
+    """Lower bound on E phi(||q - q'||_inf / rho) for two users whose coordinates are sub-Gaussian.
+
+    Args:
+        kernel: "exp" or "ramp".
+        ratio: rho / v.
+        dimension: d.
+
+    With tail P(||q - q'||_inf > u) <= min(1, d erfc(u / 2v)), integrated against the kernel's slope.
+    """
+    if kernel == "ramp":
+        u = np.linspace(0.5, 1.0, 129)
+        slope = np.full_like(u, 2.0)
+    else:
+        u = np.linspace(0.0, 30.0, 3001)
+        slope = np.exp(-u)
+    tail = np.minimum(1.0, dimension * erfc(u * ratio / 2))
+    return float(1.0 - np.trapezoid(slope * tail, u))
+
+
+def guaranteed_score(kernel: str, ratio: float, batch: int, dimension: int, steps: int, failure: float) -> float:
+    """A score that all ``steps`` batches reach with probability ``1 - failure`` if users are sub-Gaussian.
+
+    The better of two bounds: every pair within rho/2 (union bound; ramp kernel only), and the mean score less
+    McDiarmid's deviation (replacing one user moves the score by less than 2).
+    """
+    typical = batch * expected_kernel(kernel, ratio, dimension) - math.sqrt(2 * batch * math.log(steps / failure))
+    if kernel == "ramp":
+        pairs = batch * (batch - 1) / 2 * steps * dimension
+        if pairs * erfc(ratio / 4) <= failure:
+            return float(batch)
+    return typical
+
+
+@lru_cache(maxsize=4096)
+def needed_ratio(kernel: str, batch: int, dimension: int, steps: int, failure: float, score: float) -> float | None:
+    """Smallest rho / v at which the guaranteed score reaches ``score``; None if none does."""
+    low, high = 0.0, 4096.0
+    if guaranteed_score(kernel, high, batch, dimension, steps, failure) < score:
+        return None
+    for _ in range(30):
+        middle = (low + high) / 2
+        if guaranteed_score(kernel, middle, batch, dimension, steps, failure) >= score:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@lru_cache(maxsize=4096)
+def needed_score(
+    test: str, kernel: str, batch: int, movement: float, epsilon: float, delta: float, steps: int, failure: float
+) -> float | None:
+    """Smallest constant score that passes ``steps`` queries with probability ``1 - failure``; None beyond B.
+
+    ``movement`` is in units of rho: the test does not depend on rho itself.
+    """
+    chosen = TESTS[test](batch=batch, kernel=KERNELS[kernel](1.0), movement=movement, epsilon=epsilon, delta=delta)
+    if chosen.threshold > batch or chosen.pass_probability(float(batch), steps) < 1 - failure:
+        return None
+    low, high = chosen.threshold, float(batch)
+    for _ in range(20):
+        middle = (low + high) / 2
+        if chosen.pass_probability(middle, steps) >= 1 - failure:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def certified_ratio(batch: int, dimension: int, steps: int, failure: float) -> float:
+    """The rho / v at which every user lies within rho / 4 of the batch's median, so the ramp score takes linear time.
+
+    A union bound over users and coordinates, with 5% to spare for the median's own distance from the mean.
+    """
+    return 4.2 * math.sqrt(2 * math.log(2 * dimension * batch * steps / failure))

@@ -1,0 +1,262 @@
+"""Strategies that release a noisy robust gradient every round: they need each user's row, not a sum."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from pydantic import Field
+
+from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import Fact
+from strategies.core.plan import Number, Plan
+from strategies.core.scheme import Scheme, Step
+from strategies.robust.passing import DeviationOptions
+from strategies.wire.replies import Gathered, Request
+from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
+from userdp.arrays.types import Rows, Vector
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators import Kernel
+from userdp.mechanisms import GaussianMechanism, MinimumScore
+from userdp.nodes.computations import Computation
+from userdp.problems.base import Certificate
+from userdp.sampling import DisjointBatches
+
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
+"""Shares of epsilon that are tried for the tests."""
+
+ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
+"""What is said of a strategy whose server sees rows."""
+
+TRUST = "the server is trusted"
+"""What every guarantee here rests on."""
+
+
+ROW_MEANINGS = {
+    "epochs": "passes over the users",
+    "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
+}
+"""Of numbers that plans of strategies with `RowOptions` have."""
+
+
+class RowOptions(DeviationOptions):
+    """Settings of every strategy here."""
+
+    rounds: int = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
+    epochs: int = Field(1, ge=1, description="How often each user takes part.")
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+    def cohort(self, users: int) -> int:
+        """Users a round; none where rounds outnumber participations."""
+        return min(users, users * self.epochs // self.rounds)
+
+
+def declared_deviation(options: DeviationOptions, certificate: Certificate, samples: int, undeclared: str) -> float:
+    """Standard deviation of one coordinate of the average gradient of a user with so many samples.
+
+    Raises:
+        BadInput: with the text ``undeclared``, where nothing bounds how far gradients deviate.
+    """
+    per_sample = options.deviation or certificate.lipschitz
+    if per_sample is None:
+        raise BadInput(undeclared)
+    return options.user_deviation(per_sample, samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScheme(Scheme):
+    """A `Scheme` of robust means of a cohort's rows; a user is in one cohort an epoch.
+
+    Attributes:
+        sampler: who takes part in each round.
+        rounds: of them, in all.
+        noise_multiplier: noise over sensitivity of a round.
+        mechanism: of a round's robust mean.
+        rate: step size.
+    """
+
+    sampler: DisjointBatches
+    rounds: int
+    noise_multiplier: float
+    mechanism: GaussianMechanism
+    rate: float
+
+    def numbers(self, own: Mapping[str, Number]) -> dict[str, Number]:
+        """Of the plan: a strategy's own numbers, amid those of all strategies here."""
+        return {
+            "cohort": self.sampler.batch,
+            "epochs": self.sampler.epochs,
+            "learning_rate": self.rate,
+            **own,
+            "l2_sensitivity": self.mechanism.l2_sensitivity,
+            "noise_deviation": self.mechanism.standard_deviation,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How the users of a cohort are tested for agreement, and what is released of them if they agree.
+
+    Attributes:
+        radius: within which users agree.
+        test: of a cohort's score.
+        score: how well (B, p) rows agree, by the kernel of the test.
+        estimator: from (B, p) rows to their robust mean.
+        l2_sensitivity: of the estimator, where users agree.
+    """
+
+    radius: float
+    test: MinimumScore
+    score: Callable[[Rows], float]
+    estimator: Callable[[Rows], Vector]
+    l2_sensitivity: float
+
+
+Search = Callable[[int], Agreement | None]
+"""The best agreement for cohorts of a size; None if cohorts that small cannot pass a test."""
+
+
+def smallest_cohort(search: Search, least: int) -> int:
+    """Users of the smallest cohort that can pass, by bisection; none below ``least`` can."""
+    low = high = least
+    while search(high) is None:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if search(middle) is None else (low, middle)
+    return high
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestedScheme(RowScheme):
+    """A `RowScheme` whose rounds release only what users agree on.
+
+    Attributes:
+        agreement: the test of each round, and the robust mean.
+        smallest_cohort: users of the smallest cohort that could pass.
+        pass_probability: as in `Plan`.
+    """
+
+    agreement: Agreement
+    smallest_cohort: int
+    pass_probability: float | None = None
+
+
+class TestedRounds(UserLevelStrategy):
+    """Each round tests privately whether its users agree; the model moves only if they do.
+
+    A strategy here defines `_make_scheme` alone.
+    """
+
+    adversary: ClassVar[str] = ADVERSARY
+    meanings: ClassVar[Mapping[str, str]] = {
+        **ROW_MEANINGS,
+        "radius": "users' gradients count as agreeing within this radius (sup norm)",
+        "threshold": "concentration score that a batch must reach (at most the batch size)",
+        "test_epsilon": "share of epsilon spent on the test",
+        "test_delta": "share of delta spent on the test",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
+        "threshold": Fact("public", "score that a batch must reach"),
+        "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
+    }
+    options: RowOptions
+    scheme: TestedScheme
+
+    # What a strategy is built with ---------------------------------------------------------------------------------
+
+    def _test(self, batch: int, share: float, kernel: Kernel) -> MinimumScore:
+        """The test of cohorts of that size that gets that share of epsilon, and half of delta."""
+        epochs = self.options.epochs
+        return MinimumScore(
+            batch=batch,
+            kernel=kernel,
+            epsilon=share * self.privacy.epsilon / epochs,
+            delta=self.privacy.delta / 2 / epochs,
+        )
+
+    def _tested_scheme(self, search: Search, least: Callable[[], int]) -> TestedScheme:
+        """The scheme of the best agreement for all users; ``least`` gives a cohort below which none can pass.
+
+        Raises:
+            PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
+        """
+        options, privacy, n = self.options, self.privacy, self.public.users
+        batch = options.cohort(n)
+        agreement = search(batch)
+        smallest = smallest_cohort(search, least())
+        if agreement is None:
+            raise PopulationTooSmall(
+                f"data.users = {n} in {options.rounds} rounds give cohorts of {batch} users; a cohort "
+                f"that passes its test takes {smallest}: use fewer strategy.rounds, more users, or a larger "
+                "privacy.epsilon"
+            )
+        test = agreement.test
+        multiplier = calibrate_noise(
+            privacy.epsilon, privacy.delta, options.epochs, test_epsilon=test.epsilon, test_delta=test.delta
+        )
+        cost = Cost(noise_multiplier=multiplier, test_epsilon=test.epsilon, test_delta=test.delta)
+        sampler = DisjointBatches(n, batch, options.epochs, self.seed)
+        return TestedScheme(
+            guarantee=self._promise(
+                epsilon_of(cost, options.epochs, privacy.delta),
+                f"{ACCOUNTANT}, parallel within an epoch",
+                (sampler.assumption, TRUST),
+            ),
+            ledger=partial(Ledger, n, cost, options.epochs),
+            sampler=sampler,
+            rounds=min(options.rounds, sampler.rounds),
+            noise_multiplier=multiplier,
+            mechanism=GaussianMechanism(agreement.l2_sensitivity, multiplier),
+            rate=options.learning_rate or self._default_step,
+            agreement=agreement,
+            smallest_cohort=smallest,
+        )
+
+    # The plan and a round ------------------------------------------------------------------------------------------
+
+    def _make_plan(self) -> Plan:
+        options, scheme, test = self.options, self.scheme, self.scheme.agreement.test
+        noise = scheme.mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        bound = self.problem.certificate.gradient_norm
+        warnings = []
+        if bound is not None and noise >= bound:
+            warnings.append(
+                f"the noise of one round ({noise:.3g}) exceeds the largest gradient ({bound:.3g}): use fewer rounds "
+                "(larger cohorts), bring more users or raise privacy.epsilon"
+            )
+        own: dict[str, Number] = {
+            "radius": scheme.agreement.radius,
+            "threshold": test.threshold,
+            "test_epsilon": test.epsilon,
+            "test_delta": test.delta,
+            "noise_multiplier": scheme.noise_multiplier,
+        }
+        return self._planned(
+            rounds=scheme.rounds,
+            cohort=scheme.sampler.batch,
+            users_needed=math.ceil(scheme.smallest_cohort * options.rounds / options.epochs),
+            noise=noise,
+            signal=bound if bound is not None else math.inf,
+            pass_probability=scheme.pass_probability,
+            numbers=scheme.numbers(own),
+            warnings=tuple(warnings),
+        )
+
+    def _ask(self, index: int) -> Request:
+        return Request(self.scheme.sampler.cohort(index), Computation("user_gradient"))
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        scheme, agreement = self.scheme, self.scheme.agreement
+        score = agreement.score(gathered.values)
+        session = agreement.test.session(self._noise(index, 1))
+        session.observe(score)
+        passed = session.passed()
+        facts = {"score_private": score, "threshold": agreement.test.threshold, "passed": float(passed)}
+        if not passed:
+            return Step(x, x, facts)
+        gradient = scheme.mechanism.release(agreement.estimator(gathered.values), self._noise(index, 2))
+        following = self.problem.domain.project(x - scheme.rate * gradient)
+        return Step(following, following, facts)

@@ -1,0 +1,1 @@
+"""Strategies for sparse gradients and sparse models."""

@@ -1,0 +1,137 @@
+"""From the nodes' replies to one block of rows in user order, or one sum; whoever did not answer is missing."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from strategies.wire.protocol import failure, read_answer
+from strategies.wire.roster import Roster
+from userdp.arrays.sparse_rows import add_rows, dense, entries, finite_rows
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.computations import Computation, statistic
+from userdp.nodes.node import Answer
+
+log = logging.getLogger("userdp")
+Read = Callable[[Message, NDArray[np.int64], Computation, int], Answer]
+"""From a reply, the users and the computation that its node was asked for, and p, to the answer: checked in all but its
+numbers. Raises `BadInput`, and nothing else, where there is none."""
+_SUM_TOLERANCE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a round asks: these users, this computation."""
+
+    users: NDArray[np.int64]
+    computation: Computation
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The replies of a round.
+
+    Attributes:
+        values: (B, p) rows in user order, zero where nobody answered; or (p,) the sum.
+        missing: users of the cohort without an answer.
+        non_finite: users whose row was not finite and became zero, as far as nodes tell: where users add the noise
+            themselves, nobody does.
+        broken_sums: answers that were no finite sum, and became zero with all the users that they speak for.
+    """
+
+    values: NDArray[np.float64]
+    missing: int
+    non_finite: int
+    broken_sums: int = 0
+
+
+def gather(
+    request: Request,
+    roster: Roster,
+    replies: Iterable[Message],
+    dimension: int,
+    max_missing: float,
+    read: Read = read_answer,
+) -> Gathered:
+    """Put replies together; of a sum, one answer at a time is in memory.
+
+    Sparse answers are added to one dense sum entry by entry, and sparse rows become dense: what is asked for as rows
+    has B p numbers in memory here, however few of them are not zero.
+
+    Args:
+        request: what was asked.
+        roster: which node was asked for whom.
+        replies: in any order; the result does not depend on it.
+        dimension: p.
+        max_missing: largest share of the cohort that may be missing.
+        read: how an answer is read.
+
+    Raises:
+        RunFailed: more users are missing than that.
+    """
+    expected = dict(roster.assign(request.users))
+    first = {node: int(users[0]) for node, users in expected.items()}
+    complaint = "no reply in time"
+    summed = request.computation.reduce == "sum"
+    width = request.computation.width(dimension)
+    values = np.zeros(width if summed else (len(request.users), width))
+    answered = np.zeros(len(request.users), dtype=bool)
+    non_finite = broken_sums = 0
+    # By user, not by arrival: a sum of floats depends on the order.
+    for reply in sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1)):
+        node = reply.metadata.src_node_id
+        try:
+            answer = _checked(reply, expected.pop(node, None), request.computation, dimension, read)
+            if summed:
+                _check_size(answer, len(first))
+        except BadInput as error:
+            complaint = str(error)
+            log.warning("node %d counts as missing: %s", node, complaint)
+            continue
+        rows, bad = finite_rows(answer.values)
+        broken_sums += bad if summed else 0
+        non_finite += min(bad + answer.non_finite, len(answer.users))
+        positions = np.searchsorted(request.users, answer.users)
+        answered[positions] = True
+        if summed:
+            add_rows(values, rows)
+        else:
+            values[positions] = dense(rows)
+    missing = int((~answered).sum())
+    if missing > max_missing * len(request.users):
+        raise RunFailed(
+            f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
+            "largest share that may be missing"
+        )
+    return Gathered(values, missing, non_finite, broken_sums)
+
+
+def _check_size(answer: Answer, nodes: int) -> None:
+    """Refuse a sum that is so large that the sum over all nodes could overflow."""
+    if np.abs(entries(answer.values)).max(initial=0.0) > np.finfo(np.float64).max / nodes:
+        raise BadInput("its sum is so large that the sum of all nodes could overflow")
+
+
+def _checked(
+    reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, read: Read
+) -> Answer:
+    """The reply's answer, if it is one that clipped users can give."""
+    if reply.has_error():  # first, for Flower itself may reply in place of a node
+        raise BadInput(f"its app failed: {failure(reply)}")
+    if users is None:
+        raise BadInput("it was not asked, or answered twice")
+    answer = read(reply, users, computation, dimension)
+    if computation.reduce == "sum" and computation.noise is None:
+        total = entries(answer.values)[: computation.length(dimension)]
+        for order, norm in ((2, computation.clip_norm), (1, computation.l1_norm)):
+            with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well
+                if norm is not None and not np.linalg.norm(total, order) <= len(users) * norm * _SUM_TOLERANCE:
+                    raise BadInput("the norm of its sum exceeds what its clipped users can add up to")
+        if computation.statistic is not None:
+            bounds, added = statistic(computation.statistic), dense(answer.values)[0, computation.length(dimension)]
+            if not bounds.low * _SUM_TOLERANCE <= added / len(users) <= bounds.high * _SUM_TOLERANCE:
+                raise BadInput("the sum of its users' statistic exceeds what they can add up to")
+    return answer

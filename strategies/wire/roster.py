@@ -1,0 +1,136 @@
+"""Who holds whom: which node answers for which user."""
+
+import logging
+import secrets
+import time
+
+import numpy as np
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from strategies.wire.protocol import Holding, failure, read_roster, roster_question
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.identities import DIGEST_BYTES, repeated
+
+log = logging.getLogger("userdp")
+_POLL_SECONDS = 0.2
+_NOBODY = -1
+
+
+class Roster:
+    """Maps users 0..n-1 to Flower nodes.
+
+    Flower's node ids are random and nodes register one by one, so the roster asks every node which users it holds and
+    waits for USERS, not for nodes: nothing trains on whoever happens to be there first.
+
+    Nobody may be two users. Where nodes know what their users are called, they say so by salted digests (a salt for
+    this roster alone) and a label that occurs twice, in one node or in two, ends the run; `userdp.nodes.identities` says
+    what     that proves. Either every node with users does or none: comparing some with others would find nothing.
+
+    Args:
+        users: n, the public number of users.
+
+    Attributes:
+        require_identities: refuse nodes that do not know what their users are called, as data of real people demand.
+        counts: ask how many samples were clipped; not where users are protected against the server.
+        clipped_samples: how many were, as far as nodes were asked.
+    """
+
+    require_identities: bool = False
+    counts: bool = True
+
+    def __init__(self, users: int) -> None:
+        self._salt = secrets.token_bytes(DIGEST_BYTES)
+        self._digests: list[NDArray[np.uint8]] = []
+        self._owner = np.full(users, _NOBODY, dtype=np.int64)
+        self._nodes: list[int] = []
+        self.clipped_samples = 0
+
+    @property
+    def absent(self) -> int:
+        """Users that no node holds."""
+        return int((self._owner == _NOBODY).sum())
+
+    def gather(self, grid: Grid, timeout: float) -> None:
+        """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
+
+        A node that fails or does not follow the protocol holds nobody: its users have no node, and count as missing.
+
+        Raises:
+            RunFailed: two nodes claim one user or hold one person, a node claims a user outside 0..n-1, or does not say
+                who its users are though others do.
+        """
+        deadline = time.monotonic() + timeout
+        asked: set[int] = set()
+        while self.absent:
+            new = [node for node in grid.get_node_ids() if node not in asked]
+            if new:
+                asked.update(new)
+                question = roster_question(self._salt, counts=self.counts)
+                left = max(_POLL_SECONDS, deadline - time.monotonic())
+                queries = [Message(question, node, MessageType.QUERY) for node in new]
+                for reply in grid.send_and_receive(queries, timeout=left):
+                    self._enter(reply)
+            if not self.absent or time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        if self.absent:
+            # Not how many: that is for the holder of the data alone.
+            log.warning("some of the %d users have no node: they count as missing in every round", len(self._owner))
+
+    def _enter(self, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            log.warning("node %d could not say whom it holds: %s", node, failure(reply))
+            return
+        try:
+            holding = read_roster(reply, counts=self.counts)
+        except BadInput as error:
+            # As one that does not answer: whoever garbles a reply must not end the run of everybody else.
+            log.warning("node %d could not say whom it holds: %s", node, error)
+            return
+        users = holding.users
+        if users.size and (users.min() < 0 or users.max() >= len(self._owner)):
+            raise RunFailed(
+                f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan is for {len(self._owner)} users"
+            )
+        if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
+            raise RunFailed(
+                f"node {node} claims a user that is claimed already: one user in two places has no guarantee"
+            )
+        self._identify(node, holding)
+        self._owner[users] = len(self._nodes)
+        self._nodes.append(node)
+        self.clipped_samples += holding.clipped_samples
+
+    def _identify(self, node: int, holding: Holding) -> None:
+        """Compare a node's people with those of the nodes before it."""
+        if not len(holding.users):
+            return
+        first = self.absent == len(self._owner)
+        named = holding.identities is not None
+        wanted = self.require_identities or (named if first else bool(self._digests))
+        if named != wanted:
+            raise RunFailed(
+                f"node {node} {'alone says' if named else 'does not say'} who its users are: whether somebody is in "
+                "two silos can only be told when every silo gives its users' labels"
+            )
+        if holding.identities is None:
+            return
+        self._digests.append(holding.identities)
+        if repeated(np.concatenate(self._digests)):
+            raise RunFailed(
+                f"node {node} holds somebody twice or together with another silo: one person in two places has no "
+                "guarantee; leave these people in one silo only"
+            )
+
+    def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""
+        if not len(cohort):  # a Poisson cohort may be empty
+            return []
+        owners = self._owner[cohort]
+        order = np.argsort(owners, kind="stable")
+        nodes, starts = np.unique(owners[order], return_index=True)
+        parts = np.split(cohort[order], starts[1:])
+        return [(self._nodes[node], part) for node, part in zip(nodes, parts, strict=True) if node != _NOBODY]

@@ -1,0 +1,481 @@
+import copy
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import PATIENCE
+from rich.console import Console
+from typer.testing import CliRunner
+
+import simulations.comparison.jobs
+from simulations import cli
+from simulations.comparison.config import load_comparison, parse_comparison
+from simulations.comparison.jobs import DONE, compare, reference_job
+from simulations.comparison.live import Progress, live
+from simulations.comparison.plots import dot_chart, sweep_chart
+from simulations.comparison.report import is_comparison, render_comparison
+from simulations.comparison.table import NOT_RUN
+from simulations.reports.explain import percent
+from simulations.runs.build import make_plan
+from userdp.accounting.composition import add_or_remove_to_replace_one
+from userdp.errors import BadInput
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIGS = sorted(
+    path
+    for path in (ROOT / "simulations" / "configs").glob("*.toml")
+    if isinstance(tomllib.loads(path.read_text(encoding="utf-8"))["strategy"], list)
+)
+SMALL = {
+    "name": "small",
+    "seeds": 2,
+    "problem": {"kind": "quadratic", "bound": 5.0},
+    "data": {
+        "kind": "synthetic",
+        "population": "gaussian",
+        "dimension": 3,
+        "users": 300,
+        "test_users": 0,
+        "samples_per_user": 4,
+    },
+    "privacy": {"delta": 1e-5},
+    "strategy": [
+        {"kind": "dp_fed_sgd", "rounds": 2},
+        {"kind": "dp_fed_sgd", "label": "poisson", "rounds": 2, "cohort": 50, "sampling": "poisson"},
+        # Cannot be planned.
+        {"kind": "localized_robust_sgd", "label": "too-few", "batch": 5000},
+    ],
+    "grid": {"privacy.epsilon": [1.0, 4.0]},
+}
+TUNED = {
+    **SMALL,
+    "strategy": SMALL["strategy"][:2],
+    "tuning": {
+        "cost": "free, tuned on public synthetic data",
+        "public_seed": 1000,
+        "search": {"dp_fed_sgd": {"clip_norm": [0.001, 1.0]}},
+    },
+}
+NO_TIME = ["seconds"]
+RUNNER = CliRunner()
+
+
+def changed(base=SMALL, **settings):
+    return copy.deepcopy(base) | settings
+
+
+def go(folder, raw, **settings):
+    return compare(parse_comparison(raw), workers=0, directory=folder, **settings)
+
+
+def table(folder):
+    return pd.read_parquet(folder / "results.parquet")
+
+
+def refusal(raw):
+    with pytest.raises(BadInput) as caught:
+        parse_comparison(raw)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare") / "small"
+    return go(folder, SMALL)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare") / "tuned"
+    return go(folder, TUNED)
+
+
+# The file ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(6)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_comparisons_load_expand_and_plan(path):
+    comparison = load_comparison(path)
+    assert comparison.config.name == path.stem
+    assert parse_comparison(tomllib.loads(comparison.toml())).cells == comparison.cells
+    first = {cell.group: cell for cell in reversed(comparison.cells)}
+    assert len(comparison.cells) == len(first) * len({cell.seed for cell in comparison.cells})
+    for cell in first.values():
+        options = comparison.candidates(cell) or [{}]
+        for config in (cell.config(**options[0]), cell.config(**options[-1])):
+            plan = make_plan(config)
+            assert plan.guarantee.holds
+            assert plan.guarantee.epsilon <= config.privacy.epsilon
+            assert plan.guarantee.unit == config.privacy.unit
+
+
+def test_cells_are_all_combinations_at_one_unit_epsilon_and_delta():
+    comparison = parse_comparison(SMALL)
+    assert len(comparison.cells) == 3 * 2 * 2
+    for epsilon in (1.0, 4.0):
+        budgets = {cell.config().privacy for cell in comparison.cells if cell.grid["privacy.epsilon"] == epsilon}
+        assert [(budget.epsilon, budget.delta, budget.unit) for budget in budgets] == [(epsilon, 1e-5, "user")]
+
+
+def test_grid_keys_may_be_written_with_or_without_quotes_and_seeds_as_a_list():
+    nested = parse_comparison(changed(grid={"privacy": {"epsilon": [1.0, 4.0]}}, seeds=[0, 1]))
+    assert nested.cells == parse_comparison(SMALL).cells
+
+
+def test_problems_replace_the_base_sections():
+    entries = [
+        {"label": name, "problem": {"kind": name, "bound": 5.0}, "data": SMALL["data"]} for name in ("linear", "huber")
+    ]
+    raw = changed(problems=entries)
+    del raw["problem"], raw["data"]
+    comparison = parse_comparison(raw)
+    assert [cell.config().problem.kind for cell in comparison.cells[:: len(comparison.cells) // 2]] == [
+        "linear",
+        "huber",
+    ]
+
+
+def test_references_are_shared_by_strategies_and_budgets():
+    cells = parse_comparison(SMALL).cells
+    assert len({reference_job(cell).digest for cell in cells}) == 2  # one a seed
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strategy": {"kind": "dp_fed_sgd"}}, "[[strategy]]"),
+        ({"strategy": []}, "strategy"),
+        (
+            {"strategy": [{"kind": "dp_fed_sgd", "clip_nrm": 1.0}]},
+            "strategy 'dp_fed_sgd': unknown key strategy.clip_nrm",
+        ),
+        ({"strategy": [{"kind": "dp_fedsgd"}]}, "did you mean 'dp_fed_sgd'"),
+        ({"strategy": [{"kind": "dp_ftrl"}, {"kind": "dp_ftrl"}]}, "'dp_ftrl' stands for two entries"),
+        ({"seeds": 0}, "seeds = 0"),
+        ({"seeds": [1, 1]}, "seeds = [1, 1]"),
+        ({"nam": "x"}, "unknown key nam"),
+        ({"engine": {"kind": "ray"}}, "engine.kind = 'ray'"),
+        ({"problem": None}, "no problem"),
+        ({"grid": {"strategy.rounds": [1, 2]}}, "'strategy.rounds': the grid varies keys of problem, data, privacy"),
+        ({"grid": {"privacy.unit": ["user", "sample"]}}, "compared at one unit"),
+        ({"grid": {"privacy.epsilon": 1.0}}, "must be a list of different values"),
+        ({"grid": {"privacy.epsilon": [-1.0]}}, "privacy.epsilon = -1.0"),
+    ],
+)
+def test_bad_comparisons_are_refused_in_a_sentence(settings, words):
+    raw = {key: value for key, value in changed(**settings).items() if value is not None}
+    assert words in refusal(raw)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "words"),
+    [
+        ({"public_seed": 1}, "seed 1 is also compared on"),
+        ({"cost": "none"}, "tuning.cost"),
+        ({"search": {"dp_ftrl": {"rounds": [1]}}}, "no strategy has this label or kind"),
+        ({"search": {"dp_fed_sgd": {"kind": ["dp_ftrl"]}}}, "the strategy's own keys"),
+        ({"search": {"dp_fed_sgd": {"rounds": []}}}, "tuning.search.dp_fed_sgd.rounds"),
+        ({"search": {"dp_fed_sgd": {"rounds": [0]}}}, "strategy.rounds = 0"),
+    ],
+)
+def test_bad_searches_are_refused_in_a_sentence(tuning, words):
+    assert words in refusal(changed(TUNED, tuning=TUNED["tuning"] | tuning))
+
+
+def test_a_search_on_anything_but_synthetic_data_is_refused():
+    raw = changed(TUNED, data={"kind": "public", "name": "males"}, problem={"kind": "logistic"})
+    assert "only on public synthetic data" in refusal(raw)
+
+
+# Running -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_cell_is_a_row_and_failures_are_rows_with_their_reason(done):
+    rows = table(done.directory)
+    assert len(rows) == len(done.rows) == 12
+    failed = rows[rows["strategy"] == "too-few"]
+    assert failed["error_private"].notna().all()
+    assert failed["value"].isna().all()
+    good = rows[rows["strategy"] != "too-few"]
+    assert good["error_private"].isna().all()
+    assert (good["value"] >= 0).all()
+    assert (good["spent_epsilon"] <= good["epsilon"]).all()
+    assert (good["better_than_initial"] == (good["value"] < good["initial"])).all()
+    assert (good["reference_private"] < good["initial"]).all()
+
+
+def test_relations_are_recorded_and_converted(done):
+    rows = table(done.directory)
+    added, replaced = (rows[rows["strategy"] == name] for name in ("poisson", "dp_fed_sgd"))
+    assert set(added["relation"]) == {"add_or_remove"}
+    assert set(replaced["relation"]) == {"replace_one"}
+    assert (replaced["replace_one_epsilon"] == replaced["spent_epsilon"]).all()
+    for _, one in added.iterrows():
+        expected = add_or_remove_to_replace_one(one["spent_epsilon"], one["delta"])
+        assert (one["replace_one_epsilon"], one["replace_one_delta"]) == pytest.approx(expected)
+    assert "For replacing one" in (done.directory / "report.html").read_text()
+
+
+def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, monkeypatch):
+    raw = changed(strategy=SMALL["strategy"][:2])
+    calls, original = [], simulations.comparison.jobs.run
+
+    def counting(config, **settings):
+        calls.append(config)
+        return original(config, **settings)
+
+    monkeypatch.setattr(simulations.comparison.jobs, "run", counting)
+    whole = go(tmp_path / "whole", raw)
+    assert len(calls) == whole.ran == 8 + 2
+    calls.clear()
+    first = go(tmp_path / "parts", raw, limit=6)
+    assert first.ran == 6
+    assert sum(one["error_private"] == NOT_RUN for one in first.rows) == 4
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "parts").rglob(DONE)}
+    second = go(tmp_path / "parts", raw)
+    assert second.ran == 4
+    assert len(calls) == 10
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    pd.testing.assert_frame_equal(
+        table(tmp_path / "whole").drop(columns=NO_TIME), table(tmp_path / "parts").drop(columns=NO_TIME)
+    )
+    assert go(tmp_path / "parts", raw).ran == 0
+
+
+@pytest.mark.slow
+def test_a_cell_is_run_again_when_its_configuration_changes_or_it_failed(done, tmp_path):
+    raw = changed(strategy=SMALL["strategy"][1:], seeds=1)
+    assert go(tmp_path, raw).ran == 1 + 4
+    assert go(tmp_path, raw).ran == 2  # what failed
+    other = changed(raw, privacy={"delta": 1e-6})
+    assert go(tmp_path, other).ran == 4
+    (broken,) = (path for path in (tmp_path / "reference").rglob(DONE))
+    broken.write_text("{")
+    assert go(tmp_path, other).ran == 2 + 1
+
+
+def test_unexpected_errors_of_one_cell_leave_the_others(tmp_path, monkeypatch):
+    original = simulations.comparison.jobs.run
+
+    def failing(config, **settings):
+        if config.seed == 1 and config.strategy.kind == "dp_fed_sgd":
+            raise ZeroDivisionError("with data in it")
+        return original(config, **settings)
+
+    monkeypatch.setattr(simulations.comparison.jobs, "run", failing)
+    rows = go(tmp_path, changed(strategy=SMALL["strategy"][:1])).rows
+    assert [one["error_private"] for one in rows] == [None, "unexpected ZeroDivisionError"] * 2
+
+
+def test_an_interrupted_comparison_leaves_its_table(tmp_path):
+    def stop(job, record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, SMALL, watch=stop)
+    assert (table(tmp_path)["error_private"] == NOT_RUN).all()
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_repeats_no_finished_cell(tmp_path):
+    file = tmp_path / "many.toml"
+    file.write_text(parse_comparison(changed(name="many", strategy=SMALL["strategy"][:1], seeds=60)).toml())
+    code = "from simulations.cli import app; app()"
+    arguments = ["compare", str(file), "--workers", "0", "--output", str(tmp_path)]
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while len(before := list((tmp_path / "many").rglob(DONE))) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = list((tmp_path / "many").rglob(DONE)) or before
+    assert 5 <= len(before) < 180
+    comparison = load_comparison(file)
+    outcome = compare(comparison, workers=0, directory=tmp_path / "many", limit=3)
+    stamps = [path.stat().st_mtime_ns for path in before]
+    assert outcome.ran == 3
+    assert max(stamps) <= min(p.stat().st_mtime_ns for p in (tmp_path / "many").rglob(DONE) if p not in before)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ray_processes_give_the_same_table(done, tmp_path):
+    outcome = compare(parse_comparison(SMALL), workers=2, directory=tmp_path / "ray")
+    gc.collect()  # here, where the warnings about Ray's handles are expected
+    pd.testing.assert_frame_equal(
+        table(done.directory).drop(columns=NO_TIME), table(outcome.directory).drop(columns=NO_TIME)
+    )
+
+
+# Tuning ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_sees_public_seeds_only_and_its_choice_is_used_and_recorded(tuned):
+    rows = table(tuned.directory)
+    assert set(rows["tuned"]) == {'{"clip_norm": 1.0}'}  # a clip of 0.001 does not get anywhere
+    assert rows["directory"].nunique() == 8
+    for one in rows["directory"]:
+        assert tomllib.loads((tuned.directory / one / "config.toml").read_text())["strategy"]["clip_norm"] == 1.0
+    searched = [tomllib.loads(path.read_text()) for path in (tuned.directory / "tuning").rglob("config.toml")]
+    assert {one["seed"] for one in searched} == {1000}
+    assert len(searched) == 2 * 2 * 2
+    summary = json.loads((tuned.directory / "comparison.json").read_text())
+    assert summary["tuning"]["cost"] == "free, tuned on public synthetic data"
+    assert len(summary["tuning"]["chosen"]) == 4
+    assert "free, tuned on public synthetic data" in (tuned.directory / "report.html").read_text()
+
+
+def test_cells_wait_for_their_search(tmp_path):
+    outcome = go(tmp_path, TUNED, limit=3)
+    assert {one["error_private"] for one in outcome.rows} == {NOT_RUN}
+    assert {one["directory"] for one in outcome.rows} == {None}
+
+
+# Reports -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_complete_in_itself_and_ranks_by_the_median(done):
+    page, rows = (done.directory / "report.html").read_text(), table(done.directory)
+    assert "<script" not in page
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?[^"'#]|url\(["']?[^"'#]|@import""", page)
+    assert page.count("<svg") == page.count("</svg>") == 1 + 2  # by epsilon; by round at each
+    markdown = (done.directory / "report.md").read_text()
+    section = markdown.partition("### quadratic, epsilon = 4")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| ([\w-]+) \|", section, flags=re.MULTILINE)
+    good = rows[(rows["privacy.epsilon"] == 4.0) & rows["value"].notna()].groupby("strategy")["value"].median()
+    assert [name for name in names if name in good.index] == good.sort_values().index.tolist()
+    assert names[-1] == "too-few"
+
+
+def test_every_plot_shows_the_initial_model_and_training_without_privacy(done):
+    charts = re.findall("<svg.*?</svg>", (done.directory / "report.html").read_text(), flags=re.DOTALL)
+    for chart in charts:
+        for text in ("initial model", "without privacy", "dp_fed_sgd", "poisson"):
+            assert text in chart
+
+
+def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
+    lines = [
+        {"strategy": name, "median": value, "low": value, "high": value, "worse": False}
+        for name, value in (("exact", 0.0), ("close", 1e-5), ("far", 0.5))
+    ]
+    point = {"metric": "excess risk", "index": "at 1", "initial": 1.0, "non_private": 0.0, "ranking": lines}
+    points = [point | {"values": {"data.users": users}} for users in (10, 1000)]
+    sweep, _ = sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")
+    for chart in (dot_chart(point), sweep):
+        assert "10^{-5}" in chart
+    unmeasured = point | {"ranking": [lines[0] | {"median": None}]}
+    assert dot_chart(unmeasured) == ""
+    assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ("", False)
+
+
+def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, tmp_path):
+    for name in ("results.parquet", "rounds.parquet", "comparison.json", "comparison.toml"):
+        (tmp_path / name).write_bytes((done.directory / name).read_bytes())
+    rows = table(tmp_path)
+    rows.loc[rows["strategy"] == "poisson", "value"] = 100.0
+    rows.to_parquet(tmp_path / "results.parquet")
+    assert is_comparison(tmp_path)
+    page = render_comparison(tmp_path).read_text()
+    assert page.count('<span class="tag">worse than doing nothing</span>') == 2
+    assert "What failed" in page
+    assert "worse than doing nothing" in (tmp_path / "report.md").read_text()
+
+
+def test_without_a_numeric_grid_each_problem_has_a_plot_and_no_privacy_is_told(tmp_path):
+    raw = changed(privacy={"epsilon": 1.0, "delta": 1e-5}, grid={}, seeds=1)
+    raw["strategy"] = [{"kind": "dp_fed_sgd", "rounds": 2}, {"kind": "non_private"}, {"kind": "sample_clipped_sgd"}]
+    outcome = go(tmp_path, raw)
+    page = (outcome.directory / "report.html").read_text()
+    assert page.count("<svg") == 1 + 1
+    assert '<span class="tag">no privacy</span>' in page
+    assert "as a group of 4" in page
+    grouped = table(tmp_path).set_index("strategy").loc["sample_clipped_sgd"]
+    assert (grouped["group"], grouped["epsilon"]) == (4, 1.0)
+    assert grouped["sample_level_epsilon"] < 0.3
+
+
+def test_a_report_of_nothing_but_failures_says_so(tmp_path):
+    outcome = go(tmp_path, SMALL, limit=0)
+    page = (outcome.directory / "report.html").read_text()
+    assert "No private strategy has a result" in page
+    assert "not run yet" in page
+
+
+def test_a_directory_without_a_comparison_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"holds no results\.parquet"):
+        render_comparison(tmp_path)
+
+
+def test_shares_have_digits_where_they_tell_apart():
+    assert [percent(one) for one in (0.123, 0.9987, 1.0, -0.4, 12.0)] == [
+        "12 %",
+        "99.87 %",
+        "100.00 %",
+        "-40 %",
+        "1,200 %",
+    ]
+
+
+# The command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+    path = tmp_path / "small.toml"
+    path.write_text(parse_comparison(changed(strategy=SMALL["strategy"][:1])).toml())
+    return path
+
+
+def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
+    arguments = ["compare", str(file), "--workers", "0", "--seeds", "1", "--output", str(tmp_path / "out")]
+    outcome = RUNNER.invoke(cli.app, [*arguments, "--set", "privacy.delta=1e-6", "--json"])
+    assert outcome.exit_code == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)
+    assert [(one["privacy.epsilon"], one["delta"], one["seed"]) for one in rows] == [(1.0, 1e-6, 0), (4.0, 1e-6, 0)]
+    again = RUNNER.invoke(cli.app, [*arguments, "--set", "privacy.delta=1e-6"])
+    assert "2 cells, 0 without a result; 0 runs were made now" in again.stdout
+    page = tmp_path / "out" / "small" / "report.html"
+    page.unlink()
+    assert RUNNER.invoke(cli.app, ["report", str(page.parent)]).stdout.strip() == str(page)
+    assert page.is_file()
+
+
+def test_compare_refuses_bad_files_with_exit_code_2(tmp_path):
+    outcome = RUNNER.invoke(cli.app, ["compare", str(tmp_path / "none.toml")])
+    assert outcome.exit_code == 2
+    assert "does not exist" in outcome.stderr
+
+
+def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
+    comparison = parse_comparison(SMALL)
+    progress = Progress(comparison)
+    compare(comparison, workers=0, directory=done.directory, watch=progress.note)
+    shown = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    shown.print(progress.table())
+    text = shown.export_text()
+    assert re.search(r"dp_fed_sgd .* 4 of 4 .* 0 ", text)
+    assert re.search(r"too-few .* 4 of 4 .* 4 ", text)
+    shown.file.close()
+    monkeypatch.setattr(
+        "simulations.comparison.live.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
+    )
+    with live(comparison) as watch:
+        watch(reference_job(comparison.cells[0]), {"error_private": None})
+    monkeypatch.undo()
+    with live(comparison) as watch:
+        assert watch is None
+    assert np.isfinite([value for values in progress.values.values() for value in values]).any()

@@ -1,0 +1,323 @@
+"""What a comparison's report shows: courses by round, predicted slopes, terms of every line, few files."""
+
+import copy
+import json
+import re
+import shutil
+
+import pandas as pd
+import pytest
+
+from simulations.comparison.config import parse_comparison
+from simulations.comparison.jobs import compare
+from simulations.comparison.plots import rounds_chart, sweep_chart
+from simulations.comparison.report import render_comparison
+from simulations.comparison.theory import expected_slope, expected_slopes
+from userdp.accounting.composition import add_or_remove_to_replace_one
+from userdp.errors import BadInput
+
+FILES = ("results.parquet", "rounds.parquet", "comparison.json", "comparison.toml")
+RAW = {
+    "name": "terms",
+    "seeds": 3,
+    "problem": {"kind": "quadratic", "bound": 6.0},
+    "data": {
+        "kind": "synthetic",
+        "population": "gaussian",
+        "dimension": 3,
+        "users": 400,
+        "test_users": 0,
+        "samples_per_user": 4,
+    },
+    "privacy": {"delta": 1e-5, "unit": "user"},
+    "strategy": [
+        {"kind": "dp_fed_sgd", "rounds": 2},
+        {"kind": "dp_fed_sgd", "label": "poisson", "rounds": 30, "cohort": 50, "sampling": "poisson"},
+        {"kind": "sample_clipped_sgd", "rounds": 3},
+        {"kind": "non_private"},
+    ],
+    "grid": {"privacy.epsilon": [1.0, 8.0]},
+}
+KEYS = ("privacy.epsilon", "data.users", "data.samples_per_user", "data.dimension")
+
+
+def changed(**sections):
+    """RAW with keys of sections replaced; a key given as None is left out."""
+    raw = copy.deepcopy(RAW)
+    for name, values in sections.items():
+        if isinstance(values, dict):
+            raw[name] = {key: value for key, value in {**raw[name], **values}.items() if value is not None}
+        else:
+            raw[name] = values
+    return raw
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished comparison of which nothing is left but the files of its report."""
+    whole = tmp_path_factory.mktemp("whole")
+    compare(parse_comparison(RAW), workers=0, directory=whole)
+    small = tmp_path_factory.mktemp("few")
+    for name in FILES:
+        shutil.copy(whole / name, small / name)
+    recorded = {
+        path.parent.name: pd.read_parquet(path)["metric.excess_risk"] for path in whole.rglob("cells/*/rounds.parquet")
+    }
+    render_comparison(small)
+    return small, recorded
+
+
+def lines_of(markdown, heading):
+    """Strategy -> its line in a ranking of the Markdown report."""
+    section = markdown.partition(f"### {heading}")[2].partition("\n##")[0]
+    return {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| ")}
+
+
+# By round ----------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_file_holds_every_measured_round_of_every_finished_cell(folder):
+    directory, recorded = folder
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    rows = pd.read_parquet(directory / "results.parquet")
+    key = ["problem", "strategy", "seed", "privacy.epsilon"]
+    for cell in rows.to_dict("records"):
+        own = rounds[(rounds[key] == pd.Series({name: cell[name] for name in key})).all(axis=1)]
+        assert own["value"].tolist() == recorded[cell["directory"].rpartition("/")[2]].tolist()
+        assert own["round"].tolist() == list(range(1, cell["rounds"] + 1))
+        assert own["value"].iloc[-1] == cell["value"]
+
+
+def test_the_report_is_made_from_four_files_and_refuses_to_do_with_three(folder, tmp_path):
+    directory, _ = folder
+    assert (directory / "report.html").is_file()
+    for name in FILES[1:]:
+        shutil.copy(directory / name, tmp_path / name)
+    with pytest.raises(BadInput, match=r"results\.parquet"):
+        render_comparison(tmp_path)
+
+
+def test_the_course_is_the_median_over_seeds_and_a_run_that_ended_early_keeps_its_last_model(
+    folder, tmp_path, monkeypatch
+):
+    directory, _ = folder
+    for name in FILES:
+        shutil.copy(directory / name, tmp_path / name)
+    rounds = pd.read_parquet(tmp_path / "rounds.parquet")
+    rounds = rounds[(rounds["strategy"] != "poisson") | (rounds["seed"] != 0) | (rounds["round"] <= 10)]
+    rounds.to_parquet(tmp_path / "rounds.parquet")
+    seen = []
+    monkeypatch.setattr("simulations.comparison.report.rounds_chart", lambda point, *_: seen.append(point) or "")
+    render_comparison(tmp_path)
+    (course,) = [point["course"]["poisson"] for point in seen if point["values"]["privacy.epsilon"] == 8.0]
+    assert [line["round"] for line in course] == list(range(1, 31))
+    own = rounds[(rounds["strategy"] == "poisson") & (rounds["privacy.epsilon"] == 8.0)]
+    last = own.sort_values("round").groupby("seed")["value"].last()
+    assert course[-1] == {"round": 30, "median": last.median(), "low": last.min(), "high": last.max()}
+    third = own[own["round"] == 3]["value"]
+    assert (course[2]["median"], course[2]["low"]) == (third.median(), third.min())
+
+
+def test_charts_by_round_start_at_the_initial_model_and_name_every_strategy(folder):
+    page = (folder[0] / "report.html").read_text()
+    section = page.partition("<h2>By round</h2>")[2].partition("<h2>")[0]
+    charts = re.findall("<svg.*?</svg>", section, flags=re.DOTALL)
+    assert len(charts) == 2
+    for chart in charts:
+        for name in ("initial model", "without privacy", "dp_fed_sgd", "poisson", "sample_clipped_sgd"):
+            assert f">{name}</text>" in chart
+        # 2 rounds and 30: logarithmic, from round 0.
+        labels = re.findall(r">(\d+)</text>", chart)
+        assert [tick for tick in ("0", "1", "2", "5", "10", "20") if tick not in labels] == []
+    assert "of the first and the last setting" not in section
+
+
+@pytest.mark.slow
+def test_of_many_points_the_ends_at_the_tightest_budget_are_shown_by_round(tmp_path):
+    raw = changed(grid={"data.users": [300, 400, 500]}, strategy=RAW["strategy"][:1], seeds=1)
+    page = compare(parse_comparison(raw), workers=0, directory=tmp_path).directory / "report.html"
+    section = page.read_text().partition("<h2>By round</h2>")[2].partition("<h2>")[0]
+    assert re.findall("<figcaption>(.*?):", section) == [
+        f"quadratic, epsilon = 1, users = {users}" for users in (300, 500)
+    ]
+    assert "the first and the last setting at the tightest budget" in section
+
+
+def point_of(values, *, initial=2.0, non_private=1e-5, **settings):
+    ranking = [
+        {"strategy": name, "median": value, "low": value, "high": value, "worse": value >= initial, "holds": True}
+        for name, value in values.items()
+    ]
+    levels = {"initial": initial, "non_private": non_private}
+    return {"metric": "excess risk", "index": "here", "ranking": ranking, "values": settings, "course": {}, **levels}
+
+
+def test_rounds_charts_without_rounds_or_references_are_empty_or_complete():
+    assert rounds_chart(point_of({"a": 1.0}), ["a"], "title") == ""
+    course = {"a": [{"round": step, "median": 1.0 / step, "low": 0.0, "high": 1.0} for step in range(1, 31)]}
+    alone = point_of({}, initial=None, non_private=None) | {"course": course}
+    assert ">a</text>" in rounds_chart(alone, ["a", "b"], "title")
+    assert "initial model" not in rounds_chart(alone, ["a", "b"], "title")
+
+
+# Slopes that theory predicts ---------------------------------------------------------------------------------------
+
+
+def config_of(**sections):
+    (cell, *_) = parse_comparison(changed(**sections)).cells
+    return cell.reference()
+
+
+def test_slopes_are_those_of_the_error_of_private_means():
+    found = {key: expected_slope(config_of(), key).power for key in KEYS}
+
+    def privacy_part(epsilon, users, samples, dimension):
+        # sup over users of the distance to the mean, noise of the Gaussian mechanism, d coordinates of it
+        radius = (dimension / samples) ** 0.5
+        return 0.5 * dimension * (2 * radius / users / epsilon) ** 2
+
+    start = [0.5, 1000.0, 30.0, 20.0]
+    for index, key in enumerate(KEYS):
+        moved = [4 * value if place == index else value for place, value in enumerate(start)]
+        assert privacy_part(*moved) / privacy_part(*start) == pytest.approx(4.0 ** found[key])
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"problem": {"kind": "linear"}}, "data.users"),
+        ({"problem": {"kind": "huber"}}, "data.users"),
+        ({"problem": {"radius": 0.5}}, "data.users"),
+        ({"problem": {"bound": 3.0}}, "data.users"),
+        ({"data": {"mean": 1.5}}, "data.users"),
+        ({"data": {"outliers": 0.1}}, "data.users"),
+        ({"data": {"samples_tail": 2.0, "samples": 4000}}, "data.users"),
+        ({"data": {"population": "student_t", "shape": 3.0}}, "data.users"),
+        ({"data": {"heterogeneity": 0.1}}, "data.samples_per_user"),
+        ({"privacy": {"unit": "sample"}, "strategy": RAW["strategy"][2:3]}, "data.users"),
+        ({"grid": {"privacy.epsilon": [20.0]}}, "privacy.epsilon"),
+        ({}, "data.heterogeneity"),
+    ],
+)
+def test_nothing_is_predicted_where_the_argument_does_not_reach(sections, key):
+    assert expected_slope(config_of(**sections), key) is None
+
+
+def test_heterogeneous_users_and_given_means_inside_the_domain_are_covered():
+    config = config_of(data={"heterogeneity": 0.1, "mean": [0.5, -1.0, 0.0]})
+    assert expected_slope(config, "data.users").power == -2.0
+
+
+def test_a_comparison_has_a_slope_only_where_all_its_points_agree():
+    assert expected_slopes(parse_comparison(RAW))["quadratic"]["privacy.epsilon"]["power"] == -2.0
+    raw = changed()
+    raw["grid"]["privacy.epsilon"] = [1.0, 20.0]
+    assert expected_slopes(parse_comparison(raw)) == {}
+
+
+def guide(points, power=-2.0):
+    chart, drawn = sweep_chart(points, "n", "n", ["a", "b"], "title", power)
+    assert drawn == ("theory: slope" in chart)
+    return drawn
+
+
+def test_a_predicted_slope_is_drawn_beside_the_best_private_strategy_where_privacy_costs_most():
+    def points(first=0.5, last=0.05, users=(100, 1000), **levels):
+        values = zip(users, (first, last), strict=True)
+        return [point_of({"a": value, "b": 1.9}, n=n, **levels) for n, value in values]
+
+    assert guide(points())
+    assert guide(points(first=0.05, last=0.5), power=2.0)
+    assert not guide(points(users=(100, 150)))  # one axis is not logarithmic
+    assert not guide(points(last=0.4, non_private=0.3))  # nor the other
+    assert not guide(points(first=3.0, initial=1.5))  # worse than doing nothing
+    assert not guide(points(non_private=0.0))
+    assert not guide(points(first=0.05, last=0.001, non_private=0.04))  # sampling costs more
+    assert not sweep_chart(points(), "n", "n", ["a", "b"], "title")[1]
+
+
+def test_the_page_says_why_a_slope_is_expected(folder):
+    page = (folder[0] / "report.html").read_text()
+    assert "theory: slope \N{MINUS SIGN}2" in page
+    assert "Theory: where privacy costs more than sampling" in page
+
+
+def test_labels_of_settings_do_not_touch():
+    points = [point_of({"a": 0.1}, n=n) for n in (1, 1.01, 10, 10_000, 2_000_000)]
+    chart, _ = sweep_chart(points, "n", "n", ["a"], "title")
+    labels = re.findall(">([^<>]+)</text>", chart)
+    assert "1.01" not in labels
+    assert {"1", "10", "10k", "2M"} <= set(labels)
+
+
+# On what terms -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_every_line_of_a_ranking_says_its_relation_and_what_it_means_for_replacing_one(folder, epsilon):
+    lines = lines_of((folder[0] / "report.md").read_text(), f"quadratic, epsilon = {epsilon:g}")
+    assert "user level, replace one |" in lines["dp_fed_sgd"]
+    assert "level" not in lines["non_private"]
+    assert "no privacy" in lines["non_private"]
+    rows = pd.read_parquet(folder[0] / "results.parquet")
+    one = rows[(rows["strategy"] == "poisson") & (rows["privacy.epsilon"] == epsilon)].iloc[0]
+    replaced, delta = add_or_remove_to_replace_one(one["spent_epsilon"], one["delta"])
+    assert f"add or remove; to replace one: epsilon = {replaced:.4g}, delta = {delta:.4g}" in lines["poisson"]
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side_by_side(folder, epsilon):
+    lines = lines_of((folder[0] / "report.md").read_text(), f"quadratic, epsilon = {epsilon:g}")
+    rows = pd.read_parquet(folder[0] / "results.parquet")
+    one = rows[(rows["strategy"] == "sample_clipped_sgd") & (rows["privacy.epsilon"] == epsilon)].iloc[0]
+    assert (one["unit"], one["group"], one["spent_epsilon"]) == ("user", 4, pytest.approx(epsilon, rel=1e-3))
+    assert one["sample_level_epsilon"] < epsilon / 3
+    told = (
+        f"for a user of 4 samples by group privacy: noise as for epsilon = {one['sample_level_epsilon']:.4g} a sample"
+    )
+    assert told in lines["sample_clipped_sgd"]
+    assert told in (folder[0] / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_mixed_relations_are_told_and_equal_ones_are_not(folder, tmp_path):
+    for name in ("report.html", "report.md"):
+        assert "Relations differ" in (folder[0] / name).read_text()
+    raw = changed(strategy=[RAW["strategy"][0], RAW["strategy"][3]], seeds=1)
+    directory = compare(parse_comparison(raw), workers=0, directory=tmp_path).directory
+    for name in ("report.html", "report.md"):
+        assert "Relations differ" not in (directory / name).read_text()
+
+
+def test_strategies_with_the_same_promise_stand_under_it_together(folder):
+    text = (folder[0] / "report.md").read_text().partition("## What each guarantee means")[2].partition("\n## ")[0]
+    assert text.count("If any one person (user)") == 2  # replaced; added or left out
+    assert text.count("No privacy is promised") == 1
+    for label in ("dp_fed_sgd", "poisson", "sample_clipped_sgd", "non_private"):
+        assert text.count(f"- **{label}**") == 1
+
+
+def test_the_report_says_how_to_do_it_again(folder):
+    versions = json.loads((folder[0] / "comparison.json").read_text())["versions"]
+    for name in ("report.html", "report.md"):
+        text = (folder[0] / name).read_text()
+        assert "userdp compare comparison.toml" in text
+        assert "seeds 0, 1, 2" in text
+        assert all(f"{package} {number}" in text for package, number in versions.items())
+
+
+@pytest.mark.slow
+def test_settings_that_are_lists_and_cells_that_lost_their_files_are_reported(tmp_path):
+    raw = changed(grid={"data.mean": [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]]}, privacy={"epsilon": 1.0}, seeds=1)
+    raw["strategy"] = raw["strategy"][:1]
+    del raw["grid"]["privacy.epsilon"]
+    directory = compare(parse_comparison(raw), workers=0, directory=tmp_path).directory
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    assert rounds.groupby("data.mean")["round"].apply(list).to_dict() == {
+        "[0.1, 0.2, 0.3]": [1, 2],
+        "[0.3, 0.2, 0.1]": [1, 2],
+    }
+    assert (directory / "report.html").read_text().count("by round.</figcaption>") == 2
+    next(directory.glob("cells/*/rounds.parquet")).unlink()
+    assert compare(parse_comparison(raw), workers=0, directory=tmp_path).ran == 0
+    assert (directory / "report.html").read_text().count("by round.</figcaption>") == 1

@@ -1,0 +1,698 @@
+"""What a deployment adds: silos' folders, people in two silos, keys, the gate, and telling how a run ended."""
+
+import asyncio
+import datetime
+import json
+import logging
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import tomli_w
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Context, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from simulations.config.run_config import load_config, parse_config
+from simulations.deployment import keys as keys_module
+from simulations.deployment import submit as submit_module
+from simulations.deployment import superlink
+from simulations.deployment.__main__ import app, main
+from simulations.deployment.gate import gate
+from simulations.deployment.keys import make_keys
+from simulations.deployment.link import Link
+from simulations.deployment.submit import Submission, bring, follow
+from simulations.engines.grids import LocalGrid
+from simulations.flower import node_of, separated
+from simulations.runs.build import build_problem, server_datasets
+from simulations.runs.run import run
+from simulations.runs.silos import FILE, prepare, silo_node, split
+from strategies.clipping.dp_fed_sgd import NonPrivate
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.identities import identities, repeated
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+
+DEMO = Path(__file__).resolve().parents[3] / "simulations/configs/demo.toml"
+SALT = b"s" * 16
+
+
+def demo(*overrides):
+    return load_config(DEMO, ["data.users=90", "privacy.noise='seeded'", *overrides])
+
+
+def raw_table(path, **more):
+    data = {
+        "kind": "table",
+        "path": str(path),
+        "user": "person",
+        "features": ["x"],
+        "ranges": {"x": [0.0, 10.0]},
+        "test_fraction": 0.0,
+    }
+    return {
+        "name": "tables",
+        "problem": {"kind": "quadratic", "radius": 1.0},
+        "data": data | more,
+        "privacy": {"epsilon": 5.0, "delta": 1e-3},
+        "strategy": {"kind": "dp_fed_sgd", "rounds": 2, "max_missing": 0.0},
+        "output": {"reference": False},
+    }
+
+
+def table(path, people, rows=3, **more):
+    lines = [f"{person},{(7 * at + row) % 11}" for at, person in enumerate(people) for row in range(rows)]
+    path.write_text("\n".join(["person,x", *lines]) + "\n")
+    return parse_config(raw_table(path, **more))
+
+
+# People -------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=8), max_size=30), st.binary(min_size=16, max_size=64))
+def test_people_are_repeated_exactly_when_their_labels_are(labels, salt):
+    import unicodedata
+
+    same = {unicodedata.normalize("NFKC", label).strip() for label in labels}
+    assert repeated(identities(labels, salt)) == len(labels) - len(same)
+
+
+def test_digests_of_two_salts_cannot_be_matched():
+    first, second = (identities(["anna", "bert"], salt) for salt in (SALT, b"t" * 16))
+    assert repeated(np.concatenate([first, first])) == 2
+    assert repeated(np.concatenate([first, second])) == 0
+
+
+def nodes_of(config, folders):
+    problem = build_problem(config)
+    return [silo_node(config, problem, folder) for folder in folders]
+
+
+def silo_grid(config, folders):
+    return LocalGrid(nodes_of(config, folders))
+
+
+def three(tmp_path):
+    return [tmp_path / f"silo-{number}" for number in (1, 2, 3)]
+
+
+def test_silos_give_the_model_and_guarantee_of_the_simulation(tmp_path):
+    config, folders = demo(), three(tmp_path)
+    assert split(config, folders) == [30, 30, 30]
+    there = run(config, grid=silo_grid(config, folders), directory=tmp_path / "there", report=False, deployed=True)
+    here = run(config, directory=tmp_path / "here", report=False)
+    np.testing.assert_allclose(there.model, here.model, rtol=1e-9)
+    assert there.result["guarantee"] == here.result["guarantee"]
+    assert there.result["metrics"] == pytest.approx(here.result["metrics"], rel=1e-9)
+
+
+def test_a_table_split_into_silos_holds_every_person_once_and_the_simulations_samples(tmp_path):
+    config, folders = table(tmp_path / "all.csv", [f"p{n}" for n in range(10)]), three(tmp_path)
+    assert split(config, folders) == [4, 3, 3]
+    nodes = nodes_of(config, folders)
+    assert sorted(label for node in nodes for label in node.labels) == sorted(f"p{n}" for n in range(10))
+    here = run(config, directory=tmp_path / "here", report=False)
+    with LocalGrid(nodes) as grid:
+        there = run(config, grid=grid, directory=tmp_path / "there", report=False)
+    np.testing.assert_allclose(there.model, here.model, rtol=1e-9)
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_a_person_in_two_silos_is_found_before_anything_is_trained(tmp_path, monkeypatch, deployed):
+    first, second = (
+        table(tmp_path / f"{name}.csv", people) for name, people in (("a", ["anna", "bert"]), ("b", ["carl", " anna"]))
+    )
+    assert prepare(first, tmp_path / "a", 0) == 2
+    assert prepare(second, tmp_path / "b", 2) == 2
+    config = parse_config(raw_table(tmp_path / "nowhere.csv", users=4))
+    # Only noise that may protect people is accepted; which kinds there are does not matter here.
+    monkeypatch.setattr(
+        "simulations.runs.run.server_datasets", lambda config: server_datasets(with_secure_noise(config))
+    )
+    if not deployed:
+        monkeypatch.setattr(
+            "simulations.runs.run.load_datasets", lambda config: server_datasets(with_secure_noise(config))
+        )
+    grid = silo_grid(config, [tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(RunFailed, match="one person in two places has no guarantee"):
+        run(config, grid=grid, directory=tmp_path / "run", deployed=deployed)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["rounds"] == 0
+    assert "anna" not in json.dumps(result)
+
+
+def test_a_deployment_trains_nothing_without_privacy(tmp_path, monkeypatch):
+    config, folders = demo(), three(tmp_path)
+    split(config, folders)
+    assert config.trains_reference
+    monkeypatch.setattr(NonPrivate, "start", lambda *arguments, **settings: pytest.fail("trained without privacy"))
+    result = run(
+        config, grid=silo_grid(config, folders), directory=tmp_path / "run", report=False, deployed=True
+    ).result
+    assert result["reference_private"] == {"non_private": None}
+
+
+def test_the_server_of_a_deployment_opens_no_table(tmp_path, monkeypatch):
+    local = table(tmp_path / "t.csv", ["anna", "bert", "carl", "dora"], users=4)
+    prepare(local, tmp_path / "silo", 0)
+    grid = silo_grid(local, [tmp_path / "silo"])
+    monkeypatch.setattr(
+        "userdp.data.tables.sources.read_table", lambda *arguments, **settings: pytest.fail("a table was opened")
+    )
+    result = run(with_secure_noise(local), grid=grid, directory=tmp_path / "run", report=False, deployed=True).result
+    assert (result["users"], result["samples"], result["samples_private"]) == (4, None, None)
+    assert json.loads((tmp_path / "run" / "data.json").read_text())["table_private"] is None
+
+
+def with_secure_noise(config):
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "secure"})})
+
+
+def test_a_deployment_refuses_silos_that_do_not_say_who_their_users_are(tmp_path):
+    config, folders = demo(), three(tmp_path)
+    split(config, folders)
+    nodes = nodes_of(config, folders)
+    nodes[1].labels = None
+    with pytest.raises(RunFailed, match="node 2 does not say who its users are"):
+        run(config, grid=LocalGrid(nodes), directory=tmp_path / "a", deployed=True)
+    nodes[0].labels = None
+    with pytest.raises(RunFailed, match="node 3 alone says who its users are"):
+        run(config, grid=LocalGrid(nodes), directory=tmp_path / "b")
+    nodes[2].labels = None
+    with pytest.raises(RunFailed, match="node 1 does not say who its users are"):
+        run(config, grid=LocalGrid(nodes), directory=tmp_path / "c", deployed=True)
+
+
+def test_a_node_checks_labels_and_salt():
+    from helpers import federation_of
+
+    problem, data = Quadratic(1, 1.0, 1.0), federation_of(np.zeros((2, 1)))
+    with pytest.raises(BadInput, match="1 labels are given for 2 users"):
+        Node(problem, data, np.arange(2), labels=["a"])
+    with pytest.raises(BadInput, match="does not know what its users are called"):
+        Node(problem, data, np.arange(2)).identities(SALT)
+    with pytest.raises(BadInput, match="the salt must be 16 to 64 bytes, got 3"):
+        Node(problem, data, np.arange(2), labels=["a", "b"]).identities(b"abc")
+
+
+# Silos --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_server_of_a_deployment_may_read(tmp_path):
+    assert server_datasets(demo()).train.users == 90
+    config = table(tmp_path / "t.csv", ["anna"])
+    cases = {
+        "output.reference = true": {"output": {"reference": True}},
+        "data.test_fraction = 0.5": {"data": config_data(config, test_fraction=0.5)},
+        "data.users is missing": {},
+    }
+    for message, update in cases.items():
+        with pytest.raises(BadInput, match=message):
+            server_datasets(parse_config(raw_table(tmp_path / "t.csv") | update))
+    declared = parse_config(raw_table(tmp_path / "t.csv", users=1))
+    with pytest.raises(BadInput, match=r'privacy.noise = "seeded": whoever knows the seed'):
+        server_datasets(declared)
+    datasets = server_datasets(with_secure_noise(declared))
+    assert (datasets.train, datasets.test) == (None, None)
+    with pytest.raises(BadInput, match="the users' data are with the silos"):
+        datasets.users  # noqa: B018
+
+
+def config_data(config, **update):
+    return {**raw_table(config.data.path)["data"], **update}
+
+
+def test_silos_that_cannot_be_made_are_refused(tmp_path):
+    config = table(tmp_path / "t.csv", ["anna", "bert"])
+    with pytest.raises(BadInput, match="3 silos for 2 users"):
+        split(config, three(tmp_path))
+    with pytest.raises(BadInput, match="whoever is held out is in no silo"):
+        split(parse_config(raw_table(tmp_path / "t.csv", test_fraction=0.5)), three(tmp_path)[:1])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"users.npz cannot be written"):
+        prepare(config, tmp_path / "file", 0)
+
+
+def test_a_folder_that_does_not_fit_the_configuration_is_refused(tmp_path):
+    config = table(tmp_path / "t.csv", ["anna", "bert"])
+    prepare(config, tmp_path / "silo", 0)
+    other = parse_config(raw_table(tmp_path / "t.csv", categorical={"y": ["anna"]}))
+    with pytest.raises(BadInput, match="samples have 1 columns where the configuration declares 2"):
+        silo_node(other, build_problem(other), tmp_path / "silo")
+    (tmp_path / "silo" / FILE).write_bytes(b"no archive")
+    with pytest.raises(BadInput, match="is not the file of a silo"):
+        silo_node(config, build_problem(config), tmp_path / "silo")
+    with pytest.raises(BadInput, match="is not the file of a silo"):
+        silo_node(config, build_problem(config), tmp_path / "nowhere")
+
+
+def test_how_many_samples_a_user_holds_does_not_keep_a_silo_away(tmp_path, caplog):
+    config = table(tmp_path / "t.csv", ["anna", "bert"])
+    prepare(config, tmp_path / "silo", 0)
+    whole = silo_node(config, build_problem(config), tmp_path / "silo")
+    most = parse_config(raw_table(tmp_path / "t.csv", max_samples=2))
+    node = silo_node(most, build_problem(most), tmp_path / "silo")
+    everybody = np.arange(2)
+    assert whole._federation.block(everybody).sizes.min() > 2
+    np.testing.assert_array_equal(node._federation.block(everybody).sizes, [2, 2])
+    for user in everybody:
+        kept, held = (part._federation.block(everybody[user : user + 1]).features for part in (node, whole))
+        np.testing.assert_array_equal(kept, held[:2])
+    fewest = parse_config(raw_table(tmp_path / "t.csv", min_samples=4))
+    assert len(silo_node(fewest, build_problem(fewest), tmp_path / "silo").users) == 2
+    assert "holds fewer samples than data.min_samples = 4" in caplog.text
+
+
+def test_samples_with_a_target_come_back_from_a_folder(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("person,x,y\nanna,1,0\nanna,9,1\nbert,5,1\n")
+    raw = raw_table(path, target="y", positive=1) | {"problem": {"kind": "logistic", "radius": 1.0}}
+    config = parse_config(raw)
+    prepare(config, tmp_path / "silo", 5)
+    node = silo_node(config, build_problem(config), tmp_path / "silo")
+    np.testing.assert_array_equal(node.users, [5, 6])
+    assert sorted(node.labels) == ["anna", "bert"]
+
+
+def test_a_node_config_with_a_silo_reads_that_silo(tmp_path):
+    config = demo()
+    split(config, [tmp_path])
+    text = "data.users=90; privacy.noise='seeded'"
+    settings_ = {"config": str(DEMO), "overrides": text}
+    node = node_of(Context(1, 1, {"silo": str(tmp_path)}, RecordDict(), settings_))
+    assert len(node.users) == 90
+    assert node.labels[7] == "synthetic-7"
+    assert separated(" ; a=1;") == ("a=1",)
+
+
+# Keys ---------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_one_authoritys_each_partys_own_and_for_its_owner_alone(tmp_path):
+    assert make_keys(tmp_path, 2, ("gate.example.org", "10.1.2.3"))
+    authority = x509.load_pem_x509_certificate((tmp_path / "superlink/ca.crt").read_bytes())
+    for party, host in (("superlink", "superlink"), ("gate", "gate.example.org"), ("node-2", "node-2")):
+        certificate = x509.load_pem_x509_certificate((tmp_path / party / "server.crt").read_bytes())
+        certificate.verify_directly_issued_by(authority)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert host in names.get_values_for_type(x509.DNSName)
+    for number in (1, 2):
+        private = serialization.load_ssh_private_key((tmp_path / f"node-{number}/node.key").read_bytes(), None)
+        public = serialization.load_ssh_public_key((tmp_path / f"superlink/node-{number}.pub").read_bytes())
+        assert isinstance(private, ec.EllipticCurvePrivateKey)
+        assert private.public_key() == public
+        assert (tmp_path / f"app-{number}/superexec.secret").read_bytes() == (
+            tmp_path / f"node-{number}/superexec.secret"
+        ).read_bytes()
+        assert not (tmp_path / f"app-{number}/node.key").exists()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    # Of two servers and of two nodes a certificate's key each, two nodes' own keys, and three secrets.
+    assert len({path.read_bytes() for path in files if path.suffix in {".key", ".secret"}}) == 4 + 2 + 3
+
+
+def test_good_keys_stay_and_others_are_all_made_anew(tmp_path, monkeypatch):
+    assert make_keys(tmp_path, 2)
+    before = (tmp_path / "superlink/ca.crt").read_bytes()
+    assert not make_keys(tmp_path, 2)
+    assert (tmp_path / "superlink/ca.crt").read_bytes() == before
+    assert make_keys(tmp_path, 1)
+    assert [path.name for path in (tmp_path / "superlink").glob("*.pub")] == ["node-1.pub"]
+    (tmp_path / "app-1/ca.crt").write_bytes(before)
+    assert make_keys(tmp_path, 1)
+    (tmp_path / "gate/server.key").unlink()
+    assert make_keys(tmp_path, 1)
+    monkeypatch.setattr(keys_module, "_RENEW", datetime.timedelta(days=keys_module.DAYS + 1))
+    assert make_keys(tmp_path, 1)
+
+
+def test_keys_that_cannot_be_made_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="neither a name nor an address"):
+        make_keys(tmp_path, 1, ("gäte",))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written"):
+        make_keys(tmp_path / "file", 1)
+
+
+# The gate -----------------------------------------------------------------------------------------------------------
+
+
+def through_the_gate(upstream, *requests):
+    """Replies to requests, and what reached the SuperLink."""
+    reached = []
+
+    def answer(request):
+        reached.append(request)
+        return upstream(request)
+
+    async def ask():
+        behind = httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="https://superlink:8000")
+        front = httpx.ASGITransport(gate(behind))
+        async with httpx.AsyncClient(transport=front, base_url="https://gate:8000") as client:
+            return [await client.request(method, path, **more) for method, path, more in requests]
+
+    return asyncio.run(ask()), reached
+
+
+def test_the_gate_passes_on_what_supernodes_send_and_the_signature_with_it():
+    def upstream(request):
+        return httpx.Response(200, stream=httpx.ByteStream(b"reply to " + request.content), headers={"x-kind": "x"})
+
+    request = ("POST", "/v1/fleet/pull-messages", {"content": b"hello", "headers": {"x-signature": "abc"}})
+    (reply,), (reached,) = through_the_gate(upstream, request)
+    assert (reply.status_code, reply.content, reply.headers["x-kind"]) == (200, b"reply to hello", "x")
+    assert (reached.url.path, reached.headers["x-signature"]) == ("/v1/fleet/pull-messages", "abc")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/register-node",
+        "/v1/control/start-run",
+        "/v1/runtime/pull-messages",
+        "/docs",
+        "/v1/fleet",
+        "/",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "/v1/fleet//..%2fcontrol/start-run",
+    ],
+)
+def test_the_gate_lets_nothing_else_through(path, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp.gate"):
+        (reply,), reached = through_the_gate(lambda request: httpx.Response(200), ("POST", path, {}))
+    assert (reply.status_code, reached) == (403, [])
+    assert "is not for silos" in caplog.text
+
+
+def test_the_gate_says_who_was_refused_and_when_the_superlink_is_gone(caplog):
+    def gone(request):
+        raise httpx.ConnectError("nobody there")
+
+    with caplog.at_level(logging.WARNING, logger="userdp.gate"):
+        request = ("POST", "/v1/fleet/activate-node", {})
+        (refused,), _ = through_the_gate(lambda request: httpx.Response(401, stream=httpx.ByteStream(b"")), request)
+        (lost,), _ = through_the_gate(gone, request)
+    assert (refused.status_code, lost.status_code) == (401, 503)
+    assert "/v1/fleet/activate-node gave 401" in caplog.text
+    assert "the SuperLink does not answer (ConnectError)" in caplog.text
+
+
+# Flower's command line, the SuperLink, the end of a run ---------------------------------------------------------------
+
+
+@pytest.fixture
+def flwr(tmp_path, monkeypatch):
+    """A `flwr` that answers from a script: answers("print(...)")."""
+    program = tmp_path / "bin" / "flwr"
+    program.parent.mkdir()
+
+    def answers(body):
+        program.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return answers
+
+
+def test_a_link_reads_answers_and_tells_what_went_wrong(flwr, tmp_path, monkeypatch):
+    link = Link("superlink:8000", tmp_path)
+    assert f'root-certificates = "{tmp_path}/ca.crt"' in (link.home / "config.toml").read_text()
+    assert "insecure = true" in (Link("superlink:8000", None).home / "config.toml").read_text()
+    flwr('print(\'Loading\'); print(\'{"success": true, "run-id": "7"}\')')
+    assert link.ask("run", "LINK")["run-id"] == "7"
+    for body, message in {
+        "sys.exit('first\\nno such key')": "no such key",
+        'print(\'{"success": false, "error-message": "not you"}\')': "not you",
+        "print('{half')": "half",
+        "pass": "nothing",
+    }.items():
+        flwr(body)
+        with pytest.raises(RunFailed, match=f"flwr run failed: .*{message}"):
+            link.ask("run", "LINK")
+    flwr("import time; time.sleep(9)")
+    monkeypatch.setattr("simulations.deployment.link._SECONDS", 0.2)
+    with pytest.raises(RunFailed, match="did not answer within"):
+        link.ask("run", "LINK")
+
+
+def test_a_run_is_followed_to_its_end_or_given_up_when_the_superlink_forgets_it(flwr, tmp_path, monkeypatch):
+    monkeypatch.setattr(submit_module, "_PAUSE_SECONDS", 0.01)
+    link = Link("superlink:8000", None)
+    count = tmp_path / "count"
+    count.write_text("")
+    flwr(
+        f"path = {str(count)!r}\n"
+        "if sys.argv[1] == 'log': sys.exit(0)\n"
+        "told = len(open(path).read())\n"
+        "open(path, 'a').write('x')\n"
+        "if told == 0: sys.exit('busy')\n"
+        "status = 'running' if told == 1 else 'finished:completed'\n"
+        'print(\'{"success": true, "runs": [{"status": "%s"}]}\' % status)'
+    )
+    assert follow(link, "7") == "finished:completed"
+    monkeypatch.setattr(submit_module, "_PATIENCE_SECONDS", 0.0)
+    flwr('print(\'{"success": true, "runs": []}\')')
+    assert follow(link, "7").startswith("lost: the SuperLink restarted or is gone")
+
+
+def leave(folder, *, error=None, without=()):
+    folder.mkdir(exist_ok=True)
+    result = {"rounds": 1} | ({} if error is None else {"error": error})
+    contents = {
+        "result.json": json.dumps(result),
+        "guarantee.json": json.dumps({"sentence": "(1, 1e-6)"}),
+        "model.npz": "x",
+        "report.html": "<html>",
+    }
+    for name, content in contents.items():
+        if name not in without:
+            (folder / name).write_text(content)
+
+
+def test_exit_code_zero_means_completed_without_error_and_with_all_files(tmp_path, capsys):
+    out, there = tmp_path / "out", tmp_path / "there"
+    out.mkdir()
+    leave(there)
+    assert bring(there, out, "finished:completed") == 0
+    assert bring(there, out, "finished:failed") == 1
+    assert "the run failed (finished:failed): its log says why" in capsys.readouterr().err
+    leave(there, error="too few answered")
+    assert bring(there, out, "finished:completed") == 1
+    assert "too few answered" in capsys.readouterr().err
+    (there / "report.html").unlink()
+    leave(there, without=("report.html",))
+    assert bring(there, out, "finished:completed") == 1
+    assert "it left no report.html" in capsys.readouterr().err
+    assert not (out / "report.html").exists()  # of the run before
+    assert bring(tmp_path / "nowhere", out, "lost") == 1
+
+
+def test_a_submission_runs_the_configuration_as_a_deployment(flwr, tmp_path, monkeypatch):
+    out, results = tmp_path / "out", tmp_path / "results"
+    out.mkdir()
+    flwr(
+        "import json, pathlib, tomllib\n"
+        "if sys.argv[1] == 'run':\n"
+        "    settings = tomllib.loads(pathlib.Path(sys.argv[sys.argv.index('--run-config') + 1]).read_text())\n"
+        "    assert settings['deployed'] is True and settings['overrides'] == 'seed=3'\n"
+        "    folder = pathlib.Path(settings['output'])\n"
+        "    folder.mkdir(parents=True)\n"
+        "    for name in ('result.json', 'model.npz', 'report.html'): (folder / name).write_text('{}')\n"
+        "    (folder / 'guarantee.json').write_text('{\"sentence\": \"all good\"}')\n"
+        "    print(json.dumps({'success': True, 'run-id': 5}))\n"
+        "elif sys.argv[1] == 'ls':\n"
+        "    print(json.dumps({'success': True, 'runs': [{'status': 'finished:completed'}]}))"
+    )
+    submission = Submission(tmp_path, "demo.toml", "seed=3", results)
+    assert submission.run("superlink:8000", None, out) == 0
+    arguments = ["submit", "--config", "demo.toml", "--overrides", "seed=3", "--app", str(tmp_path), "--insecure"]
+    arguments += ["--results", str(results), "--output", str(out)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    with pytest.raises(BadInput, match="cannot be written by user"):
+        submission.run("superlink:8000", None, tmp_path / "nowhere")
+
+
+def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_path, monkeypatch):
+    make_keys(tmp_path / "keys", 2)
+    keys = tmp_path / "keys" / "superlink"
+    assert "--enable-supernode-auth" in superlink.command(keys)
+    assert "--insecure" in superlink.command(None)
+    ready, seen = tmp_path / "ready", []
+    monkeypatch.setattr(superlink, "READY", ready)
+    monkeypatch.setattr(superlink, "_POLL_SECONDS", 0.01)
+    tried = tmp_path / "tried"
+    flwr(
+        f"path = {str(tried)!r}\n"
+        "open(path, 'a').write(sys.argv[3] + '\\n')\n"
+        "if len(open(path).readlines()) == 1: sys.exit('busy')\n"
+        "print('{\"success\": true}')"
+    )
+
+    class Process:
+        returncode = 3
+        polls = 0
+
+        def poll(self):
+            seen.append(ready.exists())
+            self.polls += 1
+            return 3 if self.polls > 5 else None
+
+        def terminate(self):
+            pass
+
+    health = iter([False, True, True, True, False])
+    monkeypatch.setattr(superlink, "_healthy", lambda keys: next(health))
+    monkeypatch.setattr(superlink, "Popen", lambda command: Process())
+    monkeypatch.setattr(superlink.signal, "signal", lambda *_: None)
+    assert superlink.serve(keys) == 3
+    assert seen == [False, False, False, True, True, False]
+    assert [Path(line).name for line in tried.read_text().split()] == ["node-1.pub", "node-1.pub", "node-2.pub"]
+
+
+def test_a_superlink_that_does_not_listen_is_not_healthy(tmp_path, monkeypatch):
+    monkeypatch.setattr(superlink, "PORT", 1)
+    assert not superlink._healthy(None)
+    make_keys(tmp_path, 1)
+    assert not superlink._healthy(tmp_path / "superlink")
+
+
+# The compose files --------------------------------------------------------------------------------------------------
+
+
+def composed(name):
+    return yaml.safe_load((DEMO.parents[2] / name).read_text())
+
+
+@pytest.mark.parametrize("service", composed("docker-compose.yml")["services"])
+def test_every_service_gives_up_what_it_does_not_need(service):
+    settings_ = composed("docker-compose.yml")["services"][service]
+    assert settings_["read_only"] is True
+    assert settings_["cap_drop"] == ["ALL"]
+    assert settings_["security_opt"] == ["no-new-privileges"]
+    assert settings_["mem_limit"]
+    assert "ports" not in settings_
+    assert "user" not in settings_ or service == "out"
+    assert "cap_add" not in settings_ or service == "out"
+
+
+def test_networks_are_closed_and_each_silos_own():
+    whole = composed("docker-compose.yml")
+    assert all(network == {"internal": True} for network in whole["networks"].values())
+    services = whole["services"]
+    for number in "123":
+        assert services[f"app-{number}"]["networks"] == [f"silo-{number}"]
+        assert services[f"node-{number}"]["networks"] == [f"link-{number}", f"silo-{number}"]
+        assert sorted(services[f"app-{number}"]["volumes"]) == [
+            f"keys-app-{number}:/keys:ro",
+            f"silo-{number}:/data:ro",
+        ]
+    assert "coordinator" in services["gate"]["networks"]
+    inside = {name for name, service in services.items() if "coordinator" in service.get("networks", [])}
+    assert inside == {"superlink", "gate", "coordinator-app", "run"}
+
+
+def test_tls_is_off_by_the_override_alone():
+    whole, override = composed("docker-compose.yml")["services"], composed("docker-compose.insecure.yml")["services"]
+    assert "insecure" not in json.dumps(whole)
+    assert override.keys() <= whole.keys()
+    assert all("--insecure" in service["command"] for service in override.values())
+    assert override.keys() == {name for name in whole if name not in {"keys", "silos", "out"}}
+
+
+# The jobs -----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_make_keys_and_silos(tmp_path):
+    runner, keys_, data = CliRunner(), tmp_path / "keys", tmp_path / "data"
+    for word in ("made for", "kept of"):
+        assert word in runner.invoke(app, ["keys", "--output", str(keys_), "--silos", "1"]).output
+    assert ssl.create_default_context(cafile=str(keys_ / "gate/ca.crt")).get_ca_certs()
+    smaller = "data.users=9; privacy.noise='seeded'"
+    said = runner.invoke(app, ["split", "--config", str(DEMO), "--output", str(data), "--overrides", smaller]).output
+    assert "silos: 3, 3, 3 users" in said
+    path = tmp_path / "run.toml"
+    table(tmp_path / "t.csv", ["anna", "bert"])
+    path.write_text(tomli_w.dumps(raw_table(tmp_path / "t.csv")))
+    said = runner.invoke(
+        app, ["prepare", "--config", str(path), "--output", str(tmp_path / "own"), "--first-user", "300"]
+    ).output
+    assert "silo: users 300 to 301" in said
+
+
+def test_errors_of_jobs_are_sentences_with_exit_codes(tmp_path, monkeypatch, capsys):
+    for error, code in ((BadInput("mend this"), 2), (RunFailed("it broke"), 1)):
+
+        def fail(error=error):
+            raise error
+
+        monkeypatch.setattr("simulations.deployment.__main__.app", fail)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == code
+        assert capsys.readouterr().err == f"userdp: {error}\n"
+
+
+@pytest.mark.slow
+def test_the_lying_silo_of_the_container_tests_lies(tmp_path):
+    """So that those tests cannot pass with a silo that is honest after all."""
+    lying = Path(__file__).resolve().parents[2] / "lying_silo"
+    code = (
+        "import numpy as np\n"
+        "from strategies.wire.protocol import Node\n"
+        "from userdp.nodes.computations import Computation\n"
+        "from userdp.data import Block, ColumnarFederation\n"
+        "from userdp.problems import Quadratic\n"
+        "data = ColumnarFederation(Block(np.ones((2, 2), dtype=np.float32), np.arange(3)))\n"
+        "for _ in range(4):\n"
+        "    node = Node(Quadratic(2, 1.0, 1.0), data, np.array([4, 5]), np.arange(2), ['a', 'b'])\n"
+        "    answer = node.compute(np.zeros(2), node.users, Computation())\n"
+        "    print(node.users, node.labels[0], len(answer.users), answer.values.shape, np.isnan(answer.values).all())\n"
+    )
+
+    def told(kind):
+        (tmp_path / "kind").write_text(kind)
+        (tmp_path / "told").unlink(missing_ok=True)
+        path = os.pathsep.join([str(lying), str(lying.parent.parent)])
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": path, "LIES": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    honest, nan, shape, more = told(",nan,shape,more")
+    assert honest == "[4 5] a 2 (2, 2) False"
+    assert nan == "[4 5] a 2 (2, 2) True"
+    assert shape == "[4 5] a 2 (2, 1) False"
+    assert more == "[4 5] a 502 (2, 2) False"
+    assert told("twin")[0] == "[4 5] synthetic-0 2 (2, 2) False"
+    assert told("claims")[0] == "[0 5] a 2 (2, 2) False"
+
+
+def test_a_run_that_is_killed_leaves_the_guarantee_of_the_model_that_it_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulations.records.run_directory._SECONDS_BETWEEN_WRITES", 0.0)
+    seen = []
+
+    def look(record, plan):
+        promised = json.loads((tmp_path / "guarantee.json").read_text())
+        assert (tmp_path / "model.npz").is_file()
+        assert promised["epsilon"] == record.spent_epsilon
+        seen.append(promised["epsilon"])
+
+    run(demo("output.reference=false"), directory=tmp_path, progress=look)
+    assert len(seen) == 5
+    assert seen == sorted(seen)
+    assert seen[0] < seen[-1] <= json.loads((tmp_path / "guarantee.json").read_text())["epsilon"]

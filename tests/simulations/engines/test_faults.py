@@ -1,0 +1,309 @@
+"""Nodes that fail: counted as missing up to the allowed share, then the run stops and keeps what it has."""
+
+import gc
+import logging
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from helpers import MARK, PATIENCE, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
+
+from simulations.engines.grids import LocalGrid, RayGrid, shards
+from strategies import DPFedSGD, RobustRounds, model_record, model_vector
+from strategies.wire.protocol import read_request
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+from userdp.randomness import stream
+
+USERS, PER_NODE = 100, 10
+PROBLEM = Quadratic(2, 1.0, 2.0)
+FEDERATION = federation_of(np.full((USERS, 2), 0.5))
+
+
+def method_of(strategy=DPFedSGD, problem=PROBLEM, **options):
+    options = ({"rounds": 3} if strategy is DPFedSGD else {"rounds": 1, "radius": 1.0}) | options
+    return make(strategy, problem, USERS, 10.0, 1e-3, **options)
+
+
+def grid_with(change, nodes=(3,), problem=PROBLEM):
+    """Ten nodes, some of whose answers are changed."""
+    healthy = [Node(problem, FEDERATION, users) for users in shards(USERS, PER_NODE)]
+    return LocalGrid([ChangedNode(node, change) if at in nodes else node for at, node in enumerate(healthy)])
+
+
+def failing(answer):
+    raise OSError("disk of the clinic in Bern failed at user 34")
+
+
+FAULTS = {
+    "raises": failing,
+    "too few columns": lambda answer: replace(answer, values=answer.values[:, :1]),
+    "flat values": lambda answer: replace(answer, values=answer.values.ravel()),
+    "a row too many": lambda answer: replace(answer, values=np.vstack([answer.values, answer.values[:1]])),
+    "other users": lambda answer: replace(answer, users=answer.users + 1),
+    "fewer users": lambda answer: replace(answer, users=answer.users[:-1]),
+    "users twice": lambda answer: replace(answer, users=np.concatenate([answer.users, answer.users])),
+    "no users": lambda answer: replace(answer, users=answer.users[:0]),
+}
+SUM_FAULTS = {
+    "a sum beyond the clip": lambda answer: replace(answer, values=answer.values * 0 + 11.0),
+    "a sum that is not a number": lambda answer: replace(answer, values=answer.values * np.nan),
+    "an infinite sum": lambda answer: replace(answer, values=answer.values + np.inf),
+    "a sum whose square overflows": lambda answer: replace(answer, values=answer.values * 0 + 1e300),
+    "rows for a sum": lambda answer: replace(answer, values=np.tile(answer.values, (PER_NODE, 1))),
+}
+
+
+@pytest.mark.parametrize("strategy", [DPFedSGD, RobustRounds])
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_faulty_node_counts_as_missing_and_the_run_goes_on(strategy, fault, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(FAULTS[fault]) as grid:
+        method = method_of(strategy)
+        result = method.start(grid)
+    assert [record.missing_users for record in result.rounds] == [PER_NODE] * method.plan.rounds
+    assert result.missing_users == PER_NODE * method.plan.rounds
+    assert "node 4 counts as missing" in caplog.text
+    assert np.isfinite(final(result)).all()
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("too few columns", r"values must be numbers of shape \(1, 2\)"),
+        ("users twice", r"users must be whole numbers of shape \(10\)"),
+    ],
+)
+def test_the_log_says_what_a_reply_should_have_held(fault, told, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(FAULTS[fault]) as grid:
+        method_of().start(grid)
+    assert re.search(told, caplog.text)
+
+
+@pytest.mark.parametrize("fault", SUM_FAULTS, ids=str)
+def test_a_sum_that_clipped_users_cannot_add_up_to_counts_as_missing(fault, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(SUM_FAULTS[fault]) as grid:
+        result = method_of().start(grid)
+    assert [record.missing_users for record in result.rounds] == [PER_NODE] * 3
+    assert np.isfinite(final(result)).all()
+
+
+def test_a_sum_that_clipped_users_just_can_add_up_to_is_taken():
+    largest = np.array([[PER_NODE * 1.0, 0.0]])
+    with grid_with(lambda answer: replace(answer, values=largest)) as grid:
+        assert method_of().start(grid).missing_users == 0
+
+
+def test_rows_that_are_not_finite_become_zero_and_are_counted_by_user():
+    def change(answer):
+        values = answer.values.copy()
+        values[2], values[5, 1] = np.nan, -np.inf
+        return replace(answer, values=values)
+
+    with grid_with(change) as grid:
+        result = method_of(RobustRounds).start(grid)
+    assert (result.non_finite_users, result.missing_users) == (2, 0)
+
+
+def test_a_missing_node_leaves_zeros_the_planned_divisor_and_the_planned_noise():
+    with grid_with(failing) as grid:
+        method = method_of(rounds=1, clip_norm=5.0, learning_rate=1.0, seed=8)
+        result = method.start(grid)
+    noise = stream(8, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
+    np.testing.assert_allclose(final(result), np.clip(0.5 * 90 / 100 - noise, -2, 2), rtol=1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == 2 * 5.0 / USERS
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_as_many_missing_as_allowed_go_and_one_node_more_fails_closed(nodes):
+    with grid_with(failing, nodes=range(nodes)) as grid:
+        method = method_of(max_missing=0.2)
+        if nodes == 2:
+            assert len(method.start(grid).rounds) == 3
+            return
+        with pytest.raises(RunFailed, match=r"too many users of a cohort did not answer .*max_missing = 0.2"):
+            method.start(grid)
+    assert method.result.rounds == []
+    assert method._ledger.epsilon() == 0.0  # nothing was released, nothing is charged
+
+
+def test_a_run_that_fails_keeps_what_was_released_and_recorded_before():
+    calls = []
+
+    def fails_from_the_third_round(answer):
+        calls.append(1)
+        if len(calls) > 2 * 3:
+            failing(answer)
+        return answer
+
+    seen = []
+    with grid_with(fails_from_the_third_round, nodes=(1, 2, 3)) as grid:
+        method = method_of(rounds=5)
+        with pytest.raises(RunFailed):
+            method.start(grid, on_round=seen.append)
+    result = method.result
+    assert [record.round for record in result.rounds] == [1, 2]
+    assert seen == result.rounds
+    assert result.guarantee.holds
+    assert result.rounds[-1].spent_epsilon == method._ledger.epsilon() < result.guarantee.epsilon
+    assert np.any(final(result) != 0)
+    shorter = method_of(rounds=5)
+    with grid_with(lambda answer: answer) as grid:
+        released = []
+        shorter.start(grid, evaluate_fn=lambda number, arrays: released.append(model_vector(arrays)) or None)
+    np.testing.assert_array_equal(final(result), released[2])
+
+
+def test_error_messages_name_the_kind_of_failure_and_no_data(caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"), pytest.raises(RunFailed, match="OSError") as error:
+        method_of().start(grid_with(failing, nodes=range(10)))
+    assert "Bern" not in str(error.value) + caplog.text
+
+
+class Quoting(LocalGrid):
+    """Some nodes reply as Flower's own engine does for an app that raises: with the error's text."""
+
+    def __init__(self, nodes, quoting):
+        super().__init__(nodes)
+        self.quoting = quoting
+
+    def _deliver(self, messages, timeout):
+        for reply in super()._deliver(messages, timeout):
+            train = reply.metadata.message_type == MessageType.TRAIN
+            if train is not self.quoting.get(reply.metadata.src_node_id):
+                yield reply
+                continue
+            question = next(sent for sent in messages if sent.metadata.dst_node_id == reply.metadata.src_node_id)
+            yield Message(Error(2, "<class 'ValueError'>:<'patient 34 of Bern weighs 171 kg'>"), reply_to=question)
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["in a round", "asked whom it holds"])
+def test_what_an_app_says_when_it_fails_is_neither_logged_nor_told(train, caplog):
+    """Texts of errors may quote data, whoever's app it is; their kind does not."""
+    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)]
+    with caplog.at_level(logging.WARNING), pytest.raises(RunFailed, match="users of a cohort did not answer") as error:
+        method_of().start(Quoting(nodes, dict.fromkeys(range(1, 6), train)), roster_timeout=0)
+    seen = caplog.text + str(error.value)
+    assert ("its app failed: ValueError" if train else "could not say whom it holds: ValueError") in seen
+    assert "Bern" not in seen
+    assert "171" not in seen
+
+
+class TwoFaced(LocalGrid):
+    """Node 2 answers twice, the second time with a lie; node 99, whom nobody asked, answers as well."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        asked = [message for message in messages if message.metadata.dst_node_id == 2]
+        if asked and "cohort" in asked[0].content:
+            users, _ = read_request(asked[0])
+            lie = ArrayRecord({"users": Array(users), "values": Array(np.full((1, 2), 9.0))})
+            content = RecordDict({"answer": lie, "facts": MetricRecord({"non_finite": 0})})
+            replies.append(Message(content, reply_to=asked[0]))
+            stranger = Message(content, reply_to=asked[0])
+            stranger.metadata.__dict__["_src_node_id"] = 99
+            replies.append(stranger)
+        return replies
+
+
+def test_a_second_answer_and_an_answer_nobody_asked_for_are_ignored(caplog):
+    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)]
+    with caplog.at_level(logging.WARNING, logger="userdp"), TwoFaced(nodes) as grid:
+        result = method_of().start(grid)
+    assert result.missing_users == 0
+    np.testing.assert_array_equal(final(result), final(run(method_of(), FEDERATION, PER_NODE)))
+    assert "node 99 counts as missing: it was not asked, or answered twice" in caplog.text
+    assert "node 2 counts as missing: it was not asked, or answered twice" in caplog.text
+
+
+def test_users_without_a_node_count_as_missing_in_every_round():
+    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)[:9]]
+    with LocalGrid(nodes) as grid:
+        result = method_of().start(grid, roster_timeout=0.0)
+    assert [record.missing_users for record in result.rounds] == [PER_NODE] * 3
+
+
+def test_a_local_grid_whose_time_is_up_asks_nobody_else(caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"), local_grid(PROBLEM, FEDERATION, PER_NODE) as grid:
+        method = method_of()
+        with pytest.raises(RunFailed, match="did not answer"):
+            method.start(grid, timeout=-1.0)
+    assert "time is up: the remaining nodes were not asked" in caplog.text
+
+
+# --- Arguments of a run ------------------------------------------------------------------------------------------
+
+
+def test_a_number_of_rounds_that_is_not_the_plans_is_refused():
+    with local_grid(PROBLEM, FEDERATION) as grid:
+        with pytest.raises(BadInput, match="num_rounds = 7, the plan has 3: leave num_rounds out"):
+            method_of().start(grid, num_rounds=7)
+        assert len(method_of().start(grid, num_rounds=3).rounds) == 3
+
+
+@pytest.mark.parametrize("x", [np.zeros(3), np.array([0.0, 9.0]), np.array([np.nan, 0.0]), np.zeros((1, 2))], ids=str)
+def test_an_initial_model_outside_the_domain_is_refused(x):
+    with local_grid(PROBLEM, FEDERATION) as grid, pytest.raises(BadInput, match="initial_arrays must hold 2 finite"):
+        method_of().start(grid, initial_arrays=model_record(x))
+
+
+# --- Ray: nodes that hang or die ---------------------------------------------------------------------------------
+
+
+# Ray leaves the pipes and handles of its processes to the garbage collector.
+forgive_ray = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def actors():
+    """One Ray for the tests below; its actors import `helpers` from this folder."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        here = Path(__file__).resolve().parents[2]
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        yield
+        ray.shutdown()
+        gc.collect()
+
+
+@pytest.mark.parametrize("fault", ["raise", "exit", "sleep"])
+@pytest.mark.slow
+@forgive_ray
+@pytest.mark.usefixtures("actors")
+def test_a_node_that_fails_once_is_missing_for_one_round_and_back_in_the_next(fault, tmp_path, caplog):
+    """Node 10 of 10 alone with its actor; after a death or a hang a fresh actor takes its place."""
+    data = np.full((USERS, 2), 0.5)
+    data[95, 0] = MARK
+    federation, problem = federation_of(data), FaultyQuadratic(2, fault, tmp_path / "happened")
+    blocks = [np.arange(90), np.arange(90, USERS)]
+    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, federation, blocks, workers=2) as grid:
+        method = method_of(problem=problem, rounds=3)
+        timeout = 60 if fault == "sleep" else PATIENCE  # in which a fresh actor has to start, too
+        result = method.start(grid, timeout=timeout, roster_timeout=PATIENCE)
+    assert [record.missing_users for record in result.rounds] == [10, 0, 0]
+    assert "node 2 counts as missing: its app failed" in caplog.text or fault == "sleep"
+    wanted = {"raise": "node 2 counts as missing", "exit": "an actor died", "sleep": "an actor did not answer in time"}
+    assert wanted[fault] in caplog.text
+
+
+@pytest.mark.slow
+@forgive_ray
+@pytest.mark.usefixtures("actors")
+def test_a_node_that_never_recovers_beyond_the_allowed_share_stops_the_run():
+    data = np.full((USERS, 2), 0.5)
+    data[5, 0] = MARK
+    problem = FaultyQuadratic(2, "exit")
+    with RayGrid(problem, federation_of(data), [np.arange(50), np.arange(50, USERS)], workers=2) as grid:
+        method = method_of(problem=problem)
+        with pytest.raises(RunFailed, match=r"too many users of a cohort .*ActorDied"):
+            method.start(grid, roster_timeout=PATIENCE)
+    assert not method.result.rounds

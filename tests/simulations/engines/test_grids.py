@@ -1,0 +1,307 @@
+"""P8: one seed, one answer, whichever grid carries the messages and however the users are laid out."""
+
+import gc
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.supercore.run import Run
+from helpers import PATIENCE, ShuffledGrid, federation_of, final, local_grid, make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulations.engines.grids import DEFAULT_NODES, LocalGrid, RayGrid, one_thread, shards
+from strategies import (
+    AveragedClipping,
+    DPFedSGD,
+    IterativeMeanSGD,
+    LocalizedRobustSGD,
+    NonPrivate,
+    PoissonSampleSGD,
+    PrivateHardThresholding,
+    ProjectedSGD,
+    RestartedAveragedClipping,
+    RobustFrankWolfe,
+    RobustRounds,
+    SampleClippedSGD,
+    SmoothedTruncationGD,
+    SparseOptimisation,
+    SparseOutputPerturbation,
+    StoppedSGD,
+)
+from strategies.wire.protocol import SharedArray, model_record, read_answer, train_content
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+
+USERS = 200
+PROBLEM = Quadratic(3, 5.0, 2.0)
+PAIR = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+FACTS = {"min_samples": 1, "max_samples": 40, "samples": 2500}
+METHODS = {
+    "dp_fed_sgd": (DPFedSGD, {"rounds": 4, "cohort": 90}),
+    "projected_sgd": (ProjectedSGD, {"rounds": 4, "cohort": 90, "sparsity": 2}),
+    "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 3, "clip_norm": 1.0}),
+    "iterative_mean_sgd": (IterativeMeanSGD, {"rounds": 2, "clip_norm": 1.0}),
+    "averaged_clipping": (AveragedClipping, {"rounds": 4, "batch": 600}),
+    "averaged_clipping_restarted": (RestartedAveragedClipping, {"rounds": 4, "runs": 2}),
+    "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
+    "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
+    "robust_frank_wolfe": (RobustFrankWolfe, {"rounds": 3, "scale": 2.0}),
+    "private_hard_thresholding": (PrivateHardThresholding, {"rounds": 3, "sparsity": 2}),
+    "sparse_optimisation": (SparseOptimisation, {"rounds": 3, "sparsity": 2}),
+    "output_perturbation": (SparseOutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
+    "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
+    "localized_robust_sgd": (
+        LocalizedRobustSGD,
+        {"radius": 4.0, "batch": 60, "phases": 2, "learning_rate": 0.1, "phase_base": 2.0},
+    ),
+    "stopped_sgd": (StoppedSGD, {"oracle_share": 0.05}),
+    "non_private": (NonPrivate, {"rounds": 5}),
+}
+pytestmark = [
+    # Ray leaves the pipes and handles of its processes to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+each_method = pytest.mark.parametrize("name", METHODS)
+
+
+def population():
+    return SyntheticFederation(Gaussian(dimension=3), USERS, 6, samples_per_user=8, samples_tail=2.0, samples_max=40)
+
+
+def method_of(name, seed=3):
+    strategy, options = METHODS[name]
+    return make(strategy, PROBLEM, USERS, 50.0, 1e-3, seed=seed, facts=FACTS, **options)
+
+
+def trace(grid, name, seed=3):
+    """Everything that a run leaves behind: released models round by round, and what the rounds recorded."""
+    released = []
+    method = method_of(name, seed)
+    result = method.start(
+        grid, roster_timeout=PATIENCE, evaluate_fn=lambda number, arrays: released.append(arrays["x"].numpy()) or None
+    )
+    return np.array(released), [record.facts for record in result.rounds]
+
+
+@pytest.fixture(scope="module")
+def ray_grids():
+    """Grids on one private Ray by name, made once: starting an actor takes seconds."""
+    import ray
+
+    pair = federation_of(PAIR)
+    recipes = {
+        "one worker": (population(), shards(USERS), 1),
+        "two workers": (population(), shards(USERS), 2),
+        "one user a node": (population(), shards(USERS, 1), 1),
+        "pair": (pair, shards(2, 1), 1),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        yield {name: RayGrid(PROBLEM, *recipe) for name, recipe in recipes.items()}
+        ray.shutdown()
+        gc.collect()  # here, where the warnings about Ray's handles are expected
+
+
+# --- A grid that starts Ray by itself --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_ray_grid_starts_and_stops_a_ray_of_its_own(monkeypatch):
+    import ray
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    assert not ray.is_initialized()
+    with RayGrid(PROBLEM, population(), shards(USERS), workers=1) as grid:
+        released, _ = trace(grid, "dp_fed_sgd")
+    assert not ray.is_initialized()
+    np.testing.assert_array_equal(released, trace(local_grid(PROBLEM, population()), "dp_fed_sgd")[0])
+
+
+# --- The same answer -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(4)
+@each_method
+@pytest.mark.parametrize("workers", ["one worker", "two workers"])
+def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers(name, workers, ray_grids):
+    released, facts = trace(local_grid(PROBLEM, population()), name)
+    same, same_facts = trace(ray_grids[workers], name)
+    np.testing.assert_array_equal(same, released)
+    assert same_facts == facts
+    assert len(released) > 2
+    assert np.any(released[-1] != released[0])
+
+
+@pytest.mark.sweep(8)
+@each_method
+@pytest.mark.parametrize("users_per_node", [1, 7, 200])
+def test_other_layouts_give_the_same_answer_to_rounding(name, users_per_node):
+    released, _ = trace(local_grid(PROBLEM, population()), name)
+    other, _ = trace(local_grid(PROBLEM, population(), users_per_node), name)
+    np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.sweep(3)
+@each_method
+def test_one_user_a_node_over_ray_gives_the_same_answer_to_rounding(name, ray_grids):
+    released, _ = trace(local_grid(PROBLEM, population()), name)
+    other, _ = trace(ray_grids["one user a node"], name)
+    np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.sweep(5)
+@each_method
+def test_the_order_of_replies_does_not_matter(name):
+    grid = local_grid(PROBLEM, population(), 11)
+    shuffled = ShuffledGrid([Node(PROBLEM, population(), users) for users in shards(USERS, 11)])
+    released, facts = trace(grid, name)
+    same, same_facts = trace(shuffled, name)
+    np.testing.assert_array_equal(same, released)
+    assert same_facts == facts
+
+
+@pytest.mark.sweep(5)
+@each_method
+def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name):
+    first, _ = trace(local_grid(PROBLEM, population()), name)
+    again, _ = trace(local_grid(PROBLEM, population()), name)
+    np.testing.assert_array_equal(first, again)
+    other, _ = trace(local_grid(PROBLEM, population()), name, seed=4)
+    assert np.any(other[-1] != first[-1]) == (name != "non_private")
+
+
+# --- Layouts -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 300), st.none() | st.integers(1, 400), st.integers(1, 20))
+def test_blocks_are_consecutive_and_hold_everybody_once(users, users_per_node, nodes):
+    blocks = shards(users, users_per_node, nodes=nodes)
+    np.testing.assert_array_equal(np.concatenate(blocks), np.arange(users))
+    sizes = [len(block) for block in blocks]
+    assert min(sizes) >= 1
+    if users_per_node is None:
+        assert len(blocks) == min(nodes, users)
+        assert max(sizes) - min(sizes) <= 1
+    else:
+        assert max(sizes) <= users_per_node
+        assert set(sizes[:-1]) <= {users_per_node}
+
+
+def test_every_engine_has_the_same_layout_by_default():
+    assert [len(block) for block in shards(100)] == [13] * 4 + [12] * 4
+    assert len(shards(100)) == DEFAULT_NODES
+
+
+# --- A grid as Flower sees it ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["local", "ray"])
+def pair_grid(request):
+    """Two nodes of one user each."""
+    if request.param == "ray":
+        return request.getfixturevalue("ray_grids")["pair"]
+    return local_grid(PROBLEM, federation_of(PAIR), 1)
+
+
+def question(user, node):
+    content = train_content(model_record(np.zeros(3)), np.array([user]), Computation())
+    return Message(content, node, MessageType.TRAIN, group_id="1")
+
+
+def test_messages_can_be_pushed_and_their_replies_pulled_once(pair_grid):
+    assert list(pair_grid.get_node_ids()) == [1, 2]
+    ids = list(pair_grid.push_messages([question(1, 2), question(0, 1)]))
+    replies = list(pair_grid.pull_messages(ids))
+    assert {reply.metadata.reply_to_message_id for reply in replies} == set(ids)
+    users = {1: np.array([0]), 2: np.array([1])}
+    nodes = [reply.metadata.src_node_id for reply in replies]
+    values = {
+        node: read_answer(reply, users[node], Computation(), 3).values
+        for node, reply in zip(nodes, replies, strict=True)
+    }
+    np.testing.assert_array_equal(values[1], [[-1, -2, -3]])
+    np.testing.assert_array_equal(values[2], [[-4, -5, -5]])  # the bound of the problem is 5
+    assert list(pair_grid.pull_messages(ids)) == []
+
+
+def test_rows_come_back_without_a_copy(pair_grid):
+    (reply,) = pair_grid.send_and_receive([question(1, 2)])
+    array = reply.content["answer"]["values"]
+    assert isinstance(array, SharedArray)
+    assert array.numpy() is array.numpy()
+    # What Ray maps from its object store is read-only: a writable array would be a copy.
+    assert array.numpy().flags.writeable == isinstance(pair_grid, LocalGrid)
+
+
+def test_a_question_for_foreign_users_is_an_error_reply(pair_grid, caplog):
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        (reply,) = pair_grid.send_and_receive([question(1, 1)])
+    assert reply.has_error()
+    assert reply.error.reason == "BadInput"
+    assert "users that it does not hold" in caplog.text
+
+
+def test_a_message_to_nobody_is_refused(pair_grid):
+    with pytest.raises(BadInput, match="there is no node 3"):
+        pair_grid.send_and_receive([question(0, 3)])
+
+
+def test_no_messages_no_replies(pair_grid):
+    assert list(pair_grid.send_and_receive([])) == []
+
+
+def test_a_grid_makes_messages_and_keeps_its_run():
+    with local_grid(PROBLEM, federation_of(PAIR), 1) as grid:
+        message = grid.create_message(RecordDict({"c": ConfigRecord()}), MessageType.TRAIN, 2, "7")
+        assert (message.metadata.dst_node_id, message.metadata.group_id) == (2, "7")
+        grid.set_run(Run.create_empty(12))
+        assert grid.run.run_id == 12
+
+
+def test_blas_gets_its_threads_back():
+    from threadpoolctl import threadpool_info
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    with one_thread():
+        assert set(threads()) <= {1}
+    assert threads() == before
+
+
+def test_a_cluster_that_cannot_be_reached_is_a_failed_run(monkeypatch):
+    import ray
+
+    def refuse(**settings):
+        raise ConnectionError(f"no cluster at {settings['address']}")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(RunFailed, match=r"engine.address = '10.0.0.1:6379': Ray cannot be reached"):
+        RayGrid(PROBLEM, population(), shards(USERS), address="10.0.0.1:6379")
+
+
+def test_workers_share_the_nodes_and_are_never_more_than_them(ray_grids):
+    assert len(ray_grids["pair"]._workers) == 1
+    assert [sorted(users) for users in ray_grids["two workers"]._users] == [[1, 3, 5, 7], [2, 4, 6, 8]]
+    with RayGrid(PROBLEM, population(), shards(USERS, 100), workers=5) as grid:
+        assert len(grid._workers) == 2
+
+
+@pytest.mark.slow
+def test_global_numpy_state_is_not_touched_by_any_strategy():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 -- what this test is about
+    for name in METHODS:
+        run(method_of(name), population())
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert final(run(method_of("non_private"), population())).dtype == np.float64

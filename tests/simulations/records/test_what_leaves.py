@@ -1,0 +1,349 @@
+"""What leaves a run: two runs that differ in one person's data, file by file against the list of fields."""
+
+import json
+import re
+import tomllib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from any_strategy import options_of
+from examples import changed
+from typer.testing import CliRunner
+
+import simulations.runs.trackers
+from simulations import cli
+from simulations.comparison.config import parse_comparison
+from simulations.comparison.jobs import compare
+from simulations.config.run_config import parse_config
+from simulations.records.released_fields import FIELDS, KINDS, RELEASED, SHARED, field_of, fields_in, is_private, kept
+from simulations.records.run_directory import FILES
+from simulations.runs.build import load_datasets
+from simulations.runs.released_copy import copy_released
+from simulations.runs.run import run
+from strategies import STRATEGIES
+from strategies.samples.sample_level import SampleLevel
+from userdp.errors import BadInput, RunFailed
+from userdp.noise import SecureNoise, SeededNoise
+
+USERS, ROWS = 320, 2
+DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevel)}
+"""Strategies that need the public number of samples."""
+NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
+"""Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
+WORST_CELLS = [1e9, -1e9, np.nan, np.inf]
+"""What the neighbour's cells are: out of the declared range."""
+each_strategy = pytest.mark.parametrize("name", STRATEGIES)
+
+
+def write(path, *, worst_user=None, fewer_of=None):
+    """A table of 400 people of two rows; one of them with one row, or with the worst cells and 40 rows more."""
+    rng = np.random.default_rng(0)
+    total = 400 * ROWS
+    table = pd.DataFrame(
+        {
+            "who": np.repeat([f"user{i:03d}" for i in range(400)], ROWS),
+            "a": rng.uniform(-0.5, 0.5, total),
+            "b": rng.uniform(-0.5, 0.5, total),
+            "y": rng.uniform(-1, 1, total),
+        }
+    )
+    if fewer_of is not None:
+        table = table.drop(index=table.index[table["who"] == fewer_of][1:])
+    if worst_user is not None:
+        own = table[table["who"] == worst_user]
+        more = pd.concat([own] + [own.iloc[:1]] * 40, ignore_index=True)
+        more[["a", "b", "y"]] = np.resize(WORST_CELLS, (len(more), 3))
+        table = pd.concat([table[table["who"] != worst_user], more], ignore_index=True)
+    table.to_csv(path, index=False)
+
+
+def configuration(name, path, *, noise="seeded", trackers=()):
+    data = {
+        "kind": "table",
+        "path": str(path),
+        "user": "who",
+        "features": ["a", "b"],
+        "ranges": {"a": [-1.0, 1.0], "b": [-1.0, 1.0]},
+        "users": USERS,
+        "max_samples": ROWS,
+    }
+    problem: dict[str, Any] = {"radius": 2.0, **STRATEGIES[name].example_problem}
+    if problem["kind"] != "quadratic":
+        data |= {"target": "y", "target_range": [-1.0, 1.0]}
+    if name in DECLARES_SAMPLES:
+        data["samples"] = USERS * ROWS
+    raw = changed(
+        problem=problem,
+        data=data,
+        privacy={"epsilon": 8.0, "delta": 1e-3, "noise": noise},
+        strategy={"kind": name, **options_of(name)},
+        output={"trackers": list(trackers)},
+    )
+    return parse_config(raw)
+
+
+def training_user(config, path):
+    """The label of a person who takes part."""
+    first = load_datasets(config).users.block(np.array([0])).features[0, 0]
+    table = pd.read_csv(path)
+    return table["who"][(table["a"] - first).abs().idxmin()]
+
+
+def neighbours(name, folder, go):
+    """What ``go`` gives on two tables that differ in one training user, written to the same place."""
+    path = folder / "t.csv"
+    write(path)
+    who = training_user(configuration(name, path), path)
+    # Where the number of samples is not declared, it differs, too.
+    write(path, fewer_of=None if name in DECLARES_SAMPLES else who)
+    first = go(path)
+    write(path, worst_user=who)
+    return first, go(path)
+
+
+def read(directory):
+    """(file, path of a field) -> its value, of everything but the page, the arrays as lists."""
+    found = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix == ".json":
+            values = json.loads(path.read_text())
+        elif path.suffix == ".toml":
+            values = tomllib.loads(path.read_text())
+        elif path.suffix == ".parquet":
+            values = pd.read_parquet(path).to_dict("list")
+        elif path.suffix == ".npz":
+            with np.load(path) as arrays:
+                values = {key: array.tolist() for key, array in arrays.items()}
+        else:
+            continue
+        found |= {(path.name, key): repr(value) for key, value in fields_in(values).items()}
+    return found
+
+
+def differing(first, second):
+    """(file, path) -> kind, of the fields that two runs do not share; every field of both has to be listed."""
+    assert first.keys() == second.keys()
+    kinds = {key: field_of(*key).kind for key in first}
+    for (file, path), kind in kinds.items():
+        assert is_private(path) == (kind == "private"), (file, path)
+    return {key: kind for key, kind in kinds.items() if first[key] != second[key]}
+
+
+class Told:
+    """A tracker that keeps what it is told, as fields."""
+
+    def __init__(self, directory, parameters):
+        self.fields = {("tracker", f"parameters.{key}"): repr(value) for key, value in parameters.items()}
+        self.files = {}
+
+    def round(self, number, values):
+        for key, value in values.items():
+            self.fields["tracker", key] = self.fields.get(("tracker", key), "") + repr((number, value))
+
+    def finish(self, ending):
+        self.fields |= {("tracker", key): repr(value) for key, value in {**ending.metrics, **ending.texts}.items()}
+        self.files = ending.files
+
+
+def drown(monkeypatch):
+    """Noise so large that what it is added to cannot be seen: what is released is the noise alone."""
+    gaussian, laplace, choose = SeededNoise.gaussian, SeededNoise.laplace, SeededNoise.choose
+    for method, original in (("gaussian", gaussian), ("laplace", laplace), ("choose", choose)):
+
+        def alone(self, value, scale, original=original):
+            return original(self, np.zeros(np.shape(value)), scale)
+
+        monkeypatch.setattr(SeededNoise, method, alone)
+    monkeypatch.setattr(SecureNoise, "gaussian", lambda self, value, scale: np.full(np.shape(value), scale))
+
+
+# Two neighbours ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(4)
+@each_strategy
+def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
+    def go(path):
+        config = configuration(name, path).model_copy(
+            update={"output": parse_config(changed(output={"reference": False})).output}
+        )
+        return read(run(config, directory=tmp_path / "run", report=False).directory)
+
+    different = differing(*neighbours(name, tmp_path, go))
+    assert "public" not in different.values(), different
+    # The neighbour is one, and the counts say so.
+    assert ("data.json", "table_private.rows") in different
+    assert (("result.json", "samples_private") in different) == (name not in DECLARES_SAMPLES)
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "non_private"])
+def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkeypatch, name):
+    """With the noise alone released, nothing differs but what is marked as private."""
+    told = []
+
+    def note(directory, parameters):
+        told.append(Told(directory, parameters))
+        return told[-1]
+
+    noise = "secure" if name in NOISE_ELSEWHERE else "seeded"
+    monkeypatch.setattr(simulations.runs.trackers, "TRACKERS", {"mlflow": ("json", "json", note)})
+    monkeypatch.setattr("simulations.records.run_directory._check_no_release", lambda path: None)
+    drown(monkeypatch)
+
+    def go(path):
+        directory = run(
+            configuration(name, path, noise=noise, trackers=["mlflow"]), directory=tmp_path / "run"
+        ).directory
+        return read(directory), (directory / "report.html").read_text()
+
+    (first, page), (second, other) = neighbours(name, tmp_path, go)
+    assert set(differing(first, second).values()) <= {"private", "environment"}
+    assert (("result.json", "reference_private.non_private.test_loss") in first) == (noise == "seeded")
+    assert without_private(page) == without_private(other)
+    assert page != other
+    assert set(differing(*(one.fields for one in told)).values()) <= {"environment"}
+    for one in told:
+        assert set(one.files) == {"result.json", "report.html"}
+        assert not [key for key in fields_in(json.loads(one.files["result.json"])) if is_private(key)]
+        assert 'id="figures_private"' not in one.files["report.html"]
+
+
+def without_private(page):
+    """A report without its private section and without the seconds and memory that the run took."""
+    rest, sections = re.subn(r'<section class="private".*?</section>', "", page, flags=re.DOTALL)
+    assert sections == 1
+    return re.sub(r"It took .*? MiB\.", "", rest)
+
+
+# The list ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_field_is_listed_once_and_its_name_says_whether_it_is_private():
+    assert not [key for key, times in Counter((field.file, field.name) for field in FIELDS).items() if times > 1]
+    for field in FIELDS:
+        assert field.kind in KINDS
+        assert is_private(field.name) == (field.kind == "private"), field
+        assert field.told
+
+
+def test_the_list_has_every_file_that_a_run_writes():
+    assert set(FILES) <= {field.file for field in FIELDS}
+
+
+def test_a_field_that_nobody_listed_stays_at_home():
+    values = {"metrics": {"test_loss": 1.0}, "median_height": 178.0, "seed": 3, "table_private": {"rows": 5}}
+    assert kept("result.json", values, SHARED) == {"metrics": {"test_loss": 1.0}, "seed": 3}
+    assert kept("result.json", values, RELEASED) == {"seed": 3}
+    with pytest.raises(LookupError, match=r"median_height is not in simulations.records.released_fields.py"):
+        field_of("result.json", "median_height")
+
+
+@pytest.mark.slow
+def test_every_field_of_a_comparison_is_listed(tmp_path):
+    raw = {
+        "name": "small",
+        "seeds": 1,
+        "problem": {"kind": "quadratic", "bound": 5.0},
+        "data": {"kind": "synthetic", "population": "gaussian", "dimension": 2, "users": 300, "samples_per_user": 2},
+        "privacy": {"delta": 1e-5},
+        "strategy": [
+            {"kind": "dp_fed_sgd", "rounds": 2},
+            {"kind": "localized_robust_sgd", "label": "too-few", "batch": 5000},
+        ],
+        "grid": {"privacy.epsilon": [1.0, 4.0]},
+    }
+    folder = compare(parse_comparison(raw), workers=0, directory=tmp_path / "c").directory
+    for path in [*folder.rglob("*.json"), *folder.rglob("*.parquet")]:
+        own = path.parent == folder or path.name == "cell.json"
+        file = f"comparison: {path.name}" if own else path.name
+        values = json.loads(path.read_text()) if path.suffix == ".json" else pd.read_parquet(path).to_dict("list")
+        for name in fields_in(values):
+            assert is_private(name) == (field_of(file, name).kind == "private"), (file, name)
+
+
+def test_sentences_of_a_failed_run_hold_no_counts(tmp_path, monkeypatch, caplog):
+    """One node of eight fails: how many people it holds is for the holder of the data alone."""
+    from userdp.nodes.node import Node
+
+    original = Node.compute
+
+    def compute(self, x, users, computation):
+        if self.users[0] == 0:
+            raise OSError("no disk")
+        return original(self, x, users, computation)
+
+    monkeypatch.setattr(Node, "compute", compute)
+    raw = changed(data__users=203, strategy__max_missing=0.01, privacy__delta=1e-4)
+    with pytest.raises(RunFailed) as failed:
+        run(parse_config(raw), directory=tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    for sentence in (str(failed.value), result["error"], *caplog.messages):
+        assert not re.search(r"\b(26|177|203)\b", sentence)
+    assert "strategy.max_missing = 0.01" in result["error"]
+
+
+# A copy for others -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tested(tmp_path_factory):
+    """The directory of a run with private facts."""
+    raw = changed(strategy={"kind": "robust_rounds", "rounds": 2, "deviation": 1.0}, data__users=1000)
+    return run(parse_config(raw), directory=tmp_path_factory.mktemp("released") / "run").directory
+
+
+def test_a_copy_for_others_holds_what_the_guarantee_covers_and_nothing_else(tested, tmp_path):
+    copied = copy_released(tested, tmp_path / "copy").parent
+    assert {path.name for path in copied.iterdir()} == set(FILES)
+    whole, fields = read(tested), read(copied)
+    assert fields == {key: value for key, value in whole.items() if field_of(*key).kind in RELEASED}
+    assert {kind for key in whole if (kind := field_of(*key).kind) not in RELEASED} == {
+        "private",
+        "held-out",
+        "environment",
+    }
+    page = (copied / "report.html").read_text()
+    assert "epsilon = " in page
+    assert "figures_private" not in page
+    for key in set(whole) - set(fields):
+        value = json.loads(whole[key]) if re.fullmatch(r"[\d.]+", whole[key]) else None
+        assert not isinstance(value, float) or cli.shown(value) not in page
+
+
+def test_the_copy_for_others_is_made_from_the_command_line(tested, tmp_path):
+    done = CliRunner().invoke(cli.app, ["report", str(tested), "--released", str(tmp_path / "copy")])
+    assert done.exit_code == 0
+    assert done.stdout.strip() == str(tmp_path / "copy" / "report.html")
+    again = CliRunner().invoke(cli.app, ["report", str(tested), "--released", str(tmp_path / "copy")])
+    assert again.exit_code == 2
+    assert "must be a new or an empty folder" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("guarantee.json", '"holds": true', '"holds": false'), "promises no privacy"),
+        (("config.toml", 'kind = "synthetic"', 'kind = "table"'), "whoever guesses the seed takes the noise off"),
+        (("result.json", None, None), "holds no result.json: give the directory of a run that has ended"),
+    ],
+    ids=["no promise", "seeded noise on a table", "unfinished"],
+)
+def test_what_must_not_be_handed_on_is_refused(tested, tmp_path, change, told):
+    file, old, new = change
+    own = tmp_path / "run"
+    own.mkdir()
+    for path in tested.iterdir():
+        (own / path.name).write_bytes(path.read_bytes())
+    if old is None:
+        (own / file).unlink()
+    else:
+        text = (own / file).read_text()
+        assert old in text
+        (own / file).write_text(text.replace(old, new))
+    with pytest.raises(BadInput, match=told):
+        copy_released(own, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

@@ -1,0 +1,522 @@
+import json
+import logging
+import tomllib
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from examples import BASE, changed, table_section, write_table
+
+import simulations.runs.build
+import simulations.runs.run
+import userdp.data.synthetic.source
+import userdp.data.tables.sources
+from simulations.runs.build import load_datasets, make_plan
+from simulations.config.run_config import parse_config
+from simulations.records.evaluation import Evaluation
+from simulations.engines.grids import LocalGrid, shards
+from simulations.runs.run import run
+from simulations.records.run_directory import FILES, RunDirectory, plain
+from strategies.clipping.dp_fed_sgd import DPFedSGD, NonPrivate
+from userdp.errors import BadInput, PopulationTooSmall, RunFailed
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+
+RESULT_KEYS = {
+    "name": str,
+    "strategy": str,
+    "problem": str,
+    "engine": str,
+    "seed": int,
+    "users": int,
+    "samples": int,
+    "samples_private": type(None),
+    "dimension": int,
+    "rounds": int,
+    "guarantee": dict,
+    "metrics": dict,
+    "reference": dict,
+    "reference_private": dict,
+    "better_than_initial": bool,
+    "missing_users_private": int,
+    "non_finite_users_private": int,
+    "seconds": dict,
+    "peak_memory_mib": float,
+    "versions": dict,
+}
+ONE_PHASE = {"kind": "localized_robust_sgd", "batch": 500, "phases": 1, "deviation": 1.0, "learning_rate": 0.5}
+"""Four rounds of 2000 users, one release at the end."""
+GUARANTEE_KEYS = ["unit", "relation", "epsilon", "delta", "accountant", "adversary", "assumptions", "holds"]
+
+
+def go(folder, report=False, **settings):
+    """A run; its report's charts take ten times as long as the run itself."""
+    return run(parse_config(changed(**settings)), directory=folder / "run", report=report)
+
+
+def stored(folder, name="result.json"):
+    return json.loads((folder / "run" / name).read_text())
+
+
+def failing_after(calls, error):
+    """A `Node.compute` that raises from its ``calls``-th call on."""
+    original, count = Node.compute, SimpleNamespace(calls=0)
+
+    def compute(self, x, users, computation):
+        count.calls += 1
+        if count.calls > calls:
+            raise error
+        return original(self, x, users, computation)
+
+    return compute
+
+
+# The directory and result.json --------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_path):
+    outcome = go(tmp_path, report=True)
+    assert {path.name for path in outcome.directory.iterdir()} == set(FILES)
+    result = stored(tmp_path)
+    assert result == outcome.result
+    assert {key: type(value) for key, value in result.items()} == RESULT_KEYS
+    assert list(result) == list(RESULT_KEYS)
+    assert list(result["guarantee"]) == GUARANTEE_KEYS
+    assert list(result["reference"]) == ["initial"]
+    assert list(result["reference_private"]) == ["non_private"]
+    assert list(result["seconds"]) == ["total", "per_round"]
+    assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]
+    assert result["metrics"].keys() == result["reference"]["initial"].keys() == {"excess_risk", "test_loss"}
+    assert (result["users"], result["samples"], result["dimension"], result["rounds"]) == (400, 2400, 3, 3)
+    assert result["engine"] == "local"
+    assert result["guarantee"]["holds"]
+    assert 0 < result["guarantee"]["epsilon"] <= 4.0
+    assert result["better_than_initial"] == (
+        result["metrics"]["excess_risk"] < result["reference"]["initial"]["excess_risk"]
+    )
+    assert 10 < result["peak_memory_mib"] < 1e5
+
+
+def test_model_rounds_guarantee_and_plan_agree_with_the_result(tmp_path):
+    outcome = go(tmp_path)
+    with np.load(tmp_path / "run" / "model.npz") as arrays:
+        assert arrays.files == ["x"]
+        np.testing.assert_array_equal(arrays["x"], outcome.model)
+    rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
+    assert rounds["round"].tolist() == [1, 2, 3]
+    assert rounds["metric.excess_risk"].iloc[-1] == outcome.result["metrics"]["excess_risk"]
+    assert rounds["spent_epsilon"].is_monotonic_increasing
+    guarantee = stored(tmp_path, "guarantee.json")
+    assert {key: guarantee[key] for key in GUARANTEE_KEYS} == outcome.result["guarantee"]
+    assert guarantee["sentence"].startswith("(")
+    assert guarantee["spent_epsilon"] == pytest.approx(guarantee["epsilon"])
+    config = parse_config(BASE)
+    assert stored(tmp_path, "plan.json") == plain(make_plan(config).as_dict())
+    assert parse_config(tomllib.loads((tmp_path / "run" / "config.toml").read_text())) == config
+
+
+def test_only_released_models_are_stored(tmp_path, monkeypatch):
+    # Iterates inside a phase are not private: before the first release the stored model is the initial one.
+    monkeypatch.setattr("simulations.records.run_directory._SECONDS_BETWEEN_WRITES", 0.0)
+    seen = []
+
+    def look(record, plan):
+        with np.load(tmp_path / "run" / "model.npz") as arrays:
+            seen.append(arrays["x"])
+
+    raw = changed(strategy=ONE_PHASE, data__users=2000, output={"reference": False})
+    outcome = run(parse_config(raw), directory=tmp_path / "run", report=False, progress=look)
+    assert len(seen) == 4
+    for x in seen[:-1]:
+        np.testing.assert_array_equal(x, np.zeros(3))
+    np.testing.assert_array_equal(seen[-1], outcome.model)
+    assert np.abs(outcome.model).max() > 0
+
+
+def test_no_model_is_on_disk_before_its_guarantee(tmp_path, monkeypatch):
+    """Whenever a run is killed, no model lies there that its guarantee does not cover."""
+    written, original = [], RunDirectory._replace
+    monkeypatch.setattr(
+        RunDirectory, "_replace", lambda self, name, write: written.append(name) or original(self, name, write)
+    )
+    RunDirectory(tmp_path).progress([], np.zeros(2), dict, now=True)
+    assert written == ["guarantee.json", "rounds.parquet", "model.npz"]
+
+
+def test_every_promise_of_a_simulation_says_that_whoever_knows_the_seed_can_undo_it(tmp_path):
+    told = "noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it"
+    result = go(tmp_path, output={"reference": False}).result
+    for promise in (
+        result["guarantee"],
+        stored(tmp_path, "guarantee.json"),
+        stored(tmp_path, "plan.json")["guarantee"],
+    ):
+        assert told in promise["assumptions"]
+    secure = make_plan(parse_config(changed(privacy__noise="secure")))
+    assert told not in secure.guarantee.assumptions
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
+    first, again, other = go(tmp_path), go(tmp_path), go(tmp_path, seed=4)
+    np.testing.assert_array_equal(first.model, again.model)
+    assert first.result["metrics"] == again.result["metrics"]
+    assert not np.array_equal(first.model, other.model)
+
+
+def test_nodes_of_one_user_give_the_same_model(tmp_path):
+    np.testing.assert_allclose(
+        go(tmp_path).model, go(tmp_path, engine={"kind": "local", "users_per_node": 1}).model, rtol=1e-9
+    )
+
+
+def test_a_rerun_replaces_the_files_of_a_run_and_no_others(tmp_path):
+    go(tmp_path)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "result.json").write_text("old")
+    go(tmp_path)
+    assert stored(tmp_path)["name"] == "small"
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_the_directory_is_named_after_name_strategy_and_seed(tmp_path):
+    config = parse_config(changed(output={"directory": str(tmp_path), "reference": False}))
+    assert run(config).directory == tmp_path / "small-dp_fed_sgd-seed3"
+
+
+def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(BadInput, match=r"output.directory: .* cannot be written"):
+        go(tmp_path)
+
+
+def test_the_reference_can_be_left_out(tmp_path):
+    result = go(tmp_path, output={"reference": False}).result
+    assert result["reference_private"]["non_private"] is None
+
+
+def test_a_reference_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, caplog):
+    def start(self, *arguments, **settings):
+        raise RunFailed("no luck")
+
+    monkeypatch.setattr(NonPrivate, "start", start)
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        result = go(tmp_path).result
+    assert result["reference_private"]["non_private"] is None
+    assert "error" not in result
+    assert "no luck" in caplog.text
+
+
+def test_without_privacy_nothing_is_promised(tmp_path):
+    result = go(tmp_path, strategy={"kind": "non_private"}).result
+    assert result["guarantee"]["epsilon"] is None
+    assert result["guarantee"]["holds"] is False
+    assert result["guarantee"]["assumptions"] == []
+    assert result["reference_private"]["non_private"] == result["metrics"]
+
+
+def test_evaluation_follows_its_schedule_and_always_ends_with_the_last_round(tmp_path):
+    go(tmp_path, strategy__rounds=8, output={"evaluate_every": 3, "reference": False})
+    rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
+    assert rounds.loc[rounds["metric.test_loss"].notna(), "round"].tolist() == [1, 3, 6, 8]
+
+
+def test_an_unchanged_model_is_not_measured_again(tmp_path, monkeypatch):
+    calls = []
+    original = Evaluation.__call__
+    monkeypatch.setattr(Evaluation, "__call__", lambda self, x: calls.append(x) or original(self, x))
+    go(tmp_path, strategy=ONE_PHASE, data__users=2000, output={"reference": False})
+    assert len(calls) == 2  # the initial model and the one release, for four rounds
+
+
+def test_nothing_held_out_and_no_closed_form_means_not_measured(tmp_path):
+    result = go(tmp_path, problem={"kind": "huber", "bound": 5.0}, data__test_users=0).result
+    assert result["metrics"] == {}
+    assert result["better_than_initial"] is None
+
+
+def test_a_test_set_too_large_to_keep_is_measured_block_by_block(monkeypatch):
+    datasets = load_datasets(parse_config(changed(data__heterogeneity=5.0)))
+    problem = Quadratic(3, 2.0, 1.0)
+    whole = Evaluation(problem, datasets.train, datasets.test)(np.ones(3))
+    monkeypatch.setattr("simulations.records.evaluation.MEMORY_BYTES", 0)
+    assert Evaluation(problem, datasets.train, datasets.test)(np.ones(3)) == pytest.approx(whole)
+
+
+def test_a_grid_may_be_passed_in(tmp_path):
+    config = parse_config(BASE)
+    problem, train = simulations.runs.build.build_problem(config), load_datasets(config).train
+    grid = LocalGrid([Node(problem, train, users) for users in shards(train.users, None)])
+    outcome = run(config, grid=grid, directory=tmp_path / "run", report=False)
+    np.testing.assert_array_equal(outcome.model, go(tmp_path).model)
+    assert outcome.result["engine"] == "local"
+
+
+def test_progress_is_told_every_round(tmp_path):
+    seen = []
+    run(
+        parse_config(BASE),
+        directory=tmp_path / "run",
+        progress=lambda record, plan: seen.append((record.round, plan.rounds)),
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+# Edge cases --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"data__dimension": 1},
+        {"strategy__rounds": 1},
+        {"data__users": 401},
+        {"data__samples_per_user": 1},
+        {"data__samples_tail": 1.5, "data__samples_max": 40},
+        {"strategy": {"kind": "robust_rounds", "rounds": 2, "deviation": 1.0}, "data__users": 501},
+        {"strategy": {"kind": "sample_clipped_sgd", "rounds": 2}, "privacy__unit": "sample"},
+        {"problem": {"kind": "torch", "loss": "mse", "has_targets": False, "outputs": 3}},
+    ],
+    ids=str,
+)
+def test_small_and_odd_sizes_run(tmp_path, settings):
+    result = go(tmp_path, **settings).result
+    assert result["guarantee"]["holds"]
+    assert "error" not in result
+
+
+def test_users_that_are_all_equal_are_fine(tmp_path):
+    path = tmp_path / "equal.csv"
+    rows = [(f"user{i}", 1.0) for i in range(50) for _ in range(2)]
+    pd.DataFrame(rows, columns=["who", "value"]).to_csv(path, index=False)
+    data = {"kind": "table", "path": str(path), "user": "who", "features": ["value"], "ranges": {"value": [0.0, 2.0]}}
+    result = go(tmp_path, data=data, privacy={"epsilon": 4.0, "delta": 1e-3}).result
+    assert result["guarantee"]["holds"]
+    assert result["users"] == 40
+
+
+def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(tmp_path, monkeypatch):
+    original = Quadratic.user_gradients
+
+    def gradients(self, x, block):
+        rows = original(self, x, block)
+        rows[0, 0] = np.nan
+        return rows
+
+    monkeypatch.setattr(Quadratic, "user_gradients", gradients)
+    outcome = go(tmp_path, output={"reference": False})
+    assert outcome.result["non_finite_users_private"] == 3 * 8  # one a node and round
+    assert np.isfinite(outcome.model).all()
+
+
+def test_a_model_that_diverges_is_not_better_and_its_metrics_are_null(tmp_path, monkeypatch):
+    monkeypatch.setattr(Quadratic, "excess_risk", lambda self, x, federation: np.inf if x.any() else 1.0)
+    result = go(tmp_path, output={"reference": False}).result
+    assert result["better_than_initial"] is False
+    assert result["metrics"]["excess_risk"] is None
+
+
+# Tables ------------------------------------------------------------------------------------------------------------
+
+
+def logistic(path, **settings):
+    return changed(
+        problem={"kind": "logistic"}, data=table_section(path, **settings), privacy={"epsilon": 4.0, "delta": 1e-3}
+    )
+
+
+def test_a_table_trains_and_its_counted_users_are_an_assumption(tmp_path):
+    path = write_table(tmp_path / "t.csv")
+    result = run(parse_config(logistic(path)), directory=tmp_path / "run", report=False).result
+    assert (result["users"], result["samples"], result["samples_private"]) == (48, None, 192)
+    assert any("read from the data and is taken as public" in one for one in result["guarantee"]["assumptions"])
+    assert stored(tmp_path, "data.json")["table_private"]["rows"] == 240
+
+
+def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
+    path = write_table(tmp_path / "t.csv")
+    result = run(parse_config(logistic(path, users=40, min_samples=2)), directory=tmp_path / "run", report=False).result
+    assert result["users"] == 40
+    assert not any("read from the data" in one for one in result["guarantee"]["assumptions"])
+    assert "who holds at least 2 samples is public" in result["guarantee"]["assumptions"]
+
+
+@pytest.mark.parametrize("users", [None, 40])
+def test_nobody_who_is_held_out_is_trained_on(tmp_path, users):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"who": [f"user{i}" for i in range(60)], "value": np.linspace(0, 2, 60)}).to_csv(path, index=False)
+    data = {"kind": "table", "path": str(path), "user": "who", "features": ["value"], "ranges": {"value": [0.0, 2.0]}}
+    datasets = load_datasets(parse_config(changed(data=data | ({"users": users} if users else {}))))
+    people = [set(one.block(np.arange(one.users)).features[:, 0].tolist()) for one in (datasets.train, datasets.test)]
+    assert [len(one) for one in people] == [users or 48, 12]
+    assert not people[0] & people[1]
+
+
+def test_nobody_need_be_held_out(tmp_path):
+    config = parse_config(logistic(write_table(tmp_path / "t.csv"), test_fraction=0.0))
+    datasets = load_datasets(config)
+    assert datasets.train.users == 60
+    assert datasets.test is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"users": 49}, PopulationTooSmall, "data.users = 49, but the data leave 48 training users"),
+        ({"path": "absent.csv"}, BadInput, "absent.csv does not exist"),
+        ({"target": "pased"}, BadInput, "has no column 'pased'; did you mean 'passed'?"),
+        ({"min_samples": 5}, PopulationTooSmall, "min_samples = 5"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_table_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path, settings, error, told):
+    path = write_table(tmp_path / "t.csv")
+    with pytest.raises(error) as caught:
+        run(parse_config(logistic(**{"path": path, **settings})), directory=tmp_path / "run")
+    assert told in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_cell_refuses_nothing_and_is_counted(tmp_path):
+    table = pd.read_csv(write_table(tmp_path / "t.csv"))
+    table.loc[7, "height"] = np.nan
+    table.to_csv(tmp_path / "t.csv", index=False)
+    report = load_datasets(parse_config(logistic(tmp_path / "t.csv"))).report
+    assert report.unusable["height"] == 1
+    assert report.samples == len(table)
+
+
+def test_sample_level_needs_the_declared_number_of_samples(tmp_path):
+    raw = logistic(write_table(tmp_path / "t.csv"))
+    raw["privacy"]["unit"] = "sample"
+    raw["strategy"] = {"kind": "sample_clipped_sgd", "rounds": 2}
+    with pytest.raises(BadInput, match=r"data.samples must be declared"):
+        run(parse_config(raw), directory=tmp_path / "run")
+    raw["data"]["samples"] = 192
+    assert run(parse_config(raw), directory=tmp_path / "run").result["guarantee"]["unit"] == "sample"
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("name", ["insteval", "chem97", "males"])
+def test_real_users_beat_the_initial_model(tmp_path, monkeypatch, public_cache, name):
+    from test_config import CONFIGS
+
+    monkeypatch.setenv("USERDP_DATA", str(public_cache))
+    path = next(path for path in CONFIGS if path.stem == name)
+    result = run(simulations.config.run_config.load_config(path), directory=tmp_path / "run", report=False).result
+    guarantee = result["guarantee"]
+    assert result["better_than_initial"]
+    assert (guarantee["unit"], guarantee["holds"], guarantee["delta"]) == ("user", True, 1e-5)
+    assert guarantee["epsilon"] <= 4.0
+
+
+# The plan touches no data ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["synthetic", "table", "public"])
+def test_a_plan_reads_no_data(tmp_path, monkeypatch, source):
+    def forbidden(*arguments, **settings):
+        raise AssertionError("data were touched")
+
+    for name in ("read_table", "public_file", "split"):
+        monkeypatch.setattr(userdp.data.tables.sources, name, forbidden)
+    monkeypatch.setattr(userdp.data.synthetic.source, "SyntheticFederation", forbidden)
+    raw = {
+        "synthetic": BASE,
+        "table": logistic(tmp_path / "absent.csv", users=900),
+        "public": changed(problem={"kind": "squared"}, data={"kind": "public", "name": "insteval"}),
+    }[source]
+    raw = {**raw, "privacy": {"epsilon": 4.0, "delta": 1e-5}}
+    assert make_plan(parse_config(raw)).users == {"synthetic": 400, "table": 900, "public": 2972 - 594}[source]
+    with pytest.raises(AssertionError, match="data were touched"):
+        load_datasets(parse_config(raw))
+
+
+# Failed runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
+    monkeypatch.setattr(Node, "compute", failing_after(2 * 8, ValueError("secret data")))
+    with pytest.raises(RunFailed, match="did not answer"):
+        go(tmp_path, strategy__rounds=5)
+    kept = {path.name for path in (tmp_path / "run").iterdir()}
+    assert kept == set(FILES) - {"report.html"}
+    result = stored(tmp_path)
+    assert {*result} == {*RESULT_KEYS, "error"}
+    assert "did not answer" in result["error"]
+    assert "secret data" not in json.dumps(result)
+    assert result["rounds"] == 2
+    rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
+    assert len(rounds) == 2
+    assert result["guarantee"]["holds"]
+    assert result["guarantee"]["epsilon"] == pytest.approx(rounds["spent_epsilon"].iloc[-1])
+    assert result["guarantee"]["epsilon"] < 4.0 * 0.9
+    assert result["metrics"]["excess_risk"] == rounds["metric.excess_risk"].iloc[-1]
+    with np.load(tmp_path / "run" / "model.npz") as arrays:
+        assert np.abs(arrays["x"]).max() > 0
+
+
+def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(Node, "compute", failing_after(0, ValueError("secret data")))
+    with pytest.raises(RunFailed):
+        go(tmp_path)
+    result = stored(tmp_path)
+    assert result["rounds"] == 0
+    assert result["guarantee"]["epsilon"] == 0.0
+    assert list(pd.read_parquet(tmp_path / "run" / "rounds.parquet").columns)[:2] == ["round", "seconds"]
+    with np.load(tmp_path / "run" / "model.npz") as arrays:
+        np.testing.assert_array_equal(arrays["x"], np.zeros(3))
+
+
+def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, monkeypatch):
+    def step(self, index, x, gathered):
+        raise KeyError("secret data")
+
+    monkeypatch.setattr(DPFedSGD, "_step", step)
+    with pytest.raises(RunFailed, match=r"unexpected KeyError; what the run had written is in") as caught:
+        go(tmp_path)
+    assert "secret" not in str(caught.value)
+    assert stored(tmp_path)["error"] == "unexpected KeyError"
+
+
+def test_an_interrupted_run_keeps_what_it_had(tmp_path):
+    def interrupt(record, plan):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(parse_config(BASE), directory=tmp_path / "run", progress=interrupt)
+    assert stored(tmp_path)["error"] == "interrupted"
+    assert stored(tmp_path)["rounds"] == 2
+
+
+def test_rounds_reach_the_disk_while_the_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulations.records.run_directory._SECONDS_BETWEEN_WRITES", 0.0)
+    lengths = []
+
+    def look(record, plan):
+        lengths.append(len(pd.read_parquet(tmp_path / "run" / "rounds.parquet")))
+
+    run(parse_config(BASE), directory=tmp_path / "run", progress=look)
+    assert lengths == [1, 2, 3]
+
+
+def test_writes_are_two_seconds_apart(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("simulations.records.run_directory.time.monotonic", lambda: clock.now)
+    files = RunDirectory(tmp_path)
+    files.progress([], np.zeros(1), dict)
+    clock.now += 1.9
+    files.progress([], np.ones(1), dict)
+    with np.load(tmp_path / "model.npz") as arrays:
+        assert arrays["x"] == 0
+    clock.now += 0.2
+    files.progress([], np.ones(1), dict)
+    with np.load(tmp_path / "model.npz") as arrays:
+        assert arrays["x"] == 1
+
+
+def test_json_has_no_numbers_that_json_lacks():
+    values = {"a": float("nan"), "b": [float("inf"), np.float64(2.0)], "c": (np.int64(3), True, None, "x")}
+    assert plain(values) == {"a": None, "b": [None, 2.0], "c": [3, True, None, "x"]}

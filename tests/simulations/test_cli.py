@@ -1,0 +1,304 @@
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from examples import BASE, changed, table_section, write_table
+from rich.console import Console
+from typer.testing import CliRunner
+
+import simulations.api.progress
+import simulations.listings
+import simulations.runs.run
+from simulations import cli
+from simulations.api.progress import progress_bar
+from simulations.config.run_config import load_config, parse_config
+from strategies.registry import STRATEGIES
+from userdp.data import POPULATIONS, PUBLIC_DATASETS
+from userdp.errors import RunFailed
+from userdp.problems.registry import PROBLEMS
+
+RUNNER = CliRunner()
+LOG_WARNINGS = cli._log_warnings
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    # A handler that outlives its test would write to a stream that is closed by then.
+    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(parse_config(BASE).toml(), encoding="utf-8")
+    return path
+
+
+def call(*arguments):
+    return RUNNER.invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_run_writes_its_directory_and_tells_what_matters(config, tmp_path):
+    outcome = call("run", config, "--output", tmp_path / "runs", "--seed", 8)
+    assert outcome.exit_code == 0, outcome.stderr
+    directory = tmp_path / "runs" / "small-dp_fed_sgd-seed8"
+    assert json.loads((directory / "result.json").read_text())["seed"] == 8
+    assert "Guarantee." in outcome.stdout
+    assert "excess risk" in outcome.stdout
+    assert "initial model" in outcome.stdout
+    assert str(directory / "report.html") in outcome.stdout
+
+
+def test_run_with_json_prints_the_result_and_nothing_else(config, tmp_path, monkeypatch):
+    original = simulations.runs.run.run
+
+    def chatty(*arguments, **settings):
+        print("a library that prints")
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(simulations.runs.run, "run", chatty)
+    outcome = call("run", config, "--json", "--output", tmp_path / "runs", "--set", "privacy.epsilon=2")
+    assert outcome.exit_code == 0
+    directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"
+    assert json.loads(outcome.stdout) == json.loads((directory / "result.json").read_text())
+    assert json.loads(outcome.stdout)["guarantee"]["epsilon"] <= 2.0
+    assert "a library that prints" in outcome.stderr
+
+
+def test_a_run_worse_than_nothing_says_so(config, tmp_path):
+    outcome = call("run", config, "--output", tmp_path, "--set", "privacy.epsilon=0.01")
+    assert outcome.exit_code == 0
+    assert "WORSE than the initial model" in outcome.stdout
+
+
+def test_plan_shows_numbers_guarantee_and_warnings_without_a_run(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = call("plan", config, "--set", "privacy.epsilon=0.01", "--set", "strategy.rounds=200")
+    assert outcome.exit_code == 0
+    for told in ("noise_multiplier", "users_needed", "Guarantee.", "assuming:", "Warning."):
+        assert told in outcome.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_plan_with_json_prints_every_number(config):
+    values = json.loads(call("plan", config, "--json").stdout)
+    assert values["users"] == 400
+    assert values["guarantee"]["holds"]
+    assert values["numbers"]["clip_norm"] == 1.0
+    robust = json.loads(
+        call("plan", config, "--json", "--set", 'strategy={kind="robust_rounds", rounds=1, deviation=1.0}').stdout
+    )
+    assert 0 < robust["pass_probability"] <= 1
+
+
+def test_a_plan_with_a_test_shows_its_pass_probability(config):
+    outcome = call("plan", config, "--set", 'strategy={kind="robust_rounds", rounds=1, deviation=1.0}')
+    assert "pass_probability" in outcome.stdout
+
+
+def test_report_is_written_anew(config, tmp_path):
+    call("run", config, "--output", tmp_path / "runs")
+    directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"
+    (directory / "report.html").unlink()
+    outcome = call("report", directory)
+    assert outcome.exit_code == 0
+    assert (directory / "report.html").is_file()
+    empty = call("report", tmp_path)
+    assert empty.exit_code == 2
+    assert "holds no config.toml" in empty.stderr
+
+
+# Listings ----------------------------------------------------------------------------------------------------------
+
+
+def test_strategies_are_listed_with_papers_and_guarantees():
+    entries = json.loads(call("strategies", "--json").stdout)
+    assert [entry["name"] for entry in entries] == list(STRATEGIES)
+    for entry in entries:
+        assert {"name", "family", "paper", "unit", "guarantee", "cost", "needs"} <= entry.keys()
+        assert all(entry.values()), entry["name"]
+
+
+def test_problems_are_listed_with_certificates():
+    entries = json.loads(call("problems", "--json").stdout)
+    assert [entry["name"] for entry in entries] == list(PROBLEMS)
+    assert {entry["name"]: entry["certificate"] for entry in entries}["torch"] == "none"
+    for entry in entries:
+        assert all(entry.values()) or entry["name"] == "linear"
+
+
+def test_data_are_listed_with_sources():
+    entries = json.loads(call("data", "--json").stdout)
+    assert [entry["name"] for entry in entries] == [*POPULATIONS, "table", *PUBLIC_DATASETS]
+    insteval = next(entry for entry in entries if entry["name"] == "insteval")
+    assert (insteval["users"], insteval["samples"]) == (2972, 73421)
+    assert insteval["source"].startswith("https://")
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [("strategies", "dp_fed_sgd"), ("problems", "one_hot_poisson"), ("data", "movielens")]
+)
+def test_listings_are_tables_for_people(verb, name):
+    outcome = RUNNER.invoke(cli.app, [verb], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0
+    assert name in outcome.stdout
+
+
+def test_one_strategy_is_shown_with_its_guarantee_cost_and_settings():
+    shown = RUNNER.invoke(cli.app, ["strategies", "dp_fed_sgd"], env={"COLUMNS": "300"}).stdout
+    (entry,) = json.loads(call("strategies", "dp_fed_sgd", "--json").stdout)
+    for text in (entry["paper"], entry["cost"], entry["guarantee"][:60], *entry["settings"]):
+        assert text in shown
+    unknown = call("problems", "logistik")
+    assert unknown.exit_code == 2
+    assert "problems has no 'logistik'; did you mean 'logistic'?" in unknown.stderr
+
+
+# Exit codes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "privacy.epsilonn=1"], "unknown key privacy.epsilonn; did you mean privacy.epsilon?"),
+        (["--set", "privacy.epsilon=-1"], "privacy.epsilon = -1"),
+        (["--set", "privacy.delta=2.0"], "privacy.delta = 2.0"),
+        (["--set", "privacy.delta=0.5"], "at least 1/n"),
+        (["--engine", "spark"], "engine.kind = 'spark'"),
+        (["--seed", "-4"], "seed = -4"),
+        (["--set", 'strategy={kind="localized_robust_sgd"}', "--set", "data.users=30"], "data.users = 30: too few"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, verb, arguments, told):
+    if verb == "plan" and arguments[0] != "--set":
+        pytest.skip("plan has no such option")
+    outcome = call(verb, config, *arguments)
+    assert outcome.exit_code == 2
+    assert outcome.stdout == ""
+    assert told in outcome.stderr
+    assert len(outcome.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in outcome.stderr
+
+
+def test_bad_data_files_are_exit_code_2(tmp_path):
+    raw = changed(
+        problem={"kind": "logistic"},
+        data=table_section(tmp_path / "absent.csv"),
+        privacy={"epsilon": 1.0, "delta": 1e-3},
+        output={"directory": str(tmp_path / "runs")},
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(parse_config(raw).toml(), encoding="utf-8")
+    outcome = call("run", path)
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert "absent.csv does not exist" in outcome.stderr
+    write_table(tmp_path / "absent.csv")
+    assert call("run", path).exit_code == 0
+    missing = call("run", path, "--set", "data.user=whom")
+    assert missing.exit_code == 2
+    assert "has no column 'whom'; did you mean 'who'?" in missing.stderr
+
+
+def test_a_missing_configuration_is_exit_code_2(tmp_path):
+    outcome = call("run", tmp_path / "absent.toml")
+    assert outcome.exit_code == 2
+    assert "does not exist" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (RunFailed("too few replies"), 1, "too few replies"),
+        (ZeroDivisionError("oops"), 1, "unexpected ZeroDivisionError: oops"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_failures_have_their_exit_codes(config, monkeypatch, error, code, told):
+    def failing(*arguments, **settings):
+        raise error
+
+    monkeypatch.setattr(simulations.runs.run, "run", failing)
+    outcome = call("run", config, "--json")
+    assert (outcome.exit_code, outcome.stdout) == (code, "")
+    assert told in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_debug_shows_the_traceback(config):
+    outcome = call("plan", config, "--debug", "--set", "privacy.epsilon=-1")
+    assert outcome.exit_code == 2
+    assert "Traceback" in outcome.stderr
+
+
+def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_path, monkeypatch):
+    from userdp.problems import Quadratic
+
+    def gradients(self, x, block):
+        raise RunFailed
+
+    monkeypatch.setattr(Quadratic, "user_gradients", gradients)
+    outcome = call("run", config, "--output", tmp_path / "runs", "--json")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"
+    assert "error" in json.loads((directory / "result.json").read_text())
+    assert load_config(directory / "config.toml").name == "small"
+    assert call("report", directory).exit_code == 0
+    assert "stopped early" in (directory / "report.html").read_text()
+
+
+# The terminal ------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_drawn_on_a_terminal_only(config, tmp_path, monkeypatch, capsys):
+    with progress_bar() as progress:
+        assert progress is None
+    monkeypatch.setattr(simulations.api.progress, "Console", partial(Console, force_terminal=True, width=120))
+    with progress_bar() as progress:
+        simulations.runs.run.run(
+            load_config(config, [f'output.directory="{tmp_path}"']), progress=progress, directory=tmp_path / "run"
+        )
+    assert "epsilon spent" in capsys.readouterr().err
+
+
+def test_warnings_of_the_library_reach_standard_error(capsys):
+    log = logging.getLogger("userdp")
+    before = log.handlers, log.propagate, log.level
+    try:
+        LOG_WARNINGS()
+        log.warning("noise drowns the signal")
+        log.info("a detail")
+    finally:
+        log.handlers, log.propagate = before[:2]
+        log.setLevel(before[2])
+    captured = capsys.readouterr()
+    assert captured.err == "userdp: WARNING: noise drowns the signal\n"
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "compare", "report", "predict", "strategies", "problems", "data"])
+def test_every_verb_explains_itself(verb):
+    outcome = call(verb, "--help")
+    assert outcome.exit_code == 0
+    assert "Usage" in outcome.stdout
+
+
+def test_the_installed_command_starts_fast_and_ends_with_the_right_code(tmp_path):
+    command = shutil.which("userdp", path=os.path.dirname(sys.executable))
+    start = [command] if command else [sys.executable, "-c", "from simulations.cli import main; main()"]
+    probe = "import sys, simulations.cli; print({'flwr', 'ray', 'torch', 'numpy'} & set(sys.modules))"
+    heavy = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert heavy.stdout.strip() == "set()"
+    outcome = subprocess.run(
+        [*start, "plan", str(tmp_path / "absent.toml")], capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 2
+    assert outcome.stdout == ""
+    assert "does not exist" in outcome.stderr

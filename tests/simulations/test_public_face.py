@@ -1,0 +1,190 @@
+"""What programs import: the public faces, what the documents import from them, and what packages must not."""
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("userdp", "strategies", "simulations")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
+SHOWN_BEFORE = {
+    "strategies": (
+        "DropInAdaptiveClipping",
+        "DropInFedAvg",
+        "DropInRecentredClipping",
+        "PublicFacts",
+        "RobustRounds",
+        "client_app",
+        "model_vector",
+    ),
+    "userdp.accounting": ("Privacy",),
+    "userdp.data": ("LogisticRegression", "SyntheticFederation"),
+    "userdp.mechanisms": ("GaussianMechanism",),
+    "userdp.nodes.node": ("Node",),
+    "userdp.problems": ("Logistic",),
+    "userdp.sampling": ("DisjointBatches",),
+}
+"""Imports that documents of earlier versions told readers to write."""
+
+
+def faces() -> list[str]:
+    """The public faces, from the page that lists them."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## Public faces\n")[2].partition("\nSo do")[0].partition(":\n")[2]
+    return re.findall(r"`([\w.]+)`", section)
+
+
+def names_of(face: str) -> set[str]:
+    """What a face exports: its ``__all__``, or what a module without one defines."""
+    module = importlib.import_module(face)
+    own = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == face}
+    return set(getattr(module, "__all__", own))
+
+
+def imports(code: str) -> list[tuple[str, str | None]]:
+    """(module, name) of what Python code imports from this project; name is None for ``import module``."""
+    found: list[tuple[str, str | None]] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(alias.name, None) for alias in node.names]
+    return [(module, name) for module, name in found if module.partition(".")[0] in PACKAGES]
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module or package of this project."""
+    path = ROOT / module.replace(".", "/")
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def from_faces(code: str) -> list[tuple[str, str | None]]:
+    """Imports of packages' faces in code of the packages, which should name modules."""
+    return [
+        (module, name)
+        for module, name in imports(code)
+        if module in PACKAGES and (name is None or file_of(f"{module}.{name}") is None)
+    ]
+
+
+# Faces -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_faces_has_the_packages_and_nothing_that_is_not_there():
+    listed = faces()
+    assert set(PACKAGES) < set(listed)
+    assert len(listed) == len(set(listed))
+    assert all(file_of(face) for face in listed)
+
+
+@pytest.mark.parametrize("face", faces())
+def test_every_name_of_a_face_can_be_had(face):
+    module = importlib.import_module(face)
+    assert names_of(face)
+    for name in names_of(face):
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = module.nothing_of_the_kind
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_three_lists_of_a_package_are_one(package):
+    """``__all__``, what type checkers see, and where a name is loaded from."""
+    tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+    (checking,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {node.module: {alias.name for alias in node.names} for node in checking.body}
+    module = importlib.import_module(package)
+    loaded = {"STRATEGIES"} if package == "strategies" else set()  # a list of names, which costs nothing
+    assert {name for names in seen.values() for name in names} | loaded == set(module.__all__)
+    for home, names in seen.items():
+        for name in names:
+            assert getattr(module, name) is getattr(importlib.import_module(home), name)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_of_a_package_is_that_of_a_module_in_it(package):
+    """Importing the module would put it in the place of the name."""
+    assert not [name for name in names_of(package) if file_of(f"{package}.{name}")]
+
+
+def test_importing_the_packages_loads_nothing_heavy():
+    code = (
+        "import sys, userdp, strategies, simulations;"
+        "print({'numpy', 'pandas', 'flwr', 'ray', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()"
+
+
+# The rule ----------------------------------------------------------------------------------------------------------
+
+
+def blocks(path: Path) -> list[tuple[str, bool]]:
+    """(code, whether it is a file of a package) of a page's blocks of Python or of a notebook's cells.
+
+    A block is such a file if the line before it names one: "`strategies/my_strategy.py`:".
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        return [("".join(cell["source"]), False) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    found = []
+    for match in re.finditer(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
+        before = text[: match.start()].rstrip().rpartition("\n")[2]
+        found.append((match[1], re.fullmatch(r"`(userdp|strategies|simulations)/\w+\.py`:", before) is not None))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda path: path.name)
+def test_documents_import_from_public_faces_only(page):
+    public = {(face, name) for face in faces() for name in names_of(face)}
+    for code, of_a_package in blocks(page):
+        if code.startswith("    "):
+            continue  # a fragment of a function
+        if of_a_package:
+            assert not from_faces(code)
+            assert all(file_of(module) for module, _ in imports(code))
+        else:
+            assert set(imports(code)) <= public
+
+
+def test_the_rule_sees_the_imports_of_the_documents():
+    counts = {
+        page.name: sum(len(imports(code)) for code, _ in blocks(page) if not code.startswith("    "))
+        for page in [*PAGES, *NOTEBOOKS]
+    }
+    assert counts["README.md"] >= 8
+    assert counts["drop-in.md"] >= 3
+    assert counts["add-a-strategy.md"] >= 5
+    assert counts["first-model.ipynb"] >= 3
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_from_modules_and_not_from_faces(package):
+    wrong = {
+        str(path.relative_to(ROOT)): found
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if (found := from_faces(path.read_text(encoding="utf-8")))
+    }
+    assert not wrong
+
+
+def test_an_import_of_a_face_is_found():
+    assert from_faces("from userdp import Privacy") == [("userdp", "Privacy")]
+    assert from_faces("import strategies\nfrom simulations import cli, train") == [
+        ("strategies", None),
+        ("simulations", "train"),
+    ]
+    assert not from_faces("from userdp.accounting import Privacy\nimport simulations.runs.run")
+
+
+@pytest.mark.parametrize("module", SHOWN_BEFORE)
+def test_what_documents_showed_before_can_still_be_imported(module):
+    for name in SHOWN_BEFORE[module]:
+        assert getattr(importlib.import_module(module), name)

@@ -1,0 +1,248 @@
+"""`train`, `plan` and `compare` in Python: the same runs as those of the command."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from examples import changed, table_section, write_table
+
+from simulations import RunConfig, compare, load_config, plan, train
+from simulations.api.keywords import OF_A_COMPARISON, OF_A_RUN, sections
+from simulations.comparison.config import parse_comparison
+from simulations.comparison.jobs import compare as run_all
+from simulations.config.run_config import parse_config
+from simulations.records.run_directory import FILES
+from simulations.runs.build import make_plan
+from simulations.runs.run import run
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.nodes.node import Node
+
+CLIPPING = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3}
+DECLARED = {
+    "user": "who",
+    "features": ["height"],
+    "ranges": {"height": (150, np.float64(200.0))},
+    "categorical": {"team": ("red", "green", "blue")},
+    "target": "passed",
+    "positive": "yes",
+    "delta": 1e-3,
+    "problem": "logistic",
+}
+ASKED = {**DECLARED, "users": 48, "epsilon": 8.0, "strategy": CLIPPING, "seed": 3}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_table(tmp_path / "people.csv")
+
+
+def configuration(path, **settings):
+    raw = changed(
+        name="model",
+        problem={"kind": "logistic"},
+        data=table_section(path, users=48),
+        privacy={"epsilon": 8.0, "delta": 1e-3},
+        strategy=CLIPPING,
+        **settings,
+    )
+    return parse_config(raw)
+
+
+def same(trained, outcome):
+    """Two runs are one, but for clocks and memory."""
+    np.testing.assert_array_equal(trained.model, outcome.model)
+    assert trained.guarantee == outcome.guarantee
+    assert trained.plan == outcome.plan
+    measured = ("metrics", "reference", "reference_private", "guarantee", "users", "rounds", "name")
+    assert {key: trained.result[key] for key in measured} == {key: outcome.result[key] for key in measured}
+
+
+# Training ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_a_path_and_a_configuration_give_one_run(tmp_path, path):
+    config = configuration(path)
+    outcome = run(config, directory=tmp_path / "run")
+    for data, settings in [
+        (pd.read_csv(path), ASKED),
+        (pd.read_csv(path, dtype=str).astype(object), ASKED),
+        (str(path), {**ASKED, "engine": "local", "scale": None}),
+        (config, {}),
+        (config.model_dump(exclude_none=True), {}),
+    ]:
+        same(train(data, progress=False, **settings), outcome)
+
+
+def test_the_file_of_a_configuration_is_trained_with_what_load_config_changes(tmp_path, path):
+    (tmp_path / "run.toml").write_text(configuration(path).toml(), encoding="utf-8")
+    config = load_config(tmp_path / "run.toml", ["seed=5"])
+    assert isinstance(config, RunConfig)
+    same(train(config, progress=False), run(config, directory=tmp_path / "run"))
+    first = train(tmp_path / "run.toml", progress=False)
+    assert (first.config.seed, first.result["seed"]) == (3, 3)
+
+
+def test_nothing_is_kept_unless_a_directory_is_named(tmp_path, path, monkeypatch):
+    frame = pd.read_csv(path)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr("tempfile.tempdir", str(work))
+    model = train(frame, progress=False, **ASKED)
+    assert model.directory is None
+    assert not list(work.iterdir())
+    with pytest.raises(BadInput, match="nothing was kept on disk; give a path"):
+        model.report()
+    assert model.report("page.html").read_text(encoding="utf-8") == model.page
+    with pytest.raises(BadInput, match="cannot be written"):
+        model.report("absent/page.html")
+    kept = train(frame, directory="kept", progress=False, **ASKED)
+    assert {file.name for file in (work / "kept").iterdir()} == set(FILES)
+    assert kept.report() == kept.directory / "report.html"
+    # The frame itself is nowhere, and its place is taken by a name.
+    assert 'path = "frame.parquet"' in (work / "kept" / "config.toml").read_text(encoding="utf-8")
+
+
+def test_a_model_shows_its_guarantee_and_what_it_is_judged_by(path):
+    model = train(pd.read_csv(path), progress=False, **ASKED)
+    for shown in (repr(model), model._repr_html_()):
+        assert "(8, 0.001)-differential privacy for replacing one whole user" in shown
+        assert all(name in shown for name in ("this model", "initial model", "without privacy", "test_loss"))
+    summary = model.summary()
+    assert summary["this model"].to_dict() == model.metrics
+    assert summary["initial model"].to_dict() == model.result["reference"]["initial"]
+    assert list(model.rounds["round"]) == [1, 2, 3]
+    alone = train(pd.read_csv(path), progress=False, **ASKED, output={"reference": False})
+    assert list(alone.summary()) == ["this model", "initial model"]
+    unmeasured = train(
+        pd.read_csv(path), progress=False, **ASKED, test_fraction=0.0, output={"reference": False, "evaluate_every": 2}
+    )
+    assert "Not measured: nobody was held out." in repr(unmeasured)
+    assert "Not measured" in unmeasured._repr_html_()
+
+
+def test_no_privacy_is_said_to_be_none(path):
+    model = train(path, progress=False, **{**ASKED, "strategy": "non_private"})
+    assert "no privacy guarantee" in repr(model)
+    assert not model.guarantee.holds
+
+
+def test_users_who_are_counted_are_an_assumption(path):
+    model = train(path, progress=False, **{**ASKED, "users": None})
+    assert "the number of users was read from the data and is taken as public" in model.guarantee.assumptions
+
+
+def test_a_run_that_fails_leaves_its_directory(tmp_path, path, monkeypatch):
+    def compute(self, x, users, computation):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(Node, "compute", compute)
+    with pytest.raises(Exception, match="users") as failed:
+        train(path, directory=tmp_path / "run", progress=False, **ASKED)
+    assert type(failed.value).__name__ == "RunFailed"
+    assert (tmp_path / "run" / "guarantee.json").is_file()
+
+
+# Plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_opens_no_data_and_is_that_of_the_run(path):
+    planned = make_plan(configuration(path))
+    frame = pd.DataFrame({"nothing": []})
+    for data in (None, frame, "absent.csv", configuration("absent.csv")):
+        settings = {} if isinstance(data, RunConfig) else ASKED
+        assert plan(data, **settings).as_dict() == planned.as_dict()
+    assert train(path, progress=False, **ASKED).plan == planned
+    with pytest.raises(BadInput, match=r"data.users is missing: a plan reads no data"):
+        plan(**{**ASKED, "users": None})
+
+
+# Comparisons -------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_of_a_frame_is_that_of_the_command(tmp_path, path):
+    settings = {
+        **DECLARED,
+        "users": 48,
+        "epsilon": 8.0,
+        "strategy": [CLIPPING, "recentred_clipping"],
+        "seeds": 1,
+    }
+    comparison = parse_comparison(sections(settings, str(path), OF_A_COMPARISON, "comparison"))
+    rows = pd.DataFrame(run_all(comparison, workers=0, directory=tmp_path / "command").rows)
+    columns = ["strategy", "epsilon", "value", "initial", "reference_private", "spent_epsilon"]
+    for result in (compare(pd.read_csv(path), **settings), compare(comparison), compare(comparison.raw)):
+        pd.testing.assert_frame_equal(result.table[columns], rows[columns], check_dtype=False)
+        assert result.directory is None
+        assert "dp_fed_sgd" in repr(result)
+        assert "<table" in result._repr_html_()
+        assert result.report(tmp_path / "page.html").read_text(encoding="utf-8") == result.page
+
+
+def test_a_comparison_in_a_directory_goes_on_where_it_was(tmp_path, path, monkeypatch):
+    settings = {
+        **DECLARED,
+        "users": 48,
+        "epsilon": 8.0,
+        "strategy": [CLIPPING],
+        "seeds": 1,
+        "directory": tmp_path / "c",
+    }
+    first = compare(path, **settings)
+    monkeypatch.setattr("simulations.comparison.jobs.run_job", None)
+    again = compare(path, **settings)
+    pd.testing.assert_frame_equal(first.table, again.table)
+    assert again.report() == tmp_path / "c" / "report.html"
+
+
+def test_a_cell_without_a_value_is_a_row_and_leaves_the_summary(path):
+    impossible = {"kind": "localized_robust_sgd", "batch": 5000}
+    result = compare(path, **DECLARED, users=48, epsilon=8.0, strategy=[CLIPPING, impossible], seeds=1)
+    assert result.table["error_private"].notna().tolist() == [False, True]
+    assert "dp_fed_sgd" in repr(result)
+
+
+# Refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"epsilom": 1.0}, "there is no setting 'epsilom'; did you mean 'epsilon'"),
+        ({"epsilon": None}, r"privacy.epsilon is missing"),
+        ({"epsilon": "1"}, r"privacy.epsilon"),
+        ({"strategy": None}, r"strategy"),
+        ({"strategy": "dp_fed_sdg"}, r"dp_fed_sgd"),
+        ({"ranges": None}, r"ranges has no \[low, high\] for the numeric feature 'height'"),
+        ({"user": "whom"}, r"the DataFrame has no column 'whom'; did you mean 'who'"),
+        ({"users": 10**6}, r"data.users = 1000000, but the data leave 48 training users"),
+        ({"path": "people.csv"}, r"there is no setting 'path'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(path, settings, told):
+    with pytest.raises(BadInput, match=told) as refused:
+        train(pd.read_csv(path), progress=False, **{**ASKED, **settings})
+    assert isinstance(refused.value, PopulationTooSmall) == ("users" in settings)
+
+
+def test_settings_beside_a_configuration_are_refused(path):
+    with pytest.raises(BadInput, match="epsilon is given beside a configuration"):
+        train(configuration(path), epsilon=2.0)
+    with pytest.raises(BadInput, match="seeds is given beside a configuration"):
+        compare({"name": "c"}, seeds=2)
+
+
+@pytest.mark.parametrize("call", [train, plan, compare])
+def test_data_of_another_kind_are_refused(call):
+    with pytest.raises(BadInput, match="data is a list: give a pandas DataFrame, a path, or a"):
+        call([1, 2])
+
+
+def test_every_key_of_a_table_and_of_privacy_has_its_section():
+    raw = sections({"user": "who", "epsilon": 1.0, "seed": 4, "problem": {"kind": "squared"}}, "p", OF_A_RUN, "n")
+    assert raw == {
+        "name": "n",
+        "data": {"kind": "table", "path": "p", "user": "who"},
+        "privacy": {"epsilon": 1.0},
+        "seed": 4,
+        "problem": {"kind": "squared"},
+    }

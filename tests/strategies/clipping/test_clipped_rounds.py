@@ -1,0 +1,253 @@
+"""Clipped rounds under every sampling scheme, local training, and what the server does with a release."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import WILD, Wild, federation_of, final, gathered, make, run, with_scheme
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from strategies import DPFedAvg, DPFedSGD
+from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
+from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.mechanisms import GaussianMechanism
+from userdp.problems import Logistic, Quadratic
+from userdp.randomness import stream
+from userdp.sampling import PoissonBatches
+
+SCHEMES = ("disjoint", "cyclic", "poisson", "fixed_size")
+STRATEGIES = (DPFedSGD, DPFedAvg)
+every_scheme = pytest.mark.parametrize("sampling", SCHEMES)
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+codes = st.integers(0, len(WILD) - 1)
+
+
+class WildTrainer(Wild):
+    """`Wild` users whose local steps also go where their samples say, whatever the model."""
+
+    def user_gradients_at(self, models, block):
+        return self.user_gradients(models[0], block)
+
+
+def population(users=300, d=3, m=20):
+    return SyntheticFederation(Gaussian(dimension=d), users=users, seed=1, samples_per_user=m)
+
+
+# --- Formal guarantee: what one user moves --------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    arrays(np.int64, (5, 3), elements=codes),
+    arrays(np.int64, (3,), elements=codes),
+    st.integers(0, 4),
+    st.sampled_from(STRATEGIES),
+    st.sampled_from(["disjoint", "cyclic", "fixed_size"]),
+)
+def test_replacing_one_user_moves_the_mean_of_a_round_by_at_most_2c(users, other, who, strategy, sampling):
+    method = make(strategy, WildTrainer(3), 5, delta=1e-3, clip_norm=0.7, cohort=3, sampling=sampling, rounds=2)
+    neighbour = users.copy()
+    neighbour[who] = other
+    x = np.array([0.1, -0.2, 5.0])
+    means = [gathered(method, federation_of(data), 1, x).values / 3 for data in (users, neighbour)]
+    assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 3)
+
+
+@settings(max_examples=60)
+@given(arrays(np.int64, (6, 3), elements=codes), st.integers(0, 5), st.sampled_from(STRATEGIES))
+def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_most_c(users, who, strategy):
+    """The user's coin is its own: without it the cohort is what it was, less the user, and the divisor stays."""
+    method = make(strategy, WildTrainer(3), 6, delta=1e-3, clip_norm=0.7, cohort=3, sampling="poisson", seed=5)
+    index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
+    x, federation = np.array([0.1, -0.2, 5.0]), federation_of(users)
+    whole = gathered(method, federation, index, x).values
+    request = method._ask(index)
+    others = request.users[request.users != who]
+    rows = np.zeros((0, 3))
+    if len(others):
+        rows, _ = request.computation(method.problem, x, method.problem.bound(federation.block(others))[0])
+    moved = np.linalg.norm(whole - rows.sum(axis=0)) / method.scheme.sampler.expected_batch
+    assert moved <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
+
+
+@every_strategy
+@every_scheme
+def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, sampling):
+    method = make(strategy, Quadratic(3, 1.0, 1.0), 400, 1.0, 1e-5, sampling=sampling, cohort=40, rounds=25)
+    guarantee, numbers = method.plan.guarantee, method.plan.numbers
+    assert 0.999 < guarantee.epsilon <= 1.0
+    assert guarantee.holds
+    assert guarantee.relation == ("add_or_remove" if sampling == "poisson" else "replace_one")
+    converted = add_or_remove_to_replace_one(guarantee.epsilon, 1e-5)
+    if sampling == "poisson":
+        assert (numbers["replace_one_epsilon"], numbers["replace_one_delta"]) == converted
+    else:
+        assert "replace_one_epsilon" not in numbers
+    assert isinstance(method._ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)
+    factor = 1 if sampling == "poisson" else 2
+    deviation = numbers["noise_multiplier"] * factor * 1.0 / 40
+    assert method.scheme.mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]
+
+
+@every_scheme
+def test_spent_epsilon_rises_to_the_budget_round_by_round(sampling):
+    method = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, 1.0, 1e-4, sampling=sampling, cohort=30, rounds=20)
+    spent = [record.spent_epsilon for record in run(method, population()).rounds]
+    assert len(spent) == 20
+    assert np.all(np.diff(spent) >= 0)
+    assert 0.999 < spent[-1] <= 1.0
+    assert spent[0] < 0.9
+
+
+def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_when_read(monkeypatch):
+    method, asked = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, sampling="poisson", cohort=30, rounds=4), []
+    epsilon = PoissonBatches.epsilon
+
+    def counted(self, noise_multiplier, delta, rounds=None):
+        asked.append(rounds)
+        return epsilon(self, noise_multiplier, delta, rounds)
+
+    monkeypatch.setattr(PoissonBatches, "epsilon", counted)
+    rounds = run(method, population()).rounds
+    assert asked == []
+    assert 0 < rounds[1].spent_epsilon < rounds[3].spent_epsilon == rounds[3].spent_epsilon <= 1.0
+    assert asked == [2, 4]
+
+
+# --- A round --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(3)
+@every_strategy
+@every_scheme
+def test_every_scheme_learns_and_repeats_itself_by_seed(strategy, sampling):
+    problem, federation = Quadratic(3, 5.0, 4.0), population(users=2000)
+    options = {"sampling": sampling, "cohort": 500, "rounds": 8, "clip_norm": 3.0}
+
+    def model(seed):
+        return final(run(make(strategy, problem, 2000, 4.0, 1e-5, seed=seed, **options), federation))
+
+    first = model(0)
+    np.testing.assert_array_equal(first, model(0))
+    assert not np.array_equal(first, model(1))
+    start = problem.excess_risk(problem.initial(), federation)
+    assert problem.excess_risk(first, federation) < 0.2 * start
+
+
+def test_a_round_that_drew_nobody_releases_noise_alone_and_is_charged():
+    problem, federation = Quadratic(2, 1.0, 2.0), population(users=4, d=2)
+    method = make(DPFedSGD, problem, 4, delta=1e-2, sampling="poisson", cohort=1, rounds=20, learning_rate=0.1)
+    empty = [index for index in range(20) if not len(method.scheme.sampler.cohort(index))]
+    assert empty
+    models = []
+    result = run(method, federation, evaluate_fn=lambda _, arrays: models.append(arrays["x"].numpy()))
+    assert len(result.rounds) == 20
+    index = empty[0]
+    noise = stream(0, "noise", index, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
+    expected = problem.domain.project(models[index] - 0.1 * noise)
+    np.testing.assert_allclose(models[index + 1], expected, rtol=1e-12)
+    assert result.rounds[index].spent_epsilon == method.scheme.sampler.epsilon(
+        method.scheme.noise_multiplier, 1e-2, index + 1
+    )
+
+
+def test_the_divisor_is_the_public_expected_cohort_whatever_was_drawn():
+    method = make(DPFedSGD, Quadratic(1, 1.0, 2.0), 10, delta=1e-3, sampling="poisson", cohort=5, rounds=3)
+    sizes = {len(method.scheme.sampler.cohort(index)) for index in range(3)}
+    assert sizes != {5}
+    assert method.scheme.sampler.expected_batch == 5
+    for index in range(3):
+        total = gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1)).values
+        x = method._step(
+            index, np.zeros(1), gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1))
+        ).following
+        noise = stream(0, "noise", index, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=1)
+        np.testing.assert_allclose(x, np.clip(-(total / 5 + noise), -2, 2))
+
+
+def test_a_round_of_federated_averaging_by_hand():
+    problem, federation = Quadratic(3, 5.0, 2.0), population(users=20)
+    options = {"clip_norm": 0.4, "rounds": 1, "local_steps": 3, "local_rate": 0.2, "learning_rate": 0.5}
+    method = make(DPFedAvg, problem, 20, delta=1e-3, seed=9, **options)
+    means = -problem.user_gradients(np.zeros(3), problem.bound(federation.block(np.arange(20)))[0])
+    updates = means * (1 - 0.8**3)  # each step closes a fifth of the distance to the user's mean
+    updates *= np.minimum(1, 0.4 / np.linalg.norm(updates, axis=1, keepdims=True))
+    noise = stream(9, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=3)
+    np.testing.assert_allclose(final(run(method, federation)), 0.5 * (updates.mean(axis=0) + noise), rtol=1e-9)
+
+
+def test_one_local_step_is_a_gradient_step():
+    problem = Logistic(2, 2.0, 5.0)
+    rng = np.random.default_rng(0)
+    federation = federation_of(rng.normal(size=(30, 4, 2)), targets=rng.integers(0, 2, 120))
+    both = {"rounds": 4, "delta": 1e-3}
+    gradient = make(DPFedSGD, problem, 30, clip_norm=1.0, learning_rate=0.5, **both)
+    average = make(DPFedAvg, problem, 30, clip_norm=0.5, local_steps=1, local_rate=0.5, **both)
+    for method in (gradient, average):
+        with_scheme(method, mechanism=GaussianMechanism(method.scheme.mechanism.l2_sensitivity, 1e-30))
+    np.testing.assert_allclose(final(run(gradient, federation)), final(run(average, federation)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("sampling", SCHEMES)
+def test_a_cohort_larger_than_the_population_is_refused(sampling):
+    with pytest.raises(PopulationTooSmall, match="a batch takes 11 users and there are 10"):
+        make(DPFedSGD, Quadratic(1, 1.0, 1.0), 10, delta=1e-3, cohort=11, sampling=sampling)
+
+
+def test_an_unknown_scheme_is_refused():
+    with pytest.raises(BadInput, match=r"strategy.sampling = 'random'"):
+        make(DPFedSGD, Quadratic(1, 1.0, 1.0), 10, delta=1e-3, sampling="random")
+
+
+# --- The server's optimiser -----------------------------------------------------------------------------------------
+
+
+def _path(kind, gradients, **options):
+    optimiser, x = ServerOptimiser(ServerOptions(server_optimiser=kind, **options), 0.1, 2), np.zeros(2)
+    path = []
+    for gradient in gradients:
+        x = optimiser.step(x, gradient)
+        path.append(x)
+    return np.array(path)
+
+
+GRADIENTS = np.array([[1.0, -2.0], [0.5, 0.0], [-3.0, 1.0]])
+
+
+def test_sgd_and_momentum_by_hand():
+    np.testing.assert_allclose(_path("sgd", GRADIENTS), -0.1 * np.cumsum(GRADIENTS, axis=0))
+    velocity = np.array([GRADIENTS[0], 0.5 * GRADIENTS[0] + GRADIENTS[1], [-2.5, 0.5]])
+    np.testing.assert_allclose(_path("momentum", GRADIENTS, momentum=0.5), -0.1 * np.cumsum(velocity, axis=0))
+    np.testing.assert_allclose(_path("momentum", GRADIENTS, momentum=0.0), _path("sgd", GRADIENTS))
+
+
+def test_adam_by_hand_and_against_torch():
+    import torch
+
+    first = _path("adam", GRADIENTS[:1], adaptivity=1e-3)[0]
+    np.testing.assert_allclose(first, [-0.1 / 1.001, 0.1 * 2 / 2.001])
+    parameter = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    theirs = torch.optim.Adam([parameter], lr=0.1, betas=(0.9, 0.99), eps=1e-3)
+    for gradient, mine in zip(GRADIENTS, _path("adam", GRADIENTS), strict=True):
+        parameter.grad = torch.tensor(gradient)
+        theirs.step()
+        np.testing.assert_allclose(parameter.detach().numpy(), mine, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+@every_strategy
+def test_optimisers_run_within_a_strategy_and_cost_no_privacy(strategy, kind):
+    problem, federation = Quadratic(3, 5.0, 4.0), population(users=2000)
+    options = {"rounds": 15, "clip_norm": 3.0, "server_optimiser": kind, "learning_rate": 0.3}
+    method = make(strategy, problem, 2000, 4.0, 1e-5, **options)
+    plain = make(strategy, problem, 2000, 4.0, 1e-5, rounds=15, clip_norm=3.0)
+    assert method.plan.guarantee == plain.plan.guarantee
+    reached = problem.excess_risk(final(run(method, federation)), federation)
+    assert reached < 0.5 * problem.excess_risk(problem.initial(), federation)
+    assert math.isfinite(reached)

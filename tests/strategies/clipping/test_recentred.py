@@ -1,0 +1,404 @@
+"""Recentred clipping: its guarantee on brute-force neighbours, its budget, its gain over a clip about zero."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from simulations.engines.grids import LocalGrid
+from strategies import DPFedSGD, RecentredClipping
+from strategies.wire.protocol import model_record, read_request, train_content
+from strategies.wire.replies import Gathered
+from userdp.accounting import Privacy, calibrate_noise, epsilon_of
+from userdp.accounting.costs import Cost
+from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Answer, Node
+from userdp.problems import Linear, Logistic, Quadratic
+from userdp.randomness import stream
+from userdp.sampling import WeightedBatches, WeightedSlots
+
+codes = st.integers(0, len(WILD) - 1)
+
+
+def about(method, center, radius):
+    """The strategy as if earlier releases had led to this centre and radius."""
+    method.memory.point, method.memory.radius = np.asarray(center, dtype=np.float64), radius
+    return method
+
+
+def of_means(m, seed, users, dimension, *, unit=False, outliers=0.0):
+    """Users of m standard normal samples each, by their means alone: the losses used here see nothing else."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=dimension) if unit else rng.uniform(-1, 1, dimension)
+    truth = truth / np.linalg.norm(truth) if unit else truth
+    means = truth + rng.normal(size=(users, dimension)) / math.sqrt(m)
+    means[: round(outliers * users)] += 10
+    block = Block(means.astype(np.float32), np.arange(users + 1), None)
+    return ColumnarFederation(block, population_mean=truth)
+
+
+# --- Formal guarantee: sensitivities about a centre ----------------------------------------------------------------
+
+
+@settings(max_examples=150)
+@given(
+    arrays(np.int64, (5, 3), elements=codes),
+    arrays(np.int64, (3,), elements=codes),
+    st.integers(0, 4),
+    arrays(np.float64, 3, elements=st.floats(-3, 3)),
+    st.floats(1e-3, 10),
+)
+def test_replacing_one_user_moves_both_releases_by_at_most_their_stated_sensitivities(
+    users, other, who, center, radius
+):
+    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3), center, radius)
+    neighbour = users.copy()
+    neighbour[who] = other
+    means = [gathered(method, federation_of(data), 0, np.zeros(3)).values / 5 for data in (users, neighbour)]
+    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
+    assert np.linalg.norm(means[0][:3] - means[1][:3]) <= stated * (1 + 1e-12)
+    assert abs(means[0][3] - means[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
+
+
+@settings(max_examples=100)
+@given(arrays(np.int64, (5, 3), elements=codes), st.integers(0, 4), st.floats(1e-3, 10))
+def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivities(users, who, radius):
+    """The removed user's place adds zero, as that of a user who does not answer."""
+    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3, relation="add_or_remove"), [0.1, 0, -1], radius)
+    assert method.plan.guarantee.relation == "add_or_remove"
+    node = Node(method.problem, federation_of(users), np.arange(5))
+    request = method._ask(0)
+    present = (np.arange(5), np.delete(np.arange(5), who))
+    sums = [node.compute(np.zeros(3), ids, request.computation).values[0] / 5 for ids in present]
+    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
+    assert stated == pytest.approx(radius / 5)
+    assert np.linalg.norm(sums[0][:3] - sums[1][:3]) <= stated * (1 + 1e-12)
+    assert abs(sums[0][3] - sums[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
+
+
+def test_the_stated_sensitivities_are_attained():
+    method = about(make(RecentredClipping, Wild(2), 5, delta=1e-3), [0.5, 0.0], 0.7)
+    data = np.zeros((5, 2), dtype=int)
+    data[2, 0] = 4  # 1e300
+    opposite = data.copy()
+    opposite[2, 0] = 5
+    means = [gathered(method, federation_of(users), 0, np.zeros(2)).values / 5 for users in (data, opposite)]
+    assert np.linalg.norm(means[0][:2] - means[1][:2]) == pytest.approx(2 * 0.7 / 5)
+    at_centre = data.copy()
+    at_centre[2] = 7  # not finite: counts as the centre
+    near = gathered(method, federation_of(at_centre), 0, np.zeros(2))
+    assert near.non_finite == 1
+    assert means[0][2] - near.values[2] / 5 == pytest.approx(method.scheme.distance_mechanism(1.0).l2_sensitivity)
+
+
+def test_a_missing_user_counts_as_the_centre_and_changes_neither_divisor_nor_noise():
+    methods = [make(RecentredClipping, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=3) for _ in range(2)]
+    values = np.array([1.0, 0.0, -3.0])
+    steps = [
+        method._step(0, np.zeros(2), Gathered(values, missing, 0))
+        for method, missing in zip(methods, (0, 5), strict=True)
+    ]
+    np.testing.assert_array_equal(methods[0].memory.point, methods[1].memory.point)
+    assert steps[0].facts == steps[1].facts
+
+
+# --- Formal guarantee: the budget -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rounds", "cohort"), [(1, None), (2, None), (3, None), (20, None), (9, 30), (7, 40)])
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_all_releases_together_spend_the_budget_and_not_more(rounds, cohort, relation):
+    method = make(
+        RecentredClipping, Quadratic(3, 1.0, 1.0), 100, 1.0, 1e-4, rounds=rounds, cohort=cohort, relation=relation
+    )
+    per_epoch = 100 // (cohort or 100)
+    precision = 0.0
+    for index in range(0, rounds, per_epoch):
+        multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
+        for mechanism in (
+            method.scheme.gradient_mechanism(1.0, multiplier),
+            method.scheme.distance_mechanism(multiplier),
+        ):
+            precision += mechanism.noise_multiplier**-2
+    epsilon = epsilon_of(Cost(noise_multiplier=precision**-0.5), 1, 1e-4)
+    assert 0.999 < epsilon <= 1 + 1e-9
+    assert method.plan.guarantee.epsilon == pytest.approx(epsilon, rel=1e-9)
+    assert method.plan.guarantee.relation == relation
+
+
+def test_the_ledger_follows_the_shares_of_the_rounds():
+    method = make(RecentredClipping, Quadratic(3, 1.0, 1.0), 60, 1.0, 1e-4, rounds=5)
+    result = run(method, of_means(4, 0, 60, 3))
+    spent = [record.spent_epsilon for record in result.rounds]
+    shares = np.cumsum(method.scheme.sampler.shares)
+    expected = [epsilon_of(Cost(method.scheme.noise_multiplier / math.sqrt(share)), 1, 1e-4) for share in shares]
+    np.testing.assert_allclose(spent, expected, rtol=1e-9)
+    assert shares[0] == pytest.approx(0.1)
+    with pytest.raises(RunFailed, match="planned"):
+        method._ledger.charge(np.arange(60))
+
+
+def test_noise_is_calibrated_to_the_radius_in_force_in_every_round():
+    method = make(RecentredClipping, Quadratic(5, 9.0, 9.0), 400, rounds=6, clip_norm=4.0)
+    asked = []
+    ask = method._ask
+    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    result = run(method, of_means(100, 3, 400, 5))
+    for index, (request, record) in enumerate(zip(asked, result.rounds, strict=True)):
+        radius = request.computation.clip_norm
+        multiplier = method.scheme.noise_multiplier / math.sqrt(0.95 * method.scheme.sampler.shares[index])
+        assert record.facts["noise_deviation"] == pytest.approx(2 * radius / 400 * multiplier)
+        assert record.facts["radius"] == radius
+    radii = [request.computation.clip_norm for request in asked]
+    assert radii[0] == 4.0
+    assert radii[-1] < 1.0
+
+
+def test_centre_and_radius_follow_from_released_values_alone():
+    """Fed with other users and other noise that add up to the same releases, the next question is the same."""
+    problem = Quadratic(3, 5.0, 5.0)
+    options = {"delta": 1e-3, "learning_rate": 0.3}
+    first, second = (make(RecentredClipping, problem, 50, 8.0, seed=seed, **options) for seed in (0, 1))
+    scheme = first.scheme
+    multiplier = scheme.sampler.multiplier(0, scheme.noise_multiplier)
+    mechanisms = (scheme.gradient_mechanism(1.0, multiplier), scheme.distance_mechanism(multiplier))
+    noise = [
+        np.concatenate(
+            [
+                mechanism.release(np.zeros(size), method._noise(0, purpose))
+                for purpose, (mechanism, size) in enumerate(zip(mechanisms, (3, 1), strict=True))
+            ]
+        )
+        for method in (first, second)
+    ]
+    values = np.array([5.0, -2.0, 1.0, -20.0])
+    first._step(0, np.zeros(3), Gathered(values, 0, 0))
+    second._step(0, np.zeros(3), Gathered(values + 50 * (noise[0] - noise[1]), 3, 7))
+    assert np.linalg.norm(noise[0][:3] - noise[1][:3]) > 0.05
+    np.testing.assert_allclose(first._ask(1).computation.center, second._ask(1).computation.center)
+    assert first._ask(1).computation.clip_norm == pytest.approx(second._ask(1).computation.clip_norm)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_distance_is_released_with_noise_of_its_own(index):
+    method = make(RecentredClipping, Quadratic(3, 5.0, 5.0), 50, delta=1e-3, epsilon=20.0, rounds=2, seed=6)
+    facts = method._step(index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0)).facts
+    multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
+    deviation = method.scheme.distance_mechanism(multiplier).standard_deviation
+    noisy = -20.0 / 50 + stream(6, "noise", index, 1).normal(scale=deviation, size=1)[0]
+    assert deviation > 0.05
+    assert -2.5 < noisy < 1.0
+    assert facts["distance"] == pytest.approx(math.exp(noisy), rel=1e-9)
+
+
+@pytest.mark.parametrize("shares", [(), (0.5, 0.5), (0.0,), (1.1,), (float("nan"),)])
+def test_shares_that_are_no_shares_are_refused(shares):
+    with pytest.raises(BadInput, match="shares"):
+        WeightedBatches(10, 10, 1, shares=shares)
+
+
+def test_weighted_batches_cost_what_one_gaussian_costs():
+    sampler = WeightedBatches(10, 4, 3, shares=(0.2, 0.3, 0.5))
+    z = sampler.calibrate(1.0, 1e-5)
+    assert z == calibrate_noise(1.0, 1e-5, 1)
+    assert sampler.epsilon(z, 1e-5, 0) == 0
+    # Two batches an epoch: nobody meets more than one of them.
+    assert sampler.epsilon(z, 1e-5, 1) == sampler.epsilon(z, 1e-5, 2) < sampler.epsilon(z, 1e-5, 3)
+    assert 0.999 < sampler.epsilon(z, 1e-5) <= 1 + 1e-9
+    assert [sampler.multiplier(index, z) for index in (1, 2)] == [z / math.sqrt(0.2), z / math.sqrt(0.3)]
+    assert WeightedSlots(10, 4, 3, shares=(0.2, 0.3, 0.5)).sensitivity_factor == 1
+    assert sampler.sensitivity_factor == 2
+    sampler.ledger(z, Privacy(1.0, 1e-5))
+    with pytest.raises(BadInput, match="would cost"):
+        sampler.ledger(z / 2, Privacy(1.0, 1e-5))
+
+
+# --- Behaviour ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cohort", [None, 100])
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(cohort):
+    problem, federation = Quadratic(3, 5.0, 5.0), of_means(10, 1, 300, 3)
+    options = {"clip_norm": 3.0, "rounds": 7, "cohort": cohort}
+    first = final(run(make(RecentredClipping, problem, 300, seed=4, **options), federation))
+    again = final(run(make(RecentredClipping, problem, 300, seed=4, **options), federation, users_per_node=70))
+    np.testing.assert_allclose(first, again, rtol=1e-9)
+    assert not np.allclose(first, final(run(make(RecentredClipping, problem, 300, seed=5, **options), federation)))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+@pytest.mark.parametrize("dimension", [1, 20])
+def test_it_beats_the_initial_model(dimension, rounds):
+    problem = Quadratic(dimension, 9.0, 9.0)
+    federation = SyntheticFederation(Gaussian(dimension=dimension, mean=1.0), users=1000, seed=2, samples_per_user=20)
+    method = make(RecentredClipping, problem, 1000, clip_norm=2 * math.sqrt(dimension), rounds=rounds)
+    result = run(method, federation)
+    initial = problem.excess_risk(problem.initial(), federation)
+    assert problem.excess_risk(final(result), federation) < 0.1 * initial
+    assert result.guarantee.holds
+    assert result.guarantee.epsilon <= 1 + 1e-9
+
+
+def test_a_loss_whose_curvature_is_not_known_exactly():
+    rng = np.random.default_rng(0)
+    features = rng.uniform(-1, 1, (4000, 3)).astype(np.float32)
+    targets = (rng.random(4000) < 1 / (1 + np.exp(-features @ [2.0, -2.0, 0.0]))).astype(np.float32)
+    federation = federation_of(features, sizes=[4] * 1000, targets=targets)
+    problem = Logistic(3, 3.0, 5.0)
+    method = make(RecentredClipping, problem, 1000, epsilon=4.0, clip_norm=1.0, rounds=20, learning_rate=4.0)
+    x = final(run(method, federation))
+    block = problem.bound(federation.block(np.arange(1000)))[0]
+    losses = [problem.sample_losses(model, block).mean() for model in (np.zeros(3), x)]
+    assert losses[1] < losses[0] - 0.1
+    assert x[0] > 0.7
+    assert x[1] < -0.7
+
+
+def test_a_clip_that_is_far_too_small_or_too_large_mends_itself():
+    problem = Quadratic(10, 90.0, 90.0)
+    federation = of_means(100, 5, 2000, 10)
+    for clip_norm in (0.5, 50.0):
+        method = make(RecentredClipping, problem, 2000, clip_norm=clip_norm, rounds=8)
+        result = run(method, federation)
+        assert problem.excess_risk(final(result), federation) < 0.01
+        assert 0.2 < result.rounds[-1].facts["radius"] < 0.5  # users spread over sqrt(10 / 100) = 0.32
+
+
+def test_users_without_any_spread_do_not_underflow():
+    problem = Quadratic(2, 1.0, 1.0)
+    result = run(make(RecentredClipping, problem, 200, rounds=60), federation_of(np.full((200, 2), 0.5)))
+    assert np.isfinite(final(result)).all()
+    assert result.rounds[-1].facts["radius"] >= 1e-9
+
+
+def test_noise_that_drowns_the_clip_is_a_warning():
+    method = make(RecentredClipping, Quadratic(500, 1.0, 1.0), 50, epsilon=0.1, delta=1e-4)
+    assert method.plan.drowned
+    assert "exceeds the clip" in method.plan.warnings[0]
+
+
+def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
+    block = federation_of([[0.0, 0.0]]).block(np.arange(1))
+    for center in (np.zeros(3), np.array([0.0, np.inf])):
+        with pytest.raises(BadInput, match="centre must be 2 finite numbers"):
+            Computation(clip_norm=1.0, center=center)(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
+    with pytest.raises(BadInput, match="statistic 'median' is unknown"):
+        Computation(clip_norm=1.0, statistic="median")(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
+
+
+def test_centre_and_statistic_travel_in_the_message():
+    asked = Computation(clip_norm=0.5, center=np.array([0.1, -2.0]), statistic="log_distance")
+    content = train_content(model_record(np.zeros(2)), np.arange(2), asked)
+    users, read = read_request(Message(content, 1, MessageType.TRAIN))
+    np.testing.assert_array_equal(users, [0, 1])
+    np.testing.assert_array_equal(read.center, asked.center)
+    assert read == asked
+
+
+@pytest.mark.parametrize("forged", [20.1, -50.1, float("nan")])
+def test_a_node_whose_log_distances_exceed_what_its_users_can_add_up_to_counts_as_missing(forged):
+    problem, federation = Quadratic(2, 1.0, 1.0), federation_of(np.full((40, 2), 0.5))
+
+    def forge(answer):
+        values = answer.values.copy()
+        values[0, -1] = forged
+        return Answer(answer.users, values, answer.non_finite)
+
+    honest, liar = (Node(problem, federation, np.arange(first, first + 20)) for first in (0, 20))
+    method = make(RecentredClipping, problem, 40, delta=1e-3, rounds=1, max_missing=0.6)
+    with LocalGrid([honest, ChangedNode(liar, forge)]) as grid:
+        result = method.start(grid)
+    assert result.rounds[0].missing_users == 20
+    assert np.isfinite(final(result)).all()
+
+
+# --- Claims ---------------------------------------------------------------------------------------------------------
+
+_CLIPS, _ROUNDS = (0.5, 2.0, 6.0, 14.0), (1, 3, 20)
+
+
+def _tuned(strategy, problem, m, rates, seeds=5, users=5000):
+    """Least median excess risk over clip, rounds and step: tuned with the answer in hand."""
+    federations = [of_means(m, seed, users, 100) for seed in range(seeds)]
+    return min(
+        np.median(
+            [
+                problem.excess_risk(final(run(_method(seed), federations[seed])), federations[seed])
+                for seed in range(seeds)
+            ]
+        )
+        for clip, rounds, rate in itertools.product(_CLIPS, _ROUNDS, rates)
+        for _method in [
+            lambda seed, clip=clip, rounds=rounds, rate=rate: make(
+                strategy, problem, users, seed=seed, clip_norm=clip, rounds=rounds, learning_rate=rate
+            )
+        ]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [1, 300])
+def test_with_the_same_tuning_it_does_not_lose_to_clipping_about_zero_and_wins_by_far_when_users_hold_much(m):
+    problem = Quadratic(100, 20.0, 20.0)
+    ours, theirs = (_tuned(strategy, problem, m, (1.0,), seeds=3) for strategy in (RecentredClipping, DPFedSGD))
+    assert ours <= (0.5 if m >= 300 else 1.15) * theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "most"), [(1, 1.15), (10, 1.0), (300, 0.5), (10000, 0.5)])
+def test_without_tuning_it_beats_a_tuned_clip_about_zero_on_a_linear_loss(m, most):
+    """Mean over twelve populations of 5000 users, d = 100, epsilon 1; the other's clip, rounds and step were tuned."""
+    problem = Linear(100, 20.0)
+    risks = {"ours": 0.0, "theirs": 0.0}
+    for seed in range(12):
+        federation = of_means(m, seed, 5000, 100)
+        ours = make(RecentredClipping, problem, 5000, seed=seed, clip_norm=9.0, rounds=5)
+        theirs = make(DPFedSGD, problem, 5000, seed=seed, clip_norm=6.0, rounds=1, learning_rate=100.0)
+        for name, method in (("ours", ours), ("theirs", theirs)):
+            risks[name] += problem.excess_risk(final(run(method, federation)), federation) / 12
+    assert risks["ours"] <= most * risks["theirs"]
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize(
+    ("dimension", "outliers", "clip", "oracle"),
+    [(100, 0.0, 1.5, 0.051), (100, 0.05, 1.5, 0.073), (1000, 0.0, 3.3, 0.423)],
+)
+def test_user_level_means_come_within_half_of_a_clip_about_the_truth(dimension, outliers, clip, oracle):
+    """n = 1000, m = 100, epsilon 1, delta 1e-5, in the units of the oracle: noise for a sensitivity of one clip."""
+    problem = Quadratic(dimension, 100.0, 100.0)
+    errors = []
+    for seed in range(5):
+        federation = of_means(100, seed, 1000, dimension, unit=True, outliers=outliers)
+        method = make(RecentredClipping, problem, 1000, delta=1e-5, seed=seed, clip_norm=clip, relation="add_or_remove")
+        errors.append(np.linalg.norm(final(run(method, federation)) - federation.population_mean))
+    assert np.median(errors) <= 1.5 * oracle
+
+
+def test_under_replacement_user_level_means_are_within_a_third_of_what_the_truth_as_centre_would_give():
+    """With the centre known, the best radius sqrt(d / m) = 1 leaves noise 2 z sqrt(d) / n beside the sampling error."""
+    floor = math.hypot(2 * calibrate_noise(1.0, 1e-5, 1) * math.sqrt(100) / 1000, math.sqrt(100 / (1000 * 100)))
+    errors = []
+    for seed in range(7):
+        federation = of_means(100, seed, 1000, 100, unit=True)
+        method = make(RecentredClipping, Quadratic(100, 100.0, 100.0), 1000, delta=1e-5, seed=seed, clip_norm=1.5)
+        errors.append(np.linalg.norm(final(run(method, federation)) - federation.population_mean))
+    assert floor < np.median(errors) <= 1.33 * floor
+
+
+@pytest.mark.parametrize(("users", "factor"), [(30, 1.0), (200, 1.33), (100_000, 2.0)])
+def test_the_radius_is_wider_where_users_are_many_enough_to_pay_for_it(users, factor):
+    """At epsilon 1 and d = 3 the noise of all rounds is 15 radii over n, and a tenth is spared for a wider radius."""
+    classifier = Logistic(3, 1.0, 5.0)
+    assert make(RecentredClipping, classifier, users).plan.numbers["radius_factor"] == pytest.approx(factor, rel=0.05)
+    assert make(RecentredClipping, Quadratic(3, 2.0, 2.0), users).plan.numbers["radius_factor"] == 1.0
+    chosen = make(RecentredClipping, classifier, users, radius_factor=1.5)
+    assert chosen.plan.numbers["radius_factor"] == 1.5

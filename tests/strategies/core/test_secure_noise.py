@@ -1,0 +1,513 @@
+"""Noise of the operating system: its law, its proof in floating point, who may use it, and that no seed enters it.
+
+Draws cannot be repeated, so each statistical test has a false alarm in a thousand million runs at most.
+"""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from any_strategy import options_of
+from examples import changed
+from flwr.app import Message, MessageType
+from helpers import final, local_grid, make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problem_cases import cases
+from scipy import stats
+
+from simulations.comparison.config import parse_comparison
+from simulations.config.run_config import parse_config
+from simulations.runs.build import make_plan
+from simulations.runs.run import run as run_config
+from strategies import STRATEGIES, model_record
+from strategies.core.secure_noise import SECURE_ASSUMPTIONS
+from strategies.drop_in import DropInFedAvg
+from strategies.wire.protocol import read_request, train_content
+from userdp.accounting import Privacy
+from userdp.arrays.sparse_rows import clip_rows, dense
+from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
+from userdp.errors import BadInput
+from userdp.estimators import CellGrid, RampKernel
+from userdp.mechanisms import (
+    AboveThreshold,
+    ExponentialMechanism,
+    GaussianMechanism,
+    LaplaceMechanism,
+    MinimumScore,
+    private_quantile,
+)
+from userdp.mechanisms.prefix_sums import SquareRoot, Tree
+from userdp.nodes.computations import Computation, LocalNoise
+from userdp.nodes.node import Node
+from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
+from userdp.problems import Quadratic
+from userdp.sampling import FixedSizeBatches, PoissonBatches
+
+FALSE_ALARM = 1e-9
+REFUSED = {name for name, strategy in STRATEGIES.items() if strategy.without_secure_noise is not None}
+ALLOWED = sorted(STRATEGIES.keys() - REFUSED)
+OPTIONS = {
+    "projected_sgd": {"rounds": 2, "sparsity": 2},
+    "winsorized_rotation": {"rounds": 2, "clip_norm": 3.0, "deviation": 1.0},
+    "sample_clipped_sgd": {"rounds": 2, "learning_rate": 1e-4},  # else noise fills the domain
+}
+USERS = 60
+
+
+# --- The law ---------------------------------------------------------------------------------------------------
+
+
+def test_secure_gaussian_noise_is_normal_with_the_deviation_it_says():
+    mechanism = GaussianMechanism(0.5, 3.0)
+    noise = mechanism.release(np.full((100, 300), 7.0), SecureNoise()) - 7.0
+    assert noise.shape == (100, 300)
+    assert stats.kstest(noise.ravel() / 1.5, "norm").pvalue > FALSE_ALARM
+    low, high = stats.chi2.ppf([FALSE_ALARM, 1 - FALSE_ALARM], noise.size)
+    assert low < (noise**2).sum() / 1.5**2 < high
+
+
+def test_secure_laplace_noise_has_the_scale_it_says():
+    noise = LaplaceMechanism(2.0, 0.5).release(np.zeros(30_000), SecureNoise())
+    assert stats.kstest(noise / 4.0, "laplace").pvalue > FALSE_ALARM
+
+
+def test_secure_noise_is_drawn_by_opendp_and_never_by_numpy(monkeypatch):
+    import opendp.prelude as dp
+
+    used = []
+
+    def counted(name, make):
+        return lambda *given, **named: used.append(name) or make(*given, **named)
+
+    def forbidden(*given, **named):
+        raise AssertionError("numpy's generators can be predicted")
+
+    for name in ("make_gaussian", "make_laplace", "make_noisy_max"):
+        monkeypatch.setattr(dp.m, name, counted(name, getattr(dp.m, name)))
+    for name in (
+        "default_rng",
+        "Generator",
+        "PCG64",
+        "RandomState",
+        "laplace",
+        "normal",
+        "gumbel",
+        "random",
+        "uniform",
+    ):
+        monkeypatch.setattr(np.random, name, forbidden)
+    noise = SecureNoise()
+    GaussianMechanism(1.0, 2.0).release(np.zeros(3), noise)
+    LaplaceMechanism(1.0, 2.0).release(np.zeros(3), noise)
+    ExponentialMechanism(1.0, 2.0).choose(np.zeros(3), noise)
+    assert used == ["make_gaussian", "make_laplace", "make_noisy_max"]
+
+
+def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
+    grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
+    drawn = grid.select(np.repeat(rows, 10_000, axis=1), 1.5, SecureNoise())
+    weights = np.exp(0.75 * grid.scores(rows)[0])
+    counts = [(np.abs(drawn - center) < 0.1).sum() for center in grid.centers]
+    assert stats.chisquare(counts, 10_000 * weights / weights.sum()).pvalue > FALSE_ALARM
+
+
+def test_a_secure_quantile_with_a_large_budget_is_the_quantile():
+    values = np.random.default_rng(1).uniform(0, 10, size=2001)
+    found, _ = private_quantile(values, 0.9, 50.0, np.linspace(0, 10, 101), SecureNoise())
+    assert found == pytest.approx(np.quantile(values, 0.9), abs=0.2)
+
+
+def test_more_noise_is_drawn_by_the_slack():
+    noise = SecureNoise(slack=3.0).gaussian(np.zeros(20_000), 1.0)
+    assert stats.kstest(noise / 4.0, "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("test_type", [AboveThreshold, MinimumScore])
+def test_a_concentration_test_with_secure_noise_passes_as_often_as_computed(test_type):
+    test = test_type(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
+    for score in (test.threshold - 3 * test.sensitivity, test.threshold + 3 * test.sensitivity):
+        passed, runs = 0, 500
+        for _ in range(runs):
+            session = test.session(SecureNoise())
+            session.observe(score)
+            passed += session.passed()
+        assert stats.binomtest(passed, runs, test.pass_probability(score)).pvalue > FALSE_ALARM
+
+
+def test_the_margin_of_a_test_grows_with_the_noise():
+    """Else an unaligned batch would pass with a probability above delta, if only by a hair."""
+    test = MinimumScore(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
+    thresholds = [test.session(SecureNoise(slack=1.0))._threshold for _ in range(2000)]
+    law = stats.laplace(test.threshold + 2 * test.margin, 2 * test.scale)
+    assert stats.kstest(thresholds, law.cdf).pvalue > FALSE_ALARM
+
+
+def test_two_draws_differ_whatever_numpy_was_seeded_with():
+    drawn = []
+    for _ in range(2):
+        np.random.seed(0)  # noqa: NPY002
+        drawn.append(SecureNoise().gaussian(np.zeros(100), 1.0))
+    assert len(np.unique(drawn)) == 200
+
+
+# --- The proof in floating point --------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.floats(2.0**-974, 1e300))
+def test_the_grid_is_as_fine_as_the_proof_asks(scale):
+    k = granularity(scale)
+    assert Fraction(2) ** (k + 100) <= Fraction(scale) < Fraction(2) ** (k + 101)
+    assert k >= -1074
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-300, np.inf, np.nan])
+def test_noise_of_no_proper_scale_is_refused(scale):
+    with pytest.raises(BadInput, match="other units"):
+        SecureNoise().gaussian(np.zeros(2), scale)
+
+
+@pytest.mark.parametrize("deviation", [1.0, 2.0, 5.0, 30.0])
+def test_a_discrete_gaussian_is_close_to_a_rounded_continuous_one(deviation):
+    """Step 3 of the proof, with a grid of 1: total variation at most (1 / deviation)^2 / 40."""
+    points = np.arange(-40 * int(deviation), 40 * int(deviation) + 1)
+    discrete = np.exp(-(points**2) / (2 * deviation**2))
+    discrete /= discrete.sum()
+    upper = stats.norm.sf(np.abs(points) - 0.5, scale=deviation)
+    rounded = upper - stats.norm.sf(np.abs(points) + 0.5, scale=deviation)
+    distance = np.abs(discrete - rounded).sum() / 2
+    assert 0.5 < distance * 40 * deviation**2 <= 1.0
+
+
+WILD_ROWS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+@settings(max_examples=50)
+@given(WILD_ROWS, st.integers(1, 200), st.sampled_from([0.3, 1.0, 7.0]))
+def test_a_computed_sum_of_clipped_rows_errs_by_less_than_the_slack(rng, users, clip_norm):
+    """In units of the clip, against exact sums; the proof gives each of two neighbours half of the slack."""
+    rows = clip_rows(rng.normal(size=(users, 3)) * 10.0 ** rng.integers(-20, 20, (users, 1)), clip_norm)
+    computed = np.zeros(3)
+    for node in np.array_split(rows, rng.integers(1, users + 1)):
+        computed += node.sum(axis=0)
+    exact = [sum(map(Fraction, column)) for column in rows.T.tolist()]
+    error = float(sum((Fraction(a) - b) ** 2 for a, b in zip(computed.tolist(), exact, strict=True))) ** 0.5
+    assert error <= rounding_slack(users) / 2 * clip_norm
+    assert error <= (users + 8.0) ** 2 * 2.0**-53 * clip_norm  # the part of it that is for sums
+    lengths = [sum(Fraction(entry) ** 2 for entry in row) for row in rows.tolist()]
+    assert max(lengths) <= (Fraction(clip_norm) * (1 + Fraction(1, 2**22))) ** 2
+
+
+def test_the_slack_is_small_for_a_million_users_and_refused_where_it_is_large():
+    assert rounding_slack(1000) < 1e-6
+    assert rounding_slack(10**6) < 3e-4
+    assert rounding_slack(10**6, 100.0) == pytest.approx(2**-20 + 100 * (10**6 + 8) ** 2 * 2**-52)
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*fewer users"):
+        rounding_slack(10**8)
+    with pytest.raises(BadInput, match="slack = -1"):
+        SecureNoise(slack=-1.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_not_released(value):
+    for noise in (SecureNoise(), SeededNoise(np.random.default_rng(0))):
+        for release in (noise.gaussian, noise.laplace):
+            with pytest.raises(BadInput, match="not finite"):
+                release(np.array([0.0, value]), 1.0)
+        with pytest.raises(BadInput, match="not finite"):
+            noise.choose(np.array([[0.0, value]]), 1.0)
+
+
+def test_a_release_of_huge_numbers_keeps_them():
+    np.testing.assert_allclose(SecureNoise().gaussian([1e300, -5.0, 0.0], 1e-9), [1e300, -5.0, 0.0], atol=1e-7)
+
+
+# --- Correlated noise ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factorisation", [SquareRoot(9, 9), SquareRoot(9, 4), Tree(9, 9), Tree(13, 5)])
+def test_prefix_sums_come_from_released_rows_of_c_g(factorisation):
+    """``B (C G) = A G``, and the rows of C G move by no more than the sensitivity."""
+    rng, rounds = np.random.default_rng(0), factorisation.rounds
+    encoder, decoder = factorisation.encoder(), factorisation.noise()
+    sums = rng.normal(size=(rounds, 3))
+    rows = [encoder.add(total) for total in sums]
+    np.testing.assert_allclose([decoder.add(row) for row in rows], np.cumsum(sums, axis=0), atol=1e-12)
+    encoder = factorisation.encoder()
+    c = np.array([encoder.add(row) for row in np.eye(rounds)])
+    np.testing.assert_array_equal(c, np.tril(c))
+    moved = c[:, :: factorisation.separation].sum(axis=1)  # a user who returns as soon as possible, always moved alike
+    assert np.linalg.norm(moved) == pytest.approx(factorisation.sensitivity(rounds))
+
+
+# --- Strategies ------------------------------------------------------------------------------------------------
+
+
+def strategy(name, **changes):
+    options = {**options_of(name), "rounds": 2, **OPTIONS.get(name, {}), **changes}
+    seed = options.pop("seed", 3)
+    problem = Quadratic(3, 5.0, 5.0)
+    facts = {"samples": USERS * 5, "max_samples": 5, "min_samples": 5}
+    from strategies import PublicFacts
+
+    privacy = Privacy(4.0, 1e-3, noise=options.pop("noise", "secure"))
+    return STRATEGIES[name](problem, PublicFacts(USERS, **facts), privacy, seed=seed, **options)
+
+
+@pytest.fixture(scope="module")
+def people():
+    return SyntheticFederation(Gaussian(dimension=3, mean=0.5), USERS, seed=1, samples_per_user=5)
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_strategy_runs_with_secure_noise_which_no_seed_enters(name, people, monkeypatch):
+    import userdp.randomness
+
+    real = userdp.randomness.seed_sequence
+
+    def without_noise(seed, role, *labels):
+        assert role != "noise"
+        return real(seed, role, *labels)
+
+    for module in ("userdp.randomness", "userdp.nodes.computations"):
+        monkeypatch.setattr(f"{module}.seed_sequence", without_noise)
+    added, noisy = SecureNoise._added, []
+
+    def noted(self, value, scale, make, metric):
+        noisy.append(added(self, value, scale, make, metric))
+        return noisy[-1]
+
+    monkeypatch.setattr(SecureNoise, "_added", noted)
+    methods = [strategy(name) for _ in range(2)]
+    results = [run(method, people) for method in methods]
+    assert all(np.isfinite(final(result)).all() for result in results)
+    first, second = noisy[: len(noisy) // 2], noisy[len(noisy) // 2 :]
+    assert first
+    assert all((one != two).all() for one, two in zip(first, second, strict=True))
+    assert methods[0].noise_source.startswith("secure")
+    promised = strategy(name, noise="seeded").plan.guarantee
+    assert results[0].guarantee == results[1].guarantee
+    assert (results[0].guarantee.epsilon, results[0].guarantee.delta) == (promised.epsilon, promised.delta)
+    assert set(SECURE_ASSUMPTIONS["user"]) <= set(results[0].guarantee.assumptions)
+    for index in range(2):
+        np.testing.assert_array_equal(methods[0]._ask(index).users, methods[1]._ask(index).users)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_secure_noise_is_added_to_the_value_itself(name, people, monkeypatch):
+    """Noise that is drawn for zero and added in floating point afterwards would leak in its last bits."""
+    released = []
+
+    def noiseless(self, value, deviation):
+        released.append(np.array(value))
+        return released[-1].copy()
+
+    monkeypatch.setattr(SecureNoise, "gaussian", noiseless)
+    run(strategy(name), people)
+    assert len(released) >= 2
+    assert all(value.any() for value in released)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("name", ALLOWED)
+def test_secure_noise_has_the_size_of_seeded_noise(name, people):
+    """One small step of a quadratic from zero: the models of many runs vary alike."""
+    options = {"rounds": 2 if name == "sample_clipped_sgd" else 1, "learning_rate": 1e-4}  # whose first model is given
+    models = {
+        noise: np.array([final(run(strategy(name, noise=noise, seed=seed, **options), people)) for seed in range(60)])
+        for noise in ("seeded", "secure")
+    }
+    spread = [np.square(each - each.mean(axis=0)).sum() for each in models.values()]
+    # Ratio of two sums of 177 squares, if noise is all there is.
+    assert stats.f.ppf(FALSE_ALARM, 177, 177) < spread[0] / spread[1] < stats.f.ppf(1 - FALSE_ALARM, 177, 177)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_strategy_without_a_proof_refuses_secure_noise_before_any_data_is_seen(name):
+    section = {"kind": name}
+    config = parse_config(changed(strategy=section, privacy__noise="secure"))
+    with pytest.raises(BadInput, match=rf"^privacy\.noise = 'secure': {name} has no proof .* because .*'seeded'"):
+        make_plan(config)
+
+
+def test_each_strategy_gets_the_slack_of_what_it_adds_up():
+    assert strategy("dp_fed_sgd")._noise(0) == SecureNoise(rounding_slack(USERS))
+    assert strategy("dp_ftrl", rounds=4)._noise(1) == SecureNoise(rounding_slack(USERS, 2.0))
+    rotation = strategy("winsorized_rotation")
+    assert rotation._noise(0).slack == rounding_slack(USERS // 2, (rotation.scheme.grid.cells + 1) / 4)
+    assert strategy("sample_clipped_sgd")._noise(0).slack == rounding_slack(USERS)
+    by_sample = make(
+        STRATEGIES["sample_clipped_sgd"], Quadratic(3, 5.0, 5.0), USERS, 4.0, 1e-3, unit="sample", facts={"samples": 9}
+    )
+    assert by_sample._rounding_slack() == rounding_slack(9)
+    assert strategy("dp_fed_sgd", noise="seeded")._noise(0).slack == 0.0
+
+
+def test_too_many_users_for_float64_sums_are_refused_at_plan_time():
+    data = {"data__users": 3 * 10**7, "privacy__delta": 1e-10}
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
+        make_plan(parse_config(changed(**data, privacy__noise="secure")))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])
+def test_secret_cohorts_do_not_come_from_the_seed(sampling):
+    """Amplification needs them secret, and the seed of a run is written down."""
+    first, second = (strategy("dp_fed_sgd", sampling=sampling, cohort=30).scheme.sampler for _ in range(2))
+    assert first.seed is None
+    draws = [sampler.cohort(index).tolist() for sampler in (first, second) for index in range(2)]
+    assert len({tuple(draw) for draw in draws}) == 4
+    assert strategy("dp_fed_sgd", sampling=sampling, cohort=30, noise="seeded").scheme.sampler.seed == 3
+
+
+def test_secret_coins_fall_at_the_rate():
+    sampler = PoissonBatches(1000, 0.3, 100, seed=None)
+    counts = np.zeros(1000)
+    for index in range(100):
+        cohort = sampler.cohort(index)
+        assert (np.diff(cohort) > 0).all()
+        counts[cohort] += 1
+    assert stats.binomtest(int(counts.sum()), 100_000, 0.3).pvalue > FALSE_ALARM
+    assert stats.binom.sf(counts.max(), 100, 0.3) * 1000 > FALSE_ALARM  # no user is drawn more often than others
+    np.testing.assert_array_equal(PoissonBatches(50, 1.0, 1, seed=None).cohort(0), np.arange(50))
+    with pytest.raises(BadInput, match="batch 100"):
+        sampler.cohort(100)
+
+
+def test_secret_cohorts_of_a_fixed_size_are_uniform():
+    sampler = FixedSizeBatches(20, 5, 4000, seed=None)
+    counts = np.zeros(20)
+    for index in range(4000):
+        cohort = sampler.cohort(index)
+        assert len(cohort) == 5
+        assert (np.diff(cohort) > 0).all()
+        counts[cohort] += 1
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
+
+
+def test_users_own_secure_noise_travels_without_a_seed():
+    noise = LocalNoise(2.5, None, 3)
+    content = train_content(model_record(np.zeros(2)), np.arange(2), Computation(clip_norm=1.0, noise=noise))
+    assert "noise.seed" not in content["computation"]
+    assert read_request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
+    rows = noise.add(np.ones((10_000, 2)), np.arange(10_000))
+    assert stats.kstest((rows - 1).ravel() / 2.5, "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", sorted(cases(33)))
+def test_computed_one_by_one_users_do_not_touch_each_others_last_bits(name):
+    """In one block they do, where one user holds a sample more: matrix products round by shape."""
+    case, sizes = cases(33)[name], [5, 9, 1, 7, 8, 3]
+    short = case.block(sizes, seed=4)
+    end = short.offsets[2]
+    positions = np.insert(np.arange(short.samples), end, 0)
+    targets = None if short.targets is None else short.targets[positions]
+    longer = Block(short.features[positions], short.offsets + (np.arange(7) > 1), targets)
+    asked, computation = (case.model(), np.arange(6)), Computation(clip_norm=0.1, separate=True)
+    answers = [
+        dense(Node(case.problem, ColumnarFederation(block), np.arange(6)).compute(*asked, computation).values)
+        for block in (short, longer)
+    ]
+    others = [0, 2, 3, 4, 5]
+    np.testing.assert_array_equal(answers[0][others], answers[1][others])
+    assert (answers[0][1] != answers[1][1]).any()
+
+
+def test_a_secure_round_asks_for_users_one_by_one(people):
+    for noise in ("secure", "seeded"):
+        method, asked = strategy("adaptive_clipping", noise=noise), []
+        with local_grid(method.problem, people) as grid:
+            send = grid.send_and_receive
+            grid.send_and_receive = lambda messages, send=send, asked=asked, **how: (
+                asked.extend(read_request(each)[1] for each in messages if each.metadata.message_type == "train")
+                or send(messages, **how)
+            )
+            method.start(grid)
+        assert {computation.separate for computation in asked} == {noise == "secure"}
+
+
+def test_a_drop_in_strategy_takes_secure_noise():
+    assert DropInFedAvg(users=100, epsilon=1.0, delta=1e-3, noise="secure", rounds=2).inner._noise(0).slack > 0
+    assert isinstance(DropInFedAvg(users=100, epsilon=1.0, delta=1e-3, rounds=2).inner._noise(0), SeededNoise)
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------
+
+
+def test_two_secure_runs_of_one_seed_differ_in_noise_and_agree_in_data_and_plan(tmp_path):
+    config = parse_config(changed(privacy__noise="secure"))
+    outcomes = [run_config(config, directory=tmp_path / str(index)) for index in range(2)]
+    assert (outcomes[0].model != outcomes[1].model).all()
+    for name in ("plan.json", "data.json", "guarantee.json", "config.toml"):
+        assert (tmp_path / "0" / name).read_text() == (tmp_path / "1" / name).read_text()
+    assert outcomes[0].result["reference"] == outcomes[1].result["reference"]
+    assert outcomes[0].result["reference_private"]["non_private"] is None
+
+
+@pytest.mark.parametrize("name", ["dp_fed_sgd", "recentred_clipping", "sample_clipped_sgd"])
+def test_a_guarantee_with_seeded_noise_says_that_it_is_a_simulation(name):
+    for noise in ("seeded", "secure"):
+        guarantee = make_plan(parse_config(changed(strategy={"kind": name}, privacy__noise=noise))).guarantee
+        simulated = ["a simulation, whoever knows the seed can undo it" in each for each in guarantee.assumptions]
+        assert sum(simulated) == (noise == "seeded")
+
+
+def test_training_without_privacy_beside_secure_noise_is_refused():
+    with pytest.raises(BadInput, match=r"output\.reference = true with privacy\.noise = 'secure'"):
+        parse_config(changed(privacy__noise="secure", output={"reference": True}))
+
+
+def test_guarantee_and_report_say_where_noise_came_from(tmp_path):
+    for noise in ("seeded", "secure"):
+        run_config(parse_config(changed(privacy__noise=noise, strategy__rounds=1)), directory=tmp_path / noise)
+    told = {noise: json.loads((tmp_path / noise / "guarantee.json").read_text()) for noise in ("seeded", "secure")}
+    assert told["seeded"]["noise"] == "seeded (simulation only: whoever knows the seed removes the noise)"
+    assert told["secure"]["noise"].startswith("secure (the operating system's randomness, safe in floating point")
+    assert not any("seed" in assumption for assumption in told["secure"]["assumptions"])
+    assert set(SECURE_ASSUMPTIONS["user"]) <= set(told["secure"]["assumptions"])
+    assert not set(SECURE_ASSUMPTIONS["user"]) & set(told["seeded"]["assumptions"])
+    pages = {noise: (tmp_path / noise / "report.html").read_text() for noise in told}
+    assert "removes the noise" in pages["seeded"]
+    assert "the budget will be spent again" not in pages["seeded"]
+    assert "never seeded" in pages["secure"]
+    assert "the budget will be spent again" in pages["secure"]
+
+
+def test_a_secure_release_is_never_written_over(tmp_path):
+    """What was released is all that a second look at it may be made from: the directory refuses any other run."""
+    secure, seeded = (parse_config(changed(privacy__noise=noise)) for noise in ("secure", "seeded"))
+    run_config(secure, directory=tmp_path, report=False)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for config in (secure, seeded):
+        with pytest.raises(BadInput, match="cannot be drawn again"):
+            run_config(config, directory=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_secure_run_that_released_nothing_can_be_run_again(tmp_path):
+    config = parse_config(changed(privacy__noise="secure"))
+    (tmp_path / "config.toml").write_text(config.toml())
+    run_config(config, directory=tmp_path, report=False)
+    assert (tmp_path / "result.json").is_file()
+
+
+def test_a_comparison_refuses_secure_noise():
+    raw = {
+        "name": "both",
+        **{key: changed()[key] for key in ("problem", "data")},
+        "privacy": {"epsilon": 1.0, "delta": 1e-6, "noise": "secure"},
+        "strategy": [{"kind": "dp_fed_sgd"}],
+        "seeds": 1,
+    }
+    with pytest.raises(BadInput, match=r"privacy\.noise: a comparison"):
+        parse_comparison(raw)
+    raw["privacy"]["noise"] = "seeded"
+    parse_comparison(raw)
+
+
+def test_an_unknown_source_of_noise_is_refused():
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'random': must be 'seeded' or 'secure'"):
+        Privacy(1.0, 1e-6, noise="random")

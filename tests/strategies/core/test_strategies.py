@@ -1,0 +1,206 @@
+"""What all strategies share: options, public facts, the round loop, and what a run hands back."""
+
+import json
+import logging
+import math
+
+import numpy as np
+import pytest
+from any_strategy import halves, options_of, problem_of
+from flwr.app import ConfigRecord, MetricRecord
+from helpers import federation_of, final, local_grid, make, run
+
+from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, model_vector
+from strategies.core.declarations import documentation
+from userdp.accounting import Guarantee, Privacy
+from userdp.errors import BadInput
+from userdp.problems import Quadratic
+
+PROBLEM = Quadratic(2, 1.0, 2.0)
+FEDERATION = federation_of(np.full((400, 2), 0.5))
+FACTS = {"min_samples": 1, "max_samples": 1, "samples": 400}
+each_strategy = pytest.mark.parametrize("name", STRATEGIES)
+
+
+def method_of(name, **options):
+    problem = problem_of(name)
+    return make(STRATEGIES[name], problem, 400, 4.0, 1e-4, facts=FACTS, **options_of(name) | options)
+
+
+# --- Before a run --------------------------------------------------------------------------------------------------
+
+
+@each_strategy
+def test_a_strategy_says_what_it_is_and_what_it_promises(name):
+    strategy = STRATEGIES[name]
+    assert strategy.name == name
+    assert all([strategy.summary_line, strategy.family, strategy.paper, strategy.needs, strategy.units])
+    assert len(documentation(strategy)) > 20
+    promise = method_of(name).plan.guarantee
+    assert promise.holds == (name != "non_private")
+    assert ("None" in documentation(strategy)) == (name == "non_private")
+
+
+@each_strategy
+def test_a_plan_is_plain_values_that_json_takes(name):
+    values = json.loads(json.dumps(method_of(name).plan.as_dict(), allow_nan=True))
+    assert values["strategy"] == name
+    assert values["users"] == 400
+    assert values["users_needed"] <= 400
+    assert values["guarantee"]["holds"] == (name != "non_private")
+
+
+@each_strategy
+def test_an_unknown_option_is_refused_with_those_there_are(name):
+    with pytest.raises(BadInput, match=r"strategy.lerning_rate = 1: .*; options are .*max_missing"):
+        method_of(name, lerning_rate=1)
+
+
+@each_strategy
+@pytest.mark.parametrize(
+    "option", [{"max_missing": 1.0}, {"max_missing": -0.1}, {"learning_rate": 0}, {"learning_rate": "fast"}], ids=str
+)
+def test_an_option_out_of_range_is_refused_by_name_and_value(name, option):
+    (field, value) = next(iter(option.items()))
+    with pytest.raises(BadInput, match=f"strategy.{field} = {value!r}"):
+        method_of(name, **option)
+
+
+@each_strategy
+def test_the_unit_of_privacy_is_one_that_the_strategy_protects(name):
+    strategy = STRATEGIES[name]
+    privacy = Privacy(4.0, 1e-4, "sample")
+    if "sample" in strategy.units:
+        assert strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, **options_of(name)).plan.rounds == 3
+        return
+    with pytest.raises(BadInput, match=f"privacy.unit = 'sample': {name} protects user level; set privacy.unit"):
+        strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, **options_of(name))
+
+
+@each_strategy
+def test_a_delta_that_permits_publishing_a_user_is_refused(name):
+    with pytest.raises(BadInput, match=r"privacy.delta = 0.0025 is at least 1/n"):
+        STRATEGIES[name](problem_of(name), PublicFacts(400, **FACTS), Privacy(4.0, 1 / 400), **options_of(name))
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"users": 0}, "data.users = 0: there must be at least one user"),
+        ({"users": 5, "min_samples": 0}, "data.min_samples = 0: no user may be empty"),
+        ({"users": 5, "min_samples": 3, "max_samples": 2}, "data.max_samples = 2 lies below data.min_samples = 3"),
+    ],
+)
+def test_public_facts_that_cannot_be_true_are_refused(facts, message):
+    with pytest.raises(BadInput, match=message):
+        PublicFacts(**facts)
+
+
+def test_noise_drowns_a_signal_that_is_no_larger():
+    plan = Plan("s", 1, 1, 1, 1, Guarantee.none("test"), noise=2.0, signal=2.0)
+    assert plan.drowned
+    assert not Plan("s", 1, 1, 1, 1, Guarantee.none("test"), noise=2.0).drowned
+
+
+# --- The loop ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sweep(8)
+@each_strategy
+def test_no_stream_of_noise_is_drawn_from_twice(name):
+    """Noise that two releases share can be subtracted; each release asks for a stream of its own, and once."""
+    method = method_of(name)
+    asked, noise = [], method._noise
+    method._noise = lambda index, purpose=0: asked.append((index, purpose)) or noise(index, purpose)
+    run(method, halves(problem_of(name)))
+    assert len(asked) == len(set(asked))
+    assert (not asked) == (name in ("local_dp", "non_private"))  # there users draw, or nobody does
+    labels = asked[: len(asked) // 2 + 1]
+    draws = [noise(*label).gaussian(np.zeros(3), 1.0) for label in labels]
+    assert len({draw.tobytes() for draw in draws}) == len(draws)
+
+
+@each_strategy
+def test_a_run_hands_back_a_model_in_the_domain_its_guarantee_and_a_record_of_every_round(name):
+    method, seen = method_of(name), []
+    result = run(method, halves(problem_of(name)), on_round=seen.append)
+    assert seen == result.rounds == method.result.rounds
+    assert [record.round for record in result.rounds] == list(range(1, len(seen) + 1))
+    assert np.abs(final(result)).max() <= 2.0
+    assert result.guarantee.holds == (name != "non_private")
+    if result.guarantee.holds:
+        spent = [record.spent_epsilon for record in result.rounds]
+        assert spent == sorted(spent)
+        assert spent[-1] == pytest.approx(result.guarantee.epsilon, rel=1e-9)
+    assert set(result.train_metrics_clientapp) == set(range(1, len(seen) + 1))
+    assert (result.missing_users, result.non_finite_users, result.clipped_samples) == (0, 0, 0)
+
+
+def test_the_ledger_grows_with_participations():
+    method = make(DPFedSGD, PROBLEM, 400, 4.0, 1e-4, rounds=6, cohort=100)
+    spent = [record.spent_epsilon for record in run(method, FEDERATION).rounds]
+    assert len(set(spent)) == 2
+    assert spent[3] < spent[4] == method.plan.guarantee.epsilon
+
+
+def test_metrics_are_of_the_released_model_before_the_first_and_after_every_round():
+    def evaluate(number, arrays):
+        return MetricRecord({"round": number, "first": float(model_vector(arrays)[0])})
+
+    start = np.array([0.25, -0.5])
+    result = run(method_of("dp_fed_sgd"), FEDERATION, evaluate_fn=evaluate, initial_arrays=model_record(start))
+    assert result.initial_metrics == {"round": 0.0, "first": 0.25}
+    assert [record.metrics["round"] for record in result.rounds] == [1.0, 2.0, 3.0]
+    assert result.rounds[-1].metrics["first"] == final(result)[0]
+
+
+def test_samples_outside_the_declared_bounds_are_clipped_and_reported():
+    values = np.full((400, 2), 0.5)
+    values[:7] = 3.0
+    assert run(method_of("dp_fed_sgd"), federation_of(values)).clipped_samples == 7
+
+
+def test_users_are_never_asked_to_evaluate():
+    method = method_of("dp_fed_sgd")
+    with local_grid(PROBLEM, FEDERATION) as grid:
+        assert method.configure_evaluate(1, model_record(np.zeros(2)), ConfigRecord(), grid) == []
+    assert method.aggregate_evaluate(1, []) is None
+
+
+def test_a_round_that_was_not_asked_for_gives_nothing():
+    assert method_of("dp_fed_sgd").aggregate_train(1, []) == (None, None)
+
+
+@pytest.mark.sweep(6)
+@each_strategy
+def test_a_strategy_runs_once_so_that_no_budget_is_spent_twice(name):
+    method, federation = method_of(name), halves(problem_of(name))
+    run(method, federation)
+    with pytest.raises(BadInput, match="make a new one"):
+        run(method, federation)
+
+
+def test_the_log_holds_the_plan_the_guarantee_and_the_warnings(caplog):
+    with caplog.at_level(logging.INFO, logger="userdp"):
+        run(method_of("sample_clipped_sgd"), FEDERATION)
+    assert "sample_clipped_sgd: 3 rounds of 400 of 400 users" in caplog.text
+    assert "differential privacy for replacing one whole user" in caplog.text
+
+
+def test_before_anything_is_run_nothing_is_promised():
+    method = method_of("dp_fed_sgd")
+    assert method.result.guarantee.sentence() == "no privacy guarantee: nothing was run"
+    assert math.isinf(method.result.guarantee.epsilon)
+
+
+@each_strategy
+def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
+    strategy = STRATEGIES[name]
+    if strategy.pure:
+        assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name)).plan.guarantee.delta in (
+            0,
+            1,
+        )
+    else:
+        with pytest.raises(BadInput, match="cannot promise pure privacy"):
+            make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name))

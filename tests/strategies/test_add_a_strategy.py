@@ -1,0 +1,145 @@
+"""Two new strategies, each one file and one line: that of docs/add-a-strategy.md, and one of the clipping family."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from helpers import Wild, federation_of, final, gathered, make, run
+
+from simulations.listings import strategies
+from strategies import registry
+from strategies.core.declarations import meanings_of
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.problems import Quadratic
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8")
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info", "runs", "comparisons", "out"
+)
+
+
+@dataclass(frozen=True)
+class New:
+    """A strategy that is not in the registry: its module's name and text, its class, and what makes it train."""
+
+    module: str
+    text: str
+    kind: str
+    options: dict[str, float]
+
+    @property
+    def line(self) -> str:
+        return f'        "{self.module}": "strategies.{self.module}:{self.kind}",\n'
+
+
+NEW = [
+    New("sign_descent", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], "SignDescent", {}),
+    New(
+        "normalised_descent",
+        (ROOT / "tests" / "new_strategies" / "normalised_descent.txt").read_text(encoding="utf-8"),
+        "NormalisedDescent",
+        {"rounds": 10},
+    ),
+]
+each_new = pytest.mark.parametrize("new", NEW, ids=lambda new: new.module)
+
+
+def class_of(new):
+    """The class of its text, as a module would hold it."""
+    module = ModuleType(f"strategies.{new.module}")
+    exec(compile(new.text, new.module, "exec"), module.__dict__)
+    return getattr(module, new.kind)
+
+
+@each_new
+def test_a_new_strategy_trains(new):
+    federation = SyntheticFederation(Gaussian(dimension=5, mean=0.2), users=2000, seed=1, samples_per_user=10)
+    problem, kind = Quadratic(5, 5.0, 5.0), class_of(new)
+    method = make(kind, problem, 2000, **new.options)
+    result = run(method, federation)
+    risk = problem.excess_risk(final(result), federation)
+    assert risk < 0.3 * problem.excess_risk(problem.initial(), federation)
+    assert 0.99 < result.guarantee.epsilon <= 1
+    assert result.rounds[-1].spent_epsilon == pytest.approx(result.guarantee.epsilon)
+    np.testing.assert_array_equal(final(result), final(run(make(kind, problem, 2000, **new.options), federation)))
+
+
+@each_new
+def test_the_guarantee_of_a_new_strategy_holds_for_neighbours(new):
+    method = make(class_of(new), Wild(2), 5, delta=1e-3, clip_norm=0.7)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        data = rng.integers(0, 10, (5, 2))
+        neighbour = data.copy()
+        neighbour[rng.integers(5)] = rng.integers(0, 10, 2)
+        means = [gathered(method, federation_of(users), 0, np.zeros(2)).values / 5 for users in (data, neighbour)]
+        assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
+
+
+@each_new
+def test_a_new_strategy_is_short_and_says_what_its_numbers_mean(new):
+    kind = class_of(new)
+    method = make(kind, Quadratic(2, 1.0, 2.0), 400, delta=1e-4, **kind.example)
+    assert set(method.plan.numbers) <= set(meanings_of(kind))
+    assert len(re.sub(r'""".*?"""', "", new.text, flags=re.DOTALL).split("\n")) <= 75
+
+
+def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
+    module = ModuleType("strategies.sign_descent")
+    module.SignDescent = class_of(NEW[0])
+    monkeypatch.setitem(sys.modules, "strategies.sign_descent", module)
+    monkeypatch.setitem(registry.STRATEGIES.places, "sign_descent", "strategies.sign_descent:SignDescent")
+    entry = next(entry for entry in strategies() if entry["name"] == "sign_descent")
+    assert "replacing a user moves the mean by at most 2C/n" in entry["guarantee"]
+    assert NEW[0].line in PAGE
+
+
+def with_both_in_place(folder: Path) -> Path:
+    """A copy of the project with two files and two lines more, after the one command."""
+    copy = folder / "project"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    lines = copy / "strategies" / "registry.py"
+    text = lines.read_text(encoding="utf-8")
+    for new in NEW:
+        (copy / "strategies" / f"{new.module}.py").write_text(new.text, encoding="utf-8")
+        text = text.replace('        "non_private":', new.line + '        "non_private":')
+    lines.write_text(text, encoding="utf-8")
+    stale = inside(copy, "docs/make.py", "--check")
+    assert stale.returncode == 1
+    assert stale.stderr.strip().endswith("run: python docs/make.py")
+    made = inside(copy, "docs/make.py")
+    assert made.returncode == 0, made.stderr
+    return copy
+
+
+def inside(copy: Path, *command: str) -> subprocess.CompletedProcess:
+    """Python on the copy's own packages."""
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    return subprocess.run(
+        [sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_pages_and_plans_take_in_new_strategies_by_one_command(tmp_path):
+    copy = with_both_in_place(tmp_path)
+    chosen = "page_that_is_made or sign_descent or normalised_descent"
+    tests = ["tests/test_documentation.py", "tests/simulations/config/test_config.py"]
+    done = inside(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_all_fast_tests_pass_with_new_strategies_in_place(tmp_path):
+    copy = with_both_in_place(tmp_path)
+    done = inside(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not containers")
+    assert done.returncode == 0, done.stdout[-10000:]

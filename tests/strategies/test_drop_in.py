@@ -1,0 +1,441 @@
+"""Ordinary Flower clients under user-level privacy: the page's app, and what each of their replies can do."""
+
+import importlib.util
+import logging
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.clientapp import ClientApp
+from helpers_flower import ClientGrid, FlowerEngine
+from helpers_hostile import damaged, npy_head
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
+from strategies.drop_in import ClientSideLoss
+from strategies.wire.model_layout import ModelLayout
+from strategies.wire.replies import gather
+from userdp.data import Block
+from userdp.errors import BadInput, RunFailed
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/drop-in.md").read_text(encoding="utf-8")
+APP, *CHANGED = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+LINE = re.search(r"^    strategy = .*\n", APP, flags=re.MULTILINE).group()
+LINES = [LINE, *CHANGED]
+KINDS = [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping]
+
+
+# The page's app --------------------------------------------------------------------------------------------------
+
+
+def imported(folder: Path, code: str):
+    path = folder / "app.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location("drop_in_app", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["drop_in_app"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
+def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("strategies.drop_in.secrets.randbits", lambda bits: 1)
+    app = imported(tmp_path, APP.replace(LINE, line))
+    run_config = {"users": 30, "rounds": 4, "output": str(tmp_path / "model.pt")}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ClientGrid(app.client, 30) as grid:
+            app.server(grid, Context(1, 0, {}, RecordDict(), run_config))
+    finally:
+        torch.set_num_threads(threads)
+    assert "(8, 0.0001)-differential privacy for replacing one whole user" in capsys.readouterr().out
+    trained, initial = torch.load(tmp_path / "model.pt"), app.make_model().state_dict()
+    assert list(trained) == list(initial)
+    assert all(trained[name].dtype == initial[name].dtype for name in initial)
+    assert trained["1.num_batches_tracked"] == 0
+    assert all(bool(torch.isfinite(values).all()) for values in trained.values())
+    accuracy = app.evaluate(4, ArrayRecord(trained))["accuracy"]
+    assert accuracy > 0.8  # chance is 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
+def test_the_app_of_the_page_runs_on_flowers_own_engine(line, tmp_path):
+    folder, home = tmp_path / "app", tmp_path / "flower"
+    folder.mkdir()
+    home.mkdir()
+    (folder / "app.py").write_text(APP.replace(LINE, line))
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    (folder / "pyproject.toml").write_text(settings)
+    engine = FlowerEngine(home)
+    try:
+        engine.run(folder, 6, {"users": 6, "rounds": 2, "output": str(tmp_path / "model.pt")})
+    finally:
+        engine.stop()
+    trained = torch.load(tmp_path / "model.pt")
+    assert trained["0.weight"].shape == (4, 1, 3, 3)
+    assert all(bool(torch.isfinite(values).all()) for values in trained.values())
+
+
+def test_one_line_of_the_server_changes():
+    (change,) = re.findall(r"^```diff\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert [line[0] for line in change.splitlines()] == ["-", "+"]
+    assert all(len(line.splitlines()) == 1 for line in CHANGED)
+
+
+# One round, reply by reply ---------------------------------------------------------------------------------------
+
+INITIAL = {
+    "half": np.array([0.5, -0.25], dtype=np.float16),
+    "single": np.array([[1.0], [2.0]], dtype=np.float32),
+    "double": np.array(3.0),
+    "counter": np.array(7, dtype=np.int64),
+    "flags": np.array([True, False]),
+}
+
+
+def record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
+
+
+def moved(by: float) -> dict[str, np.ndarray]:
+    """The initial model with all its floats moved, and its counter as clients move it."""
+    floats = {name: INITIAL[name] + np.asarray(by, dtype=INITIAL[name].dtype) for name in ("half", "single", "double")}
+    return INITIAL | floats | {"counter": np.array(99)}
+
+
+def clients(replies, weights=None) -> ClientApp:
+    """A client app that answers, at node i, with ``replies[i]``: arrays, a whole content, or an error to raise."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: FlowerMessage, context: Context) -> FlowerMessage:
+        user = context.node_config["partition-id"]
+        reply = replies[user]
+        if isinstance(reply, Exception):
+            raise reply
+        if not isinstance(reply, RecordDict):
+            metrics = MetricRecord({"num-examples": 1 if weights is None else weights[user]})
+            reply = RecordDict({"arrays": record(reply), "metrics": metrics})
+        return FlowerMessage(reply, reply_to=message)
+
+    return app
+
+
+def strategy(kind=DropInFedAvg, users=5, **options):
+    given = {"epsilon": 4.0, "delta": 1e-4, "rounds": 1, "seed": 3} | options
+    return kind(users=users, **given)
+
+
+def train(replies, kind=DropInFedAvg, weights=None, nodes=None, initial=INITIAL, start=None, **options):
+    method = strategy(kind, **({"users": len(replies)} | options))
+    with ClientGrid(clients(replies, weights), len(replies) if nodes is None else nodes) as grid:
+        return method.start(grid, record(initial), **({"roster_timeout": 0} | (start or {}))), grid
+
+
+def vector(result) -> np.ndarray:
+    return ModelLayout(record(INITIAL)).vector(result.arrays)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_num_examples_are_ignored(kind):
+    """Flower's wrapper lets the user with 1000 of 1009 examples move the mean by 0.99; here it is one of ten."""
+    replies = [moved(0.1)] * 9 + [moved(-50.0)]
+    heavy, _ = train(replies, kind, weights=[1] * 9 + [1000], clip_norm=1.0)
+    light, _ = train(replies, kind, clip_norm=1.0)
+    np.testing.assert_array_equal(vector(heavy), vector(light))
+    if kind is not DropInRecentredClipping:  # whose filter scales what it releases by a number from the release
+        without, _ = train([moved(0.1)] * 10, kind, clip_norm=1.0)  # the same seed, and so the same noise
+        rounding = 1e-3 * np.sqrt(5)  # of the model's float16
+        assert np.linalg.norm(vector(heavy) - vector(without)) <= 2 * 1.0 / 10 + rounding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_types_shapes_and_order_are_kept_and_integers_untouched(kind):
+    result, grid = train([moved(0.1)] * 5, kind, start={"train_config": ConfigRecord({"lr": 0.5}), "num_rounds": 1})
+    assert list(result.arrays) == list(INITIAL)
+    for name, values in INITIAL.items():
+        after = result.arrays[name].numpy()
+        assert (after.dtype, after.shape) == (values.dtype, values.shape)
+    assert result.arrays["counter"].numpy() == 7
+    np.testing.assert_array_equal(result.arrays["flags"].numpy(), INITIAL["flags"])
+    assert dict(grid.sent[0].content["config"]) == {"lr": 0.5, "server-round": 1}
+    assert set(grid.sent[0].content) == {"arrays", "config"}
+    assert grid.sent[0].metadata.message_type == "train"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_zero_updates_of_all_leave_noise_alone(kind):
+    result, _ = train([INITIAL] * 5, kind, clip_norm=1e-3)
+    assert result.non_finite_users == result.missing_users == 0
+    assert 0 < np.linalg.norm(vector(result) - ModelLayout(record(INITIAL)).vector(record(INITIAL))) < 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_update_that_is_not_finite_is_a_zero_update_and_counted(kind, bad):
+    result, _ = train([moved(0.1)] * 4 + [moved(0.1) | {"double": np.array(bad)}], kind)
+    zero, _ = train([moved(0.1)] * 4 + [INITIAL], kind)
+    assert (result.non_finite_users, result.missing_users) == (1, 0)
+    np.testing.assert_array_equal(vector(result), vector(zero))
+
+
+def test_the_mean_of_clipped_updates_is_what_is_released():
+    """With next to no noise: three users move all five floats by 0.1, two by far more than the clip."""
+    result, _ = train([moved(0.125)] * 3 + [moved(40.0)] * 2, epsilon=1e7, clip_norm=1.0)
+    per_float = (3 * 0.125 + 2 / np.sqrt(5)) / 5
+    start = ModelLayout(record(INITIAL)).vector(record(INITIAL))
+    np.testing.assert_allclose(vector(result) - start, per_float, atol=3e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_noise_each_strategy_moves_to_the_mean_of_the_clients_models(kind):
+    result, _ = train([moved(0.125)] * 5, kind, epsilon=1e7, clip_norm=10.0)
+    start = ModelLayout(record(INITIAL)).vector(record(INITIAL))
+    np.testing.assert_allclose(vector(result) - start, 0.125, atol=0.02)
+
+
+ENTRY = st.sampled_from([0.0, 0.1, -0.3, 1.0, -5.0, 1e30, np.nan, np.inf])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(ENTRY, ENTRY), min_size=4, max_size=4), st.tuples(ENTRY, ENTRY), st.integers(0, 3))
+def test_replacing_a_user_moves_a_round_by_at_most_its_sensitivity(users, other, which):
+    """2C/n between the noiseless means, by brute force: the same seed gives the same noise, which cancels."""
+    initial = {"weights": np.zeros(2)}
+    neighbour = users.copy()
+    neighbour[which] = other
+    ends = [
+        train([{"weights": np.array(user)} for user in data], initial=initial, clip_norm=0.7)[0].arrays["weights"]
+        for data in (users, neighbour)
+    ]
+    assert np.linalg.norm(ends[0].numpy() - ends[1].numpy()) <= 2 * 0.7 / 4 * (1 + 1e-9) + 1e-12
+
+
+BAD_REPLIES = {
+    "error": ValueError("the disk is full"),
+    "shape": INITIAL | {"single": np.zeros((3, 1), np.float32)},
+    "names": {"half": INITIAL["half"]},
+    "type": INITIAL | {"double": np.array(1j)},
+    "no arrays": RecordDict({"metrics": MetricRecord({"num-examples": 1})}),
+    "two records": RecordDict({"a": record(INITIAL), "b": record(INITIAL)}),
+    "no numbers": RecordDict({"arrays": ArrayRecord({**record(INITIAL), "double": Array("float64", (), "x", b"")})}),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_REPLIES.values(), ids=BAD_REPLIES)
+def test_a_reply_that_is_no_model_counts_as_missing_and_too_many_end_the_run(bad):
+    result, _ = train([moved(0.1)] * 4 + [bad])
+    zero, _ = train([moved(0.1)] * 4 + [INITIAL])
+    assert (result.missing_users, result.non_finite_users) == (1, 0)
+    np.testing.assert_array_equal(vector(result), vector(zero))
+    with pytest.raises(RunFailed, match="too many users of a cohort did not answer"):
+        train([moved(0.1)] * 3 + [bad] * 2)
+
+
+def one_round(users=5):
+    """A strategy in its first round, and from the replies' contents to what it gathers."""
+    arrays = record(INITIAL)
+    method = strategy(users=users)._within(ModelLayout(arrays))
+    with ClientGrid(clients([]), users) as grid:
+        method._roster.gather(grid, 0)
+        asked = list(method.configure_train(1, arrays, ConfigRecord(), grid))
+
+    def gathered(contents):
+        replies = [FlowerMessage(content, reply_to=question) for content, question in zip(contents, asked, strict=True)]
+        read = partial(method.wire.read, sent=method._x)
+        return gather(method._request, method._roster, replies, method.problem.dimension, 1.0, read)
+
+    return method, gathered
+
+
+def model_reply(by=0.1):
+    return RecordDict({"arrays": record(moved(by)), "metrics": MetricRecord({"num-examples": 1})})
+
+
+def test_damaged_models_count_as_missing_and_touch_nobody_else(caplog):
+    """600 of them, from one user of five; some are damaged in their numbers alone, which the clip bounds."""
+    caplog.set_level(logging.ERROR)
+    method, gathered = one_round()
+    honest, rng, seen = [model_reply() for _ in range(4)], np.random.default_rng(5), {0: 0, 1: 0}
+    without = gathered([*honest, RecordDict()])
+    for _ in range(600):
+        hostile = model_reply()
+        del hostile["metrics"]
+        key = str(rng.choice(list(INITIAL)))
+        hostile["arrays"][key] = damaged(hostile["arrays"][key], rng)
+        result = gathered([*honest, hostile])
+        seen[result.missing] += 1
+        assert result.non_finite in (0, 1)
+        if result.missing:
+            assert result.values.tobytes() == without.values.tobytes()
+        assert np.linalg.norm(result.values - without.values) <= method.options.clip_norm * (1 + 1e-9)
+    assert min(seen.values()) > 100
+
+
+def file_of(head: str) -> Array:
+    return Array("float64", (), "numpy.ndarray", npy_head(head, len(head) + 1) + bytes(8))
+
+
+BREAKING = {
+    "an archive": Array("float64", (), "numpy.ndarray", b"PK\x03\x04" + bytes(60)),
+    "a header without an end": file_of("{'descr': ("),
+    "a header that nests": file_of("-" * 9000 + "1"),
+    "objects": file_of("{'descr': '|O', 'fortran_order': False, 'shape': (), }"),
+    "structures": file_of("{'descr': [('Bern', '<f8')], 'fortran_order': False, 'shape': (), }"),
+    "more than there is": Array(
+        "float64",
+        (10**13,),
+        "numpy.ndarray",
+        npy_head("{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }"),
+    ),
+}
+
+
+@pytest.mark.parametrize("array", BREAKING.values(), ids=BREAKING)
+def test_an_array_that_breaks_a_reader_is_no_model(array, caplog):
+    _, gathered = one_round()
+    hostile = model_reply()
+    hostile["arrays"]["double"] = array
+    assert gathered([*(model_reply() for _ in range(4)), hostile]).missing == 1
+    assert "node 5 counts as missing: its array 'double' cannot be used" in caplog.text
+    assert "Bern" not in caplog.text
+
+
+# Who takes part -------------------------------------------------------------------------------------------------
+
+
+def test_nodes_beyond_the_users_are_not_asked():
+    _, grid = train([moved(0.1)] * 5, nodes=7)
+    assert [message.metadata.dst_node_id for message in grid.sent] == [1, 2, 3, 4, 5]
+
+
+def test_too_few_nodes_count_as_missing_or_end_the_run_before_it_starts():
+    result, _ = train([moved(0.1)] * 5, nodes=4)
+    assert result.missing_users == 1
+    with pytest.raises(RunFailed, match="too few nodes are registered after 0 s for users = 5"):
+        train([moved(0.1)] * 5, nodes=3)
+
+
+def test_the_strategy_waits_until_all_nodes_are_registered():
+    class Late(ClientGrid):
+        asked = 0
+
+        def get_node_ids(self):
+            self.asked += 1
+            return self._node_ids[: self.asked + 2][::-1]
+
+    with Late(clients([moved(0.1)] * 5), 5) as grid:
+        result = strategy().start(grid, record(INITIAL), roster_timeout=30)
+    assert (grid.asked, result.missing_users) == (3, 0)
+
+
+# Settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_guarantee_says_who_is_protected_before_the_run_and_is_the_ledgers_after_it(kind):
+    method = strategy(kind, users=5, rounds=3)
+    before = method.plan.guarantee
+    assert (before.unit, before.relation, before.delta) == ("user", "replace_one", 1e-4)
+    assert any("a node is a user" in assumption for assumption in before.assumptions)
+    assert not any("nodes clip" in assumption for assumption in before.assumptions)
+    with ClientGrid(clients([moved(0.1)] * 5), 5) as grid:
+        result = method.start(grid, record(INITIAL))
+    assert result.guarantee == before
+    assert result.rounds[-1].spent_epsilon == pytest.approx(before.epsilon, rel=1e-3)
+    with ClientGrid(clients([moved(0.1)] * 5), 5) as grid, pytest.raises(BadInput, match="has run already"):
+        method.start(grid, record(INITIAL))
+
+
+def test_noise_differs_between_runs_unless_a_seed_is_given():
+    first, second = (train([INITIAL] * 5, seed=None)[0] for _ in range(2))
+    assert np.all(vector(first) != vector(second))
+
+
+def test_what_the_clients_decide_and_what_is_no_option_is_refused():
+    with pytest.raises(BadInput, match="local_steps is for the clients to choose"):
+        strategy(local_steps=3)
+    with pytest.raises(BadInput, match="local_rate is for the clients to choose"):
+        strategy(DropInAdaptiveClipping, local_rate=0.1)
+    with pytest.raises(BadInput, match=r"strategy\.clip = 1"):
+        strategy(clip=1.0)
+    with pytest.raises(BadInput, match="at least 1/n"):
+        strategy(users=10, delta=0.2)
+
+
+def test_starting_needs_a_model_and_the_planned_rounds():
+    with ClientGrid(clients([]), 1) as grid:
+        with pytest.raises(BadInput, match="initial_arrays is missing"):
+            strategy().start(grid)
+        with pytest.raises(BadInput, match="num_rounds = 4"):
+            strategy().start(grid, record(INITIAL), num_rounds=4)
+        with pytest.raises(BadInput, match="call start with initial_arrays"):
+            strategy().configure_train(1, record(INITIAL), ConfigRecord(), grid)
+
+
+def test_the_server_evaluates_and_flowers_own_result_has_it():
+    result, _ = train([INITIAL] * 5, start={"evaluate_fn": lambda at, arrays: MetricRecord({"names": len(arrays)})})
+    assert {at: dict(metrics) for at, metrics in result.evaluate_metrics_serverapp.items()} == {
+        0: {"names": 5.0},
+        1: {"names": 5.0},
+    }
+
+
+def test_the_server_does_not_know_the_loss():
+    loss, block = ClientSideLoss(2), Block(np.zeros((1, 1), np.float32), np.array([0, 1]), None)
+    for ask in (loss.user_gradients, loss.sample_gradients, loss.sample_losses):
+        with pytest.raises(BadInput, match="not known to the server"):
+            ask(np.zeros(2), block)
+    with pytest.raises(BadInput, match="not known to the server"):
+        loss.bound(block)
+
+
+# The layout -----------------------------------------------------------------------------------------------------
+
+
+def test_frozen_arrays_keep_their_value_and_do_not_use_up_the_clip():
+    layout = ModelLayout(record(INITIAL), frozen=("half", "sing*"))
+    assert layout.dimension == 1
+    after = layout.record(np.array([5.0]))
+    assert after["double"].numpy() == 5.0
+    np.testing.assert_array_equal(after["single"].numpy(), INITIAL["single"])
+    with pytest.raises(BadInput, match="frozen = 'triple' is the name of no array"):
+        ModelLayout(record(INITIAL), frozen=("triple",))
+
+
+def test_variances_stay_nonnegative_and_huge_values_within_their_type():
+    layout = ModelLayout(record(INITIAL | {"0.running_var": np.ones(2)}), nonnegative=("*running_var",))
+    after = layout.record(np.full(layout.dimension, -1e6))
+    np.testing.assert_array_equal(after["0.running_var"].numpy(), [0.0, 0.0])
+    np.testing.assert_array_equal(after["half"].numpy(), np.full(2, np.finfo(np.float16).min))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.array([1, 2])}, "no float array to train"),
+        ({"a": np.array([1.0, np.nan])}, "not finite"),
+        ({"a": np.array([1j])}, "send plain numbers"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(arrays, message):
+    with pytest.raises(BadInput, match=message):
+        ModelLayout(record(arrays))
+
+
+def test_layouts_go_there_and_back():
+    layout = ModelLayout(record(INITIAL))
+    x = layout.vector(record(INITIAL))
+    np.testing.assert_array_equal(x, [0.5, -0.25, 1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(layout.vector(layout.record(x)), x)

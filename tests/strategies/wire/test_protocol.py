@@ -1,0 +1,317 @@
+"""Messages survive the journey, and what does not follow the protocol counts as missing."""
+
+import logging
+import tracemalloc
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from helpers import federation_of, local_grid
+from helpers_hostile import npy_head
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from strategies import client_app
+from strategies.wire.protocol import (
+    SharedArray,
+    answer_content,
+    answer_message,
+    failure,
+    model_record,
+    model_vector,
+    read_answer,
+    read_model,
+    read_request,
+    read_roster,
+    roster_content,
+    roster_question,
+    train_content,
+)
+from userdp.errors import BadInput
+from userdp.nodes.computations import Computation, LocalNoise
+from userdp.nodes.node import Answer, Node
+from userdp.problems import Quadratic
+
+ANSWER = Answer(np.array([2, 5]), np.array([[0.1, np.pi], [1e300, -5e-324]]), 1)
+computations = st.builds(
+    Computation,
+    name=st.sampled_from(["user_gradient", "clipped_sample_sum"]),
+    reduce=st.sampled_from(["rows", "sum"]),
+    clip_norm=st.none() | st.floats(1e-9, allow_infinity=True),
+    parameters=st.dictionaries(st.sampled_from(["sample_clip_norm", "name", "clip_norm"]), st.floats(allow_nan=False)),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _identity():
+    """Flower's messages can only be made inside a run; a grid sees to that."""
+    local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1)))).close()
+
+
+def message(content: RecordDict, kind: str = MessageType.TRAIN) -> Message:
+    return Message(content, 1, kind)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=8))
+def test_a_model_survives_bit_for_bit(values):
+    x = np.array(values)
+    np.testing.assert_array_equal(model_vector(model_record(x)), x)
+
+
+@pytest.mark.parametrize("names", [[], ["y"], ["x", "y"]])
+def test_a_model_of_other_arrays_is_refused(names):
+    with pytest.raises(BadInput, match="model_record"):
+        model_vector(ArrayRecord({name: Array(np.zeros(2)) for name in names}))
+
+
+@settings(max_examples=60)
+@given(computations)
+def test_a_request_survives_with_its_clip_and_parameters(computation):
+    sent = message(train_content(model_record(np.array([1.5, -2.0])), np.array([3, 8]), computation))
+    users, received = read_request(sent)
+    assert received == computation
+    np.testing.assert_array_equal(users, [3, 8])
+    np.testing.assert_array_equal(read_model(sent), [1.5, -2.0])
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_an_answer_survives_bit_for_bit(share):
+    content = answer_content(ANSWER, counts=True, share=share)
+    received = read_answer(message(content), ANSWER.users, Computation(), 2)
+    np.testing.assert_array_equal(received.users, ANSWER.users)
+    np.testing.assert_array_equal(received.values, ANSWER.values)
+    assert received.non_finite == 1
+    assert np.shares_memory(received.values, ANSWER.values) == share
+
+
+def test_a_shared_array_is_the_array_itself_and_serialises_like_any_other():
+    values = np.arange(6.0).reshape(2, 3)
+    shared = SharedArray(values)
+    assert shared.numpy() is values
+    assert (shared.dtype, tuple(shared.shape), shared.stype) == ("float64", (2, 3), "numpy.ndarray")
+    assert shared.data == Array(values).data
+    copied = Array(dtype=shared.dtype, shape=shared.shape, stype=shared.stype, data=shared.data)
+    np.testing.assert_array_equal(copied.numpy(), values)
+
+
+def shared(held) -> SharedArray:
+    """A shared array that holds something else than its envelope says."""
+    array = SharedArray(np.zeros((2, 2)))
+    array.__dict__["array"] = held
+    return array
+
+
+def _with(users=None, values=None, facts=None, **others) -> RecordDict:
+    content = answer_content(ANSWER, counts=True, share=False)
+    arrays = {"users": Array(ANSWER.users), "values": Array(ANSWER.values)}
+    arrays |= {name: array for name, array in (("users", users), ("values", values)) if array is not None}
+    content["answer"] = ArrayRecord()
+    for name, array in (arrays | others).items():  # a record made from a dictionary would serialise shared arrays
+        content["answer"][name] = array
+    if facts is not None:
+        content["facts"] = facts
+    return content
+
+
+MALFORMED = {
+    "nothing": RecordDict(),
+    "only facts": RecordDict({"facts": MetricRecord({"non_finite": 0})}),
+    "no facts": RecordDict({"answer": answer_content(ANSWER, counts=True, share=False)["answer"]}),
+    "other arrays": RecordDict({"answer": ArrayRecord({"weights": Array(np.zeros(2))})}),
+    "numbers for arrays": RecordDict(
+        {"answer": MetricRecord({"users": 1, "values": 2.0}), "facts": MetricRecord({"non_finite": 0})}
+    ),
+    "text for arrays": RecordDict(
+        {"answer": ConfigRecord({"users": "a", "values": "b"}), "facts": MetricRecord({"non_finite": 0})}
+    ),
+    "other facts": _with(facts=MetricRecord({"loss": 0.0})),
+    "more facts": _with(facts=MetricRecord({"non_finite": 0, "loss": 0.0})),
+    "more arrays": _with(weights=Array(np.zeros(2))),
+    "more records": RecordDict({**answer_content(ANSWER, counts=True, share=False), "more": MetricRecord()}),
+    "facts as settings": RecordDict(
+        {"answer": answer_content(ANSWER, counts=True, share=False)["answer"], "facts": ConfigRecord({"non_finite": 0})}
+    ),
+    "empty bytes": _with(values=Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=b"")),
+    "damaged bytes": _with(values=Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=b"\x93NUMPY\x01")),
+    "a pickle": _with(values=Array(dtype="O", shape=(1,), stype="numpy.ndarray", data=b"\x80\x04N.")),
+    "another kind of array": _with(values=Array(dtype="float64", shape=(2, 2), stype="other", data=b"x")),
+    "words": _with(values=Array(np.array([["a", "b"], ["c", "d"]]))),
+    "complex numbers": _with(values=Array(np.array([[1j, 0], [0, 0]]))),
+    "words in a shared array": _with(values=SharedArray(np.array([["a", "b"], ["c", "d"]]))),
+    "a shared array of another shape": _with(values=SharedArray(np.zeros((2, 3)))),
+    "no numpy array in a shared one": _with(values=shared({"a": 1})),
+    "longer words than every machine has": _with(values=SharedArray(np.zeros((2, 2), np.longdouble))),
+    "another user": _with(users=Array(np.array([2, 6]))),
+    "users in another order": _with(users=Array(np.array([5, 2]))),
+    "users twice": _with(users=Array(np.array([2, 2]))),
+    "a user more": _with(users=Array(np.array([2, 5, 7]))),
+}
+
+
+@pytest.mark.parametrize("content", MALFORMED.values(), ids=MALFORMED)
+def test_a_reply_that_does_not_follow_the_protocol_is_refused(content):
+    with pytest.raises(BadInput, match="does not follow the protocol"):
+        read_answer(message(content), ANSWER.users, Computation(), 2)
+
+
+@pytest.mark.parametrize("told", [-1, 3, 10**18, 2**64, 0.0, 1.0, np.nan, np.inf, [], [1], [1.0, 2.0]], ids=str)
+def test_a_count_of_users_is_a_whole_number_of_those_who_were_asked(told):
+    """Of bools Flower makes no record; for two users, zero to two."""
+    for count in (0, 1, 2):
+        right = _with(facts=MetricRecord({"non_finite": count}))
+        assert read_answer(message(right), ANSWER.users, Computation(), 2).non_finite == count
+    with pytest.raises(BadInput, match="non_finite must be a whole number from 0 to 2"):
+        read_answer(message(_with(facts=MetricRecord({"non_finite": told}))), ANSWER.users, Computation(), 2)
+
+
+def test_rows_that_lie_by_columns_or_narrow_are_read_without_harm():
+    for values in (np.asfortranarray(np.arange(4.0).reshape(2, 2)), np.arange(4, dtype=np.float32).reshape(2, 2)):
+        read = read_answer(message(_with(values=Array(values))), ANSWER.users, Computation(), 2)
+        np.testing.assert_array_equal(read.values, [[0, 1], [2, 3]])
+        assert read.values.dtype == np.float64
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_nothing_to_tell_is_told_too(share):
+    """A silo without users, and a sparse sum without entries."""
+    nobody = roster_content(np.empty(0, dtype=np.int64), 0)
+    assert read_roster(message(nobody), counts=True).users.shape == (0,)
+    nothing = Answer(ANSWER.users, csr_array((1, 3)), 0)
+    content = answer_content(nothing, counts=True, share=share)
+    read = read_answer(message(content), ANSWER.users, Computation(reduce="sum", clip_norm=1.0), 3)
+    np.testing.assert_array_equal(read.values.toarray(), np.zeros((1, 3)))
+
+
+def test_an_array_is_read_without_a_copy_of_its_bytes():
+    values = np.zeros((1, 1 << 20))
+    content = answer_content(Answer(np.array([4]), values, 0), counts=True, share=False)
+    tracemalloc.start()
+    read = read_answer(message(content), np.array([4]), Computation(), 1 << 20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert read.values.shape == values.shape
+    assert peak < values.nbytes / 8
+
+
+def test_an_array_that_claims_more_than_it_holds_takes_no_memory():
+    """The claim is of a shape that was asked for, so only the bytes can refute it."""
+    many = 1 << 27
+    head = npy_head(f"{{'descr': '<f8', 'fortran_order': False, 'shape': (1, {many}), }}")
+    arrays = ArrayRecord({"users": Array(np.array([4]))})
+    arrays["values"] = Array(dtype="float64", shape=(1, many), stype="numpy.ndarray", data=head + b"\0" * 64)
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="as many bytes as its shape says"):
+        read_answer(
+            message(RecordDict({"answer": arrays, "facts": MetricRecord({"non_finite": 0})})),
+            np.array([4]),
+            Computation(),
+            many,
+        )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_an_array_whose_numbers_begin_amid_a_word_is_moved():
+    """Compiled code reads whole words; a header may have any length."""
+    text = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2), }"
+    data = npy_head(text, length=len(text) + 4) + np.arange(4.0).tobytes()
+    values = Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=data)
+    read = read_answer(message(_with(values=values)), ANSWER.users, Computation(), 2)
+    np.testing.assert_array_equal(read.values, [[0, 1], [2, 3]])
+    assert read.values.flags.aligned
+
+
+def test_where_users_add_the_noise_an_answer_tells_no_count_and_one_that_does_is_refused():
+    noisy = Computation(clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
+    quiet = answer_content(ANSWER, counts=False, share=False)
+    assert not quiet["facts"]
+    assert read_answer(message(quiet), ANSWER.users, noisy, 2).non_finite == 0
+    with pytest.raises(BadInput, match="facts must be one MetricRecord of nothing"):
+        read_answer(message(answer_content(ANSWER, counts=True, share=False)), ANSWER.users, noisy, 2)
+    with pytest.raises(BadInput, match="facts must be one MetricRecord of non_finite"):
+        read_answer(message(quiet), ANSWER.users, Computation(), 2)
+
+
+def test_a_node_answers_queries_and_training():
+    node = Node(Quadratic(2, 1.0, 1.0), federation_of([[0.5, 9.0], [0.0, 0.0], [0.25, 0.5]]), np.array([0, 2]))
+    roster = answer_message(node, message(roster_question(b"", counts=True), MessageType.QUERY)).content
+    np.testing.assert_array_equal(roster["roster"]["users"].numpy(), [0, 2])
+    assert roster["facts"]["clipped_samples"] == 1
+    request = message(train_content(model_record(np.zeros(2)), np.array([2]), Computation()))
+    answer = read_answer(answer_message(node, request), np.array([2]), Computation(), 2)
+    np.testing.assert_array_equal(answer.values, [[-0.25, -0.5]])
+    foreign = message(train_content(model_record(np.zeros(2)), np.array([1]), Computation()))
+    with pytest.raises(BadInput, match="does not hold"):
+        answer_message(node, foreign)
+    with pytest.raises(BadInput, match="a question does not follow the protocol"):
+        answer_message(node, message(RecordDict(), MessageType.QUERY))
+
+
+def test_a_node_that_is_not_asked_for_counts_tells_none():
+    node = Node(Quadratic(2, 1.0, 1.0), federation_of([[0.5, 9.0], [0.25, 0.5]]), np.arange(2))
+    query = message(roster_question(b"", counts=False), MessageType.QUERY)
+    assert not answer_message(node, query).content["facts"]
+    noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
+    request = message(train_content(model_record(np.zeros(2)), np.arange(2), noisy))
+    assert not answer_message(node, request).content["facts"]
+
+
+def test_a_roster_survives():
+    content = roster_content(np.array([4, 7]), 3)
+    np.testing.assert_array_equal(content["roster"]["users"].numpy(), [4, 7])
+    assert content["facts"]["clipped_samples"] == 3
+
+
+def test_a_client_app_answers_from_the_node_that_its_loader_returns():
+    node = Node(Quadratic(2, 1.0, 1.0), federation_of([[0.5, 0.0], [0.25, 0.5]]), np.arange(2))
+    contexts = []
+    app = client_app(lambda context: contexts.append(context) or node)
+    context = Context(run_id=1, node_id=1, node_config={"partition-id": 0}, state=RecordDict(), run_config={})
+    request = message(train_content(model_record(np.zeros(2)), np.array([1]), Computation()))
+    read = read_answer(app(request, context), np.array([1]), Computation(), 2)
+    np.testing.assert_array_equal(read.values, [[-0.25, -0.5]])
+    roster = app(message(roster_question(b"", counts=True), MessageType.QUERY), context).content
+    np.testing.assert_array_equal(roster["roster"]["users"].numpy(), [0, 1])
+    assert contexts == [context, context]
+
+
+class Sick(Exception):
+    """Its text quotes data, as those of parsers and databases do."""
+
+
+@pytest.mark.parametrize("noise", [None, LocalNoise(1.0, 1, 0)], ids=["counts are told", "noise is local"])
+def test_of_a_client_app_that_fails_the_server_learns_the_kind_at_most(noise, caplog):
+    def load(context):
+        raise Sick("patient 34 of Bern weighs 171 kg")
+
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    computation = Computation(reduce="sum", clip_norm=1.0, noise=noise)
+    request = message(train_content(model_record(np.zeros(2)), np.array([1]), computation))
+    with caplog.at_level(logging.ERROR, logger="userdp"):
+        reply = client_app(load)(request, context)
+    assert reply.has_error()
+    assert reply.error.reason == ("Sick" if noise is None else None)
+    assert "Bern" in caplog.text  # the log of the node's own machine
+    query = message(roster_question(b"", counts=noise is None), MessageType.QUERY)
+    assert client_app(load)(query, context).error.reason == ("Sick" if noise is None else None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("OSError", "OSError"),
+        ("<class 'ValueError'>:<'patient 34 of Bern'>", "ValueError"),
+        ("<class 'package.module.Sick'>:<'two\nlines'>", "package.module.Sick"),
+        ("patient 34 of Bern", "error 2"),
+        ("ValueError: patient 34 of Bern", "error 2"),
+        ("Bern" * 100, "error 2"),
+        ("", "error 2"),
+        (None, "error 2"),
+    ],
+    ids=str,
+)
+def test_of_an_error_reply_only_the_kind_is_shown(reason, shown):
+    assert failure(Message(Error(2, reason), reply_to=message(RecordDict()))) == shown

@@ -1,0 +1,217 @@
+"""The roster waits for users, and lets nobody be in two places."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from helpers import federation_of, local_grid
+from helpers_hostile import damage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulations.engines.grids import InMachineGrid, LocalGrid, shards
+from strategies.wire import roster as roster_module
+from strategies.wire.protocol import roster_content
+from strategies.wire.roster import Roster
+from userdp.errors import RunFailed
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+
+
+class ScriptedGrid(InMachineGrid):
+    """Nodes 1..k answer with given contents; node i registers at the i-th look at the list, or at once."""
+
+    def __init__(self, contents, *, one_by_one=False, silent=()):
+        super().__init__(len(contents))
+        self.contents, self.silent, self.looks = contents, silent, 0
+        self.one_by_one = one_by_one
+
+    def get_node_ids(self):
+        self.looks += 1
+        return self._node_ids[: self.looks] if self.one_by_one else list(self._node_ids)
+
+    def _deliver(self, messages, timeout):
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node not in self.silent:
+                yield Message(self.contents[node - 1], reply_to=message)
+
+
+def holds(*users):
+    return roster_content(np.array(users, dtype=np.int64), 10 * len(users))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(roster_module, "_POLL_SECONDS", 0.001)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 40), st.randoms(use_true_random=False))
+def test_every_user_of_a_cohort_is_asked_once_and_at_its_own_node(users, size, random):
+    blocks = shards(users, size)
+    grid = ScriptedGrid([holds(*block) for block in blocks])
+    roster = Roster(users)
+    roster.gather(grid, timeout=60)
+    assert (roster.absent, roster.clipped_samples) == (0, 10 * users)
+    cohort = np.array(sorted(random.sample(range(users), random.randint(1, users))))
+    parts = roster.assign(cohort)
+    assert len({node for node, _ in parts}) == len(parts)
+    for node, part in parts:
+        assert np.all(np.diff(part) > 0)
+        assert set(part) <= set(blocks[node - 1])
+    np.testing.assert_array_equal(np.sort(np.concatenate([part for _, part in parts])), cohort)
+
+
+def test_it_waits_for_users_that_register_late_and_asks_each_node_once():
+    grid = ScriptedGrid([holds(3, 4), holds(0), holds(1, 2)], one_by_one=True)
+    roster = Roster(5)
+    roster.gather(grid, timeout=60)
+    assert roster.absent == 0
+    assert grid._sent == 3
+    assert [(node, list(part)) for node, part in roster.assign(np.arange(5))] == [(1, [3, 4]), (2, [0]), (3, [1, 2])]
+
+
+def test_users_that_never_come_are_asked_of_nobody(caplog):
+    roster = Roster(5)
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        roster.gather(ScriptedGrid([holds(0, 1), holds(2, 3, 4)], silent=(2,)), timeout=0.01)
+    assert roster.absent == 3
+    assert "some of the 5 users have no node" in caplog.text
+    assert [(node, list(part)) for node, part in roster.assign(np.array([1, 2, 4]))] == [(1, [1])]
+    assert roster.assign(np.array([2, 4])) == []
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ([holds(0, 1), holds(1, 2)], "node 2 claims a user that is claimed already"),
+        ([holds(0, 1, 1)], "node 1 claims a user that is claimed already"),
+        ([holds(0, 5)], r"node 1 claims users outside 0\.\.4"),
+        ([holds(-1)], r"node 1 claims users outside 0\.\.4"),
+    ],
+)
+def test_users_in_two_places_and_foreign_users_are_refused(contents, message):
+    with pytest.raises(RunFailed, match=message):
+        Roster(5).gather(ScriptedGrid(contents), timeout=1)
+
+
+BROKEN = {
+    "another kind of record": RecordDict({"roster": ConfigRecord({"users": [0]}), "facts": MetricRecord()}),
+    "nothing": RecordDict(),
+    "no users": RecordDict({"roster": ArrayRecord(), "facts": MetricRecord({"clipped_samples": 0})}),
+    "no facts": RecordDict({"roster": ArrayRecord({"users": Array(np.array([0]))})}),
+    "no count": RecordDict({"roster": ArrayRecord({"users": Array(np.array([0]))}), "facts": MetricRecord()}),
+    "a table": RecordDict(
+        {"roster": ArrayRecord({"users": Array(np.array([[0]]))}), "facts": MetricRecord({"clipped_samples": 0})}
+    ),
+    "fractions": RecordDict(
+        {"roster": ArrayRecord({"users": Array(np.array([0.5]))}), "facts": MetricRecord({"clipped_samples": 0})}
+    ),
+    "no bytes": RecordDict(
+        {
+            "roster": ArrayRecord({"users": Array(dtype="int64", shape=(1,), stype="numpy.ndarray", data=b"")}),
+            "facts": MetricRecord({"clipped_samples": 0}),
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_the_users_of_a_node_that_answers_the_query_with_something_else_are_absent(content, caplog):
+    """They count as missing in every round, which `max_missing` limits; the others are asked."""
+    roster = Roster(4)
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        roster.gather(ScriptedGrid([holds(3), content, holds(0, 1)]), timeout=0)
+    assert [(node, list(part)) for node, part in roster.assign(np.arange(4))] == [(1, [3]), (3, [0, 1])]
+    assert (roster.absent, roster.clipped_samples) == (1, 30)
+    assert "node 2 could not say whom it holds: a reply does not follow the protocol" in caplog.text
+
+
+@pytest.mark.parametrize("count", [-1, 2**53, 10**18, 1.0, np.nan, [], [1]], ids=str)
+def test_a_count_of_clipped_samples_is_a_whole_number_that_files_hold_exactly(count):
+    content = holds(0)
+    content["facts"] = MetricRecord({"clipped_samples": count})
+    roster = Roster(2)
+    roster.gather(ScriptedGrid([content]), timeout=0)
+    assert (roster.absent, roster.clipped_samples) == (2, 0)
+    most = holds(0)
+    most["facts"] = MetricRecord({"clipped_samples": 2**53 - 1})
+    roster = Roster(2)
+    roster.gather(ScriptedGrid([most]), timeout=0)
+    assert (roster.absent, roster.clipped_samples) == (1, 2**53 - 1)
+
+
+def test_a_roster_that_asks_for_no_counts_takes_none():
+    told, untold = holds(0), roster_content(np.array([1]), None)
+    roster = Roster(2)
+    roster.counts = False
+    roster.gather(ScriptedGrid([told, untold]), timeout=0)
+    assert [(node, list(part)) for node, part in roster.assign(np.arange(2))] == [(2, [1])]
+    assert roster.clipped_samples == 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_damaged_rosters_end_no_run_unless_they_claim_what_others_hold(named, caplog):
+    """Node 2 is damaged: what it says is taken, or refused, or (two claims of one user) ends the run."""
+    caplog.set_level(logging.ERROR)
+    users = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5, 6, 7])]
+    digests = np.random.default_rng(1).integers(0, 256, (8, 16), dtype=np.uint8)
+    honest = [roster_content(some, 1, digests[some] if named else None) for some in users]
+    rng, seen = np.random.default_rng(7), {"taken": 0, "absent": 0, "claims": 0}
+    for _ in range(500):
+        contents = [honest[0], roster_content(users[1], 1, digests[users[1]] if named else None), honest[2]]
+        damage(contents[1], rng)
+        roster = Roster(8)
+        try:
+            roster.gather(ScriptedGrid(contents), timeout=0)
+        except RunFailed as error:
+            assert re.search("claims|says|say who|twice", str(error))  # noqa: PT017
+            seen["claims"] += 1
+            continue
+        parts = {node: list(part) for node, part in roster.assign(np.arange(8))}
+        assert parts.pop(1) == [0, 1, 2]
+        assert parts.pop(3) == [5, 6, 7]
+        seen["taken" if parts else "absent"] += 1
+    assert min(seen.values()) > 0
+
+
+class Offline(Node):
+    """Its data cannot be read at all."""
+
+    @property
+    def users(self):
+        raise OSError("the patients' folder is gone")
+
+    @users.setter
+    def users(self, value):
+        pass
+
+
+def test_a_node_that_fails_at_the_query_leaves_its_users_absent(caplog):
+    problem, federation = Quadratic(1, 1.0, 1.0), federation_of(np.zeros((4, 1)))
+    broken = Offline.__new__(Offline)
+    grid = LocalGrid([Node(problem, federation, np.arange(2)), broken])
+    roster = Roster(4)
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        roster.gather(grid, timeout=3)
+    assert roster.absent == 2
+    assert "node 2 could not say whom it holds: OSError" in caplog.text
+    assert "patients" not in caplog.text
+
+
+def test_samples_clipped_into_the_bounds_are_added_up():
+    roster = Roster(6)
+    roster.gather(local_grid(Quadratic(1, 1.0, 1.0), federation_of([[0], [2], [3], [0], [-9], [1]]), 2), timeout=60)
+    assert roster.clipped_samples == 3
+
+
+def test_a_roster_of_a_finished_grid_is_not_asked_again():
+    grid = local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((4, 1))), 2)
+    roster = Roster(4)
+    roster.gather(grid, timeout=60)
+    sent = grid._sent
+    roster.gather(grid, timeout=60)
+    assert grid._sent == sent == 2

@@ -1,0 +1,306 @@
+"""Samplers that own their accounting: what is drawn, what it costs, and ledgers that count rounds."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from helpers import federation_of, local_grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from strategies.wire.replies import Request, gather
+from strategies.wire.roster import Roster
+from userdp.accounting import Cost, Ledger, Privacy, RoundLedger, add_or_remove_to_replace_one, epsilon_of
+from userdp.accounting.amplified import _fixed_size_round, calibrate_amplified, fixed_size_epsilon, poisson_epsilon
+from userdp.errors import BadInput, PopulationTooSmall, RunFailed
+from userdp.nodes.computations import Computation
+from userdp.problems import Quadratic
+from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches, Sampler
+
+DELTA = 1e-5
+SAMPLERS: dict[str, Sampler] = {
+    "disjoint": DisjointBatches(1000, 100, 3),
+    "cyclic": CyclicBatches(1000, 100, 3),
+    "poisson": PoissonBatches(1000, 0.1, 30),
+    "fixed_size": FixedSizeBatches(1000, 100, 30),
+}
+every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+
+# --- What is drawn -------------------------------------------------------------------------------------------------
+
+
+@every_sampler
+def test_cohorts_rise_hold_nobody_twice_and_follow_the_seed(sampler):
+    for index in range(sampler.rounds):
+        cohort = sampler.cohort(index)
+        assert np.all(np.diff(cohort) > 0)
+        assert cohort.dtype.kind == "i"
+        np.testing.assert_array_equal(cohort, sampler.cohort(index))
+    assert not np.array_equal(sampler.cohort(0), sampler.cohort(1))
+    other = replace(sampler, seed=1)
+    assert not np.array_equal(sampler.cohort(0), other.cohort(0))
+
+
+def test_poisson_cohorts_have_the_mean_and_the_variance_of_independent_coins():
+    sampler = PoissonBatches(500, 0.2, 2000, seed=3)
+    cohorts = [sampler.cohort(index) for index in range(sampler.rounds)]
+    sizes = np.array([len(cohort) for cohort in cohorts])
+    # Mean 100, variance 80: six standard errors each.
+    assert abs(sizes.mean() - 100) < 6 * math.sqrt(80 / 2000)
+    assert abs(sizes.var() - 80) < 6 * 80 * math.sqrt(2 / 2000)
+    assert sampler.expected_batch == 100
+    counts = np.bincount(np.concatenate(cohorts), minlength=500)
+    # Chi-square of 500 degrees of freedom and standard deviation 32: six of them.
+    assert abs(((counts - 400) ** 2 / 320).sum() - 500) < 190
+
+
+def test_fixed_size_cohorts_have_one_size_and_take_every_user_alike():
+    sampler = FixedSizeBatches(20, 5, 2000, seed=4)
+    cohorts = [sampler.cohort(index) for index in range(2000)]
+    assert {len(cohort) for cohort in cohorts} == {5}
+    counts = np.bincount(np.concatenate(cohorts), minlength=20)
+    assert ((counts - 500) ** 2 / 500).sum() < 50  # chi-square of 19 degrees of freedom: once in 10,000
+    assert sampler.expected_batch == 5
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n), st.integers(1, 4))))
+def test_cyclic_batches_return_after_exactly_the_separation(case):
+    users, batch, epochs = case
+    sampler = CyclicBatches(users, batch, epochs, seed=7)
+    assert sampler.separation == users // batch
+    for index in range(sampler.rounds - sampler.separation):
+        np.testing.assert_array_equal(sampler.cohort(index), sampler.cohort(index + sampler.separation))
+    first = np.concatenate([sampler.cohort(index) for index in range(sampler.separation)])
+    assert len(np.unique(first)) == len(first)
+
+
+@every_sampler
+def test_rounds_that_do_not_exist_are_refused(sampler):
+    for index in (-1, sampler.rounds):
+        with pytest.raises(BadInput, match=f"there are {sampler.rounds}"):
+            sampler.cohort(index)
+    for rounds in (-1, sampler.rounds + 1):
+        with pytest.raises(BadInput, match=f"the sampler has {sampler.rounds}"):
+            sampler.epsilon(1.0, DELTA, rounds)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: PoissonBatches(0, 0.5, 1), BadInput),
+        (lambda: PoissonBatches(5, 0.5, 0), BadInput),
+        (lambda: PoissonBatches(5, 0.0, 1), BadInput),
+        (lambda: PoissonBatches(5, 1.1, 1), BadInput),
+        (lambda: PoissonBatches(5, math.nan, 1), BadInput),
+        (lambda: FixedSizeBatches(5, 0, 1), BadInput),
+        (lambda: FixedSizeBatches(5, 2, 0), BadInput),
+        (lambda: FixedSizeBatches(5, 6, 1), PopulationTooSmall),
+        (lambda: CyclicBatches(5, 6), PopulationTooSmall),
+        (lambda: poisson_epsilon(1.0, 0.0, 1, DELTA), BadInput),
+        (lambda: fixed_size_epsilon(1.0, 1.5, 1, DELTA), BadInput),
+        (lambda: poisson_epsilon(0.0, 0.5, 1, DELTA), BadInput),
+        (lambda: fixed_size_epsilon(1.0, 0.5, 1, 0.0), BadInput),
+        (lambda: PoissonBatches(5, 0.5, 1).calibrate(-1.0, DELTA), BadInput),
+    ],
+)
+def test_what_cannot_be_drawn_or_accounted_is_refused(make, error):
+    with pytest.raises(error):
+        make()
+
+
+# --- What it costs -------------------------------------------------------------------------------------------------
+
+
+def test_the_known_epsilons_of_poisson_and_fixed_size_sampling():
+    assert 7.0 <= PoissonBatches(1000, 0.1, 100).epsilon(1.0, DELTA) <= 7.1
+    assert FixedSizeBatches(1000, 100, 100).epsilon(1.0, DELTA) == pytest.approx(14.05, rel=0.01)
+
+
+def test_relations_are_those_of_the_schemes_and_factors_follow_from_them():
+    relations = {name: (sampler.relation, sampler.sensitivity_factor) for name, sampler in SAMPLERS.items()}
+    replace = ("replace_one", 2)
+    expected = {"disjoint": replace, "cyclic": replace, "poisson": ("add_or_remove", 1), "fixed_size": replace}
+    assert relations == expected
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize(("noise", "rate", "rounds"), [(0.7, 0.02, 200), (1.5, 0.3, 10), (6.0, 0.05, 50)])
+def test_poisson_agrees_with_dp_accounting_on_a_finer_grid(noise, rate, rounds):
+    fine = PLDAccountant(value_discretization_interval=min(1e-4, rate / noise / 50))
+    fine.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), rounds)
+    assert poisson_epsilon(noise, rate, rounds, DELTA) == pytest.approx(fine.get_epsilon(DELTA), rel=5e-3)
+
+
+@pytest.mark.parametrize(("noise", "rate", "rounds"), [(0.7, 0.02, 200), (3.0, 0.1, 30), (9.0, 0.05, 50)])
+def test_fixed_size_agrees_with_dp_accounting_at_all_its_orders(noise, rate, rounds):
+    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    event = SampledWithoutReplacementDpEvent(10_000, round(rate * 10_000), GaussianDpEvent(noise))
+    theirs = accountant.compose(event, rounds).get_epsilon(DELTA)
+    plain = epsilon_of(Cost(noise), rounds, DELTA)
+    assert fixed_size_epsilon(noise, rate, rounds, DELTA) == pytest.approx(min(theirs, plain), rel=0.01)
+
+
+def _renyi(first, second, order):
+    """Of two densities on the line, by quadrature."""
+    value, _ = quad(lambda t: first(t) ** order * second(t) ** (1 - order), -30, 30, limit=400)
+    return math.log(value) / (order - 1)
+
+
+def _mixture(rate, out, inside, deviation):
+    return lambda t: (1 - rate) * norm.pdf(t, out, deviation) + rate * norm.pdf(t, inside, deviation)
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("noise", [1.0, 2.0])
+@pytest.mark.parametrize("order", [2.0, 3.0, 5.0])
+def test_fixed_size_covers_true_neighbours_at_every_order_when_noise_is_over_twice_the_clip(rate, noise, order):
+    """Sums of a cohort with the user in it or another one of vector c in its place; the clip is 1, the noise 2z."""
+    orders, bounds = _fixed_size_round(noise, rate)
+    bound, deviation = bounds[orders == order].item(), 2 * noise
+    for others in (-1.0, 0.0, 1.0):
+        for mine, yours in ((1.0, -1.0), (-1.0, 1.0), (1.0, 0.0), (0.0, 1.0)):
+            first = _mixture(rate, 0.0, mine - others, deviation)
+            second = _mixture(rate, 0.0, yours - others, deviation)
+            assert _renyi(first, second, order) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(0.8, 0.1), (1.0, 0.5), (2.0, 0.3)])
+@pytest.mark.parametrize("delta", [1e-2, 1e-4])
+def test_one_poisson_round_is_the_exact_divergence_of_its_two_neighbours(noise, rate, delta):
+    with_user, without = _mixture(rate, 0.0, 1.0, noise), _mixture(rate, 0.0, 0.0, noise)
+    epsilon = poisson_epsilon(noise, rate, 1, delta)
+    grid = np.linspace(-15, 16, 400_001)
+    for first, second in ((with_user, without), (without, with_user)):
+        gap = first(grid) - math.exp(epsilon) * second(grid)
+        assert np.trapezoid(np.maximum(gap, 0), grid) <= delta * (1 + 1e-6)
+    # One direction is tight: a hair less epsilon is not enough.
+    gap = with_user(grid) - math.exp(epsilon - 3e-3) * without(grid)
+    assert np.trapezoid(np.maximum(gap, 0), grid) > delta
+
+
+@every_sampler
+@pytest.mark.parametrize("epsilon", [0.3, 8.0])
+def test_accounting_what_was_calibrated_gives_the_budget_from_below(sampler, epsilon):
+    noise = sampler.calibrate(epsilon, DELTA)
+    assert epsilon * (1 - 1e-3) <= sampler.epsilon(noise, DELTA) <= epsilon
+
+
+@every_sampler
+def test_epsilon_grows_with_rounds_and_falls_with_noise(sampler):
+    spent = [sampler.epsilon(2.0, DELTA, rounds) for rounds in range(0, sampler.rounds + 1, 5)]
+    assert spent[0] == 0
+    assert np.all(np.diff(spent) >= 0)
+    assert spent[-1] > 0
+    assert sampler.epsilon(2.0, DELTA) == sampler.epsilon(2.0, DELTA, sampler.rounds) > sampler.epsilon(3.0, DELTA)
+
+
+@pytest.mark.parametrize("price", [poisson_epsilon, fixed_size_epsilon])
+@pytest.mark.parametrize(("noise", "rate"), [(0.3, 0.9), (1.0, 0.1), (50.0, 0.5)])
+def test_sampling_never_costs_more_than_taking_part_every_time(price, noise, rate):
+    plain = epsilon_of(Cost(noise), 20, DELTA)
+    assert price(noise, rate, 20, DELTA) <= plain
+    assert price(noise, 1.0, 20, DELTA) == plain
+
+
+@pytest.mark.parametrize("price", [poisson_epsilon, fixed_size_epsilon])
+def test_calibration_stops_at_noise_that_protects_nobody(price):
+    noise = calibrate_amplified(lambda z: price(z, 0.01, 1, DELTA), 5000.0, DELTA, 1)
+    assert noise <= 0.05
+    assert price(noise, 0.01, 1, DELTA) <= 5000
+
+
+def test_poisson_is_shown_for_replacing_a_user_too():
+    assert SAMPLERS["poisson"].replace_one(1.0, DELTA) == add_or_remove_to_replace_one(1.0, DELTA)
+    assert SAMPLERS["fixed_size"].replace_one(1.0, DELTA) == (1.0, DELTA)
+
+
+@every_sampler
+def test_the_guarantee_names_relation_accountant_and_assumption(sampler):
+    guarantee = sampler.guarantee(4.0, DELTA, "against whoever sees every iterate", ("more",))
+    assert (guarantee.unit, guarantee.relation, guarantee.holds) == ("user", sampler.relation, True)
+    assert guarantee.epsilon == sampler.epsilon(4.0, DELTA)
+    assert guarantee.assumptions == (sampler.assumption, "more")
+    assert ("secret" in guarantee.assumptions[0]) == (sampler in (SAMPLERS["poisson"], SAMPLERS["fixed_size"]))
+
+
+# --- The ledger ----------------------------------------------------------------------------------------------------
+
+
+@every_sampler
+def test_the_samplers_ledger_spends_what_the_sampler_says_and_not_a_round_more(sampler):
+    noise = sampler.calibrate(1.0, DELTA)
+    ledger = sampler.ledger(noise, Privacy(1.0, DELTA))
+    assert isinstance(
+        ledger, Ledger if sampler.relation == "replace_one" and "Size" not in repr(sampler) else RoundLedger
+    )
+    assert ledger.epsilon() == 0
+    for index in range(sampler.rounds):
+        ledger.charge(sampler.cohort(index))
+        if index in (0, 9, 10, 20):
+            assert ledger.epsilon() == sampler.epsilon(noise, DELTA, index + 1)
+    assert 0.999 < ledger.epsilon() <= 1
+    with pytest.raises(RunFailed, match="planned"):
+        ledger.charge(sampler.cohort(0))
+    assert ledger.epsilon() <= 1
+
+
+@every_sampler
+def test_a_plan_beyond_the_budget_is_refused(sampler):
+    with pytest.raises(BadInput, match="would cost epsilon"):
+        sampler.ledger(0.9 * sampler.calibrate(1.0, DELTA), Privacy(1.0, DELTA))
+
+
+def test_an_empty_cohort_is_charged_like_any_other():
+    sampler = PoissonBatches(3, 0.05, 40, seed=2)
+    noise = sampler.calibrate(1.0, 0.01)
+    ledger = sampler.ledger(noise, Privacy(1.0, 0.01))
+    empty = [index for index in range(40) if not len(sampler.cohort(index))]
+    assert len(empty) > 20
+    for index in range(empty[0] + 1):
+        ledger.charge(sampler.cohort(index))
+    assert ledger.rounds == empty[0] + 1
+    assert ledger.epsilon() == sampler.epsilon(noise, 0.01, empty[0] + 1) > 0
+
+
+@pytest.mark.parametrize("name", ["poisson", "fixed_size"])
+def test_a_cohort_that_was_not_drawn_is_not_accounted(name):
+    sampler = SAMPLERS[name]
+    ledger = sampler.ledger(sampler.calibrate(1.0, DELTA), Privacy(1.0, DELTA))
+    for users in (sampler.cohort(1), sampler.cohort(0)[1:], np.arange(1000), np.array([], dtype=np.int64)):
+        with pytest.raises(RunFailed, match="users of round 1 are not those that the sampler drew"):
+            ledger.charge(users)
+    assert ledger.rounds == 0
+
+
+def test_a_round_ledger_continues_from_its_checkpoint_and_from_no_other():
+    sampler = SAMPLERS["poisson"]
+    noise = sampler.calibrate(1.0, DELTA)
+    first, second = (RoundLedger(sampler, noise, Privacy(1.0, DELTA)) for _ in range(2))
+    for index in range(4):
+        first.charge(sampler.cohort(index))
+    second.restore(first.state())
+    assert second.epsilon() == first.epsilon() > 0
+    second.charge(sampler.cohort(4))
+    with pytest.raises(BadInput, match="for 7 rounds, the run plans 30"):
+        second.restore({"charged": 2, "rounds": 7})
+    for charged in (-1, 31):
+        with pytest.raises(BadInput, match="damaged"):
+            second.restore({"charged": charged, "rounds": 30})
+    assert second.rounds == 5
+
+
+def test_nobody_is_asked_in_a_round_with_an_empty_cohort():
+    local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1)))).close()
+    roster, nobody = Roster(5), np.array([], dtype=np.int64)
+    assert roster.assign(nobody) == []
+    total = gather(Request(nobody, Computation(reduce="sum", clip_norm=1.0)), roster, [], 3, 0.0)
+    np.testing.assert_array_equal(total.values, np.zeros(3))
+    assert total.missing == 0

@@ -1,0 +1,368 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import expit
+
+from userdp.arrays.sparse_rows import dense
+from userdp.data import (
+    POPULATIONS,
+    BernoulliRates,
+    Categorical,
+    Gaussian,
+    HardInstance,
+    LinearRegression,
+    LogisticRegression,
+    LogNormal,
+    Pareto,
+    PoissonRegression,
+    StudentT,
+    SyntheticFederation,
+)
+from userdp.data.synthetic.regressions import poisson_targets
+from userdp.errors import BadInput
+
+
+def population(name: str, **options):
+    width = {"levels": 5} if name == "categorical" else {"dimension": 3}
+    if name == "sparse_regression":
+        width["nonzeros"] = 2
+    return POPULATIONS[name](**width, heterogeneity=0.2, outliers=0.3, outlier_shift=1.0, **options)
+
+
+def everything(federation: SyntheticFederation):
+    return federation.block(np.arange(federation.users))
+
+
+@pytest.mark.parametrize("tail", [None, 0.8])
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_a_users_samples_depend_on_the_seed_and_its_index_alone(name, tail):
+    federation = SyntheticFederation(population(name), 40, seed=5, samples_per_user=3, samples_tail=tail, samples_max=9)
+    whole = everything(federation)
+
+    @settings(max_examples=15)
+    @given(st.lists(st.integers(0, 39), min_size=1, max_size=25))
+    def check(users):
+        block = federation.block(np.array(users))
+        for position, user in enumerate(users):
+            mine, reference = block.part(position, position + 1), whole.part(user, user + 1)
+            assert dense(mine.features).tobytes() == dense(reference.features).tobytes()
+            if reference.targets is not None:
+                assert mine.targets.tobytes() == reference.targets.tobytes()
+
+    check()
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_samples_have_the_declared_shape_and_are_finite(name):
+    federation = SyntheticFederation(population(name), 7, samples_per_user=4)
+    block = everything(federation)
+    assert block.features.shape == (28, federation.columns)
+    assert dense(block.features).flags.c_contiguous
+    assert np.isfinite(dense(block.features)).all()
+    assert block.features.dtype == (np.int32 if name == "categorical" else np.float32)
+    if name == "sparse_regression":  # a column drawn twice is one entry; one more end than samples
+        assert block.nbytes - block.offsets.nbytes <= federation.nbytes + 4
+        assert block.features.nnz <= 2 * 28
+    else:
+        assert block.nbytes - block.offsets.nbytes == federation.nbytes
+    if federation.population_mean is None:
+        assert federation.population_parameter.shape == (5 if name == "categorical" else 3,)
+        assert np.isfinite(block.targets).all()
+    else:
+        assert federation.population_parameter is None
+        assert block.targets is None
+
+
+def test_a_larger_federation_begins_with_the_same_users():
+    small, large = (SyntheticFederation(Gaussian(dimension=2), n, seed=3, samples_tail=1.0) for n in (5, 50))
+    np.testing.assert_array_equal(large.sizes[:5], small.sizes)
+    np.testing.assert_array_equal(large.block(np.arange(5)).features, everything(small).features)
+
+
+@pytest.mark.parametrize("tail", [None, 1.0])
+def test_held_out_users_are_the_users_that_follow(tail):
+    options = {"seed": 2, "samples_per_user": 4, "samples_tail": tail}
+    federation = SyntheticFederation(Gaussian(dimension=3, heterogeneity=1.0), 10, **options)
+    held_out = federation.held_out(6)
+    further = held_out.held_out(4)
+    whole = SyntheticFederation(federation.population, 20, **options)
+    np.testing.assert_array_equal(held_out.population_mean, federation.population_mean)
+    np.testing.assert_array_equal(everything(held_out).features, whole.block(np.arange(10, 16)).features)
+    np.testing.assert_array_equal(everything(further).features, whole.block(np.arange(16, 20)).features)
+    assert not np.intersect1d(everything(held_out).features, everything(federation).features).size
+
+
+def test_seeds_give_different_truths_and_samples():
+    one, two = (SyntheticFederation(Gaussian(dimension=3), 4, seed=seed) for seed in (1, 2))
+    assert not np.allclose(one.population_mean, two.population_mean)
+    centred = [everything(federation).features - federation.population_mean for federation in (one, two)]
+    assert not np.allclose(*centred)
+
+
+def test_neighbouring_users_are_uncorrelated():
+    federation = SyntheticFederation(Gaussian(dimension=1, mean=0.0), 4000, samples_per_user=5)
+    rows = everything(federation).features.reshape(4000, 5)
+    # Under independence each correlation is N(0, 1 / 3999); 25 of them within 4.5 deviations.
+    assert np.abs(np.corrcoef(rows[:-1].T, rows[1:].T)[:5, 5:]).max() < 4.5 / np.sqrt(3999)
+
+
+LOCATIONS = [
+    Gaussian(dimension=2, deviation=2.0, heterogeneity=0.5),
+    StudentT(dimension=2, deviation=2.0, shape=9.0, heterogeneity=0.5),
+    Pareto(dimension=2, deviation=2.0, shape=9.0, heterogeneity=0.5),
+    LogNormal(dimension=2, deviation=2.0, shape=0.5, heterogeneity=0.5),
+]
+
+
+@pytest.mark.parametrize("law", LOCATIONS, ids=lambda law: law.name)
+def test_location_families_have_the_declared_moments(law):
+    users, m = 20_000, 5
+    federation = SyntheticFederation(law, users, seed=11, samples_per_user=m)
+    rows = everything(federation).features.astype(float).reshape(users, m, 2)
+    means = rows.mean(axis=1)
+    # Within 4.5 standard errors: two-sided 99.999 % a coordinate.
+    error = np.sqrt(0.5**2 + 2.0**2 / m) / np.sqrt(users)
+    assert np.abs(means.mean(axis=0) - federation.population_mean).max() < 4.5 * error
+    within = rows.var(axis=1, ddof=1).mean(axis=0)
+    np.testing.assert_allclose(within, 4.0, rtol=0.04)
+    np.testing.assert_allclose(means.var(axis=0) - within / m, 0.25, atol=0.06)
+    assert abs(np.corrcoef(rows[:, 0].T)[0, 1]) < 4.5 / np.sqrt(users)
+
+
+@pytest.mark.parametrize(
+    ("law", "reference"),
+    [
+        (StudentT(dimension=1, mean=0.0, shape=1.5), stats.t(1.5)),
+        (StudentT(dimension=1, mean=0.0, shape=3.0), stats.t(3.0, scale=1 / np.sqrt(3))),
+        (Pareto(dimension=1, mean=0.0, shape=1.5), stats.pareto(1.5, loc=-3.0)),
+        (
+            Pareto(dimension=1, mean=0.0, shape=3.0),
+            stats.pareto(3.0, loc=-1.5 / np.sqrt(0.75), scale=1 / np.sqrt(0.75)),
+        ),
+        (LogNormal(dimension=1, mean=0.0, shape=1.0), None),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_heavy_tails_follow_the_named_law(law, reference):
+    if reference is None:
+        scale = 1 / np.sqrt(np.e - 1)
+        reference = stats.lognorm(1.0, loc=-scale, scale=scale * np.exp(-0.5))
+    assert abs(reference.mean()) < 1e-9
+    rows = everything(SyntheticFederation(law, 500, seed=4, samples_per_user=20)).features[:, 0]
+    assert stats.kstest(rows.astype(float), reference.cdf).pvalue > 1e-3
+
+
+def test_the_hard_instance_has_averages_of_deviation_one_whatever_m():
+    for options in ({"samples_per_user": 16}, {"samples_per_user": 2, "samples_tail": 1.0}):
+        federation = SyntheticFederation(HardInstance(dimension=2), 8000, seed=1, **options)
+        block = everything(federation)
+        averages = np.add.reduceat(block.features.astype(float), block.offsets[:-1]) / block.sizes[:, None]
+        np.testing.assert_allclose((averages - federation.population_mean).std(axis=0), 1.0, rtol=0.04)
+
+
+def test_the_mean_may_be_given_or_is_drawn_within_the_spread():
+    given_ = SyntheticFederation(Gaussian(dimension=3, mean=[1.0, 2.0, 3.0]), 1)
+    np.testing.assert_array_equal(given_.population_mean, [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(SyntheticFederation(Gaussian(dimension=2, mean=4), 1).population_mean, [4.0, 4.0])
+    drawn = SyntheticFederation(Gaussian(dimension=500, spread=3.0), 1).population_mean
+    assert 2.9 < np.abs(drawn).max() <= 3.0
+
+
+def test_outliers_are_shifted_whole_and_the_population_mean_stays_clean():
+    law = Gaussian(dimension=2, mean=0.0, deviation=0.1, outliers=0.2, outlier_shift=50.0)
+    federation = SyntheticFederation(law, 5000, seed=9, samples_per_user=3)
+    shifted = everything(federation).features.reshape(5000, 6) > 25
+    np.testing.assert_array_equal(shifted.all(axis=1), shifted.any(axis=1))
+    # Binomial(5000, 0.2): 4.5 deviations are 0.0255.
+    assert abs(shifted.all(axis=1).mean() - 0.2) < 0.0255
+    np.testing.assert_array_equal(federation.population_mean, [0.0, 0.0])
+
+
+def test_bernoulli_rates_are_exact_and_users_differ_as_declared():
+    law = BernoulliRates(dimension=3, mean=[0.5, 0.3, 0.0], heterogeneity=0.1)
+    rows = everything(SyntheticFederation(law, 20_000, seed=2, samples_per_user=10)).features
+    assert set(np.unique(rows)) == {0.0, 1.0}
+    rates = rows.reshape(20_000, 10, 3).mean(axis=1, dtype=float)
+    np.testing.assert_allclose(rates.mean(axis=0), [0.5, 0.3, 0.0], atol=0.006)
+    # Var of an average of 10: E[p (1 - p)] / 10 + Var(p), with E[p (1 - p)] = mu (1 - mu) - Var(p).
+    own = (rates.var(axis=0) - np.array([0.25, 0.21, 0.0]) / 10) / 0.9
+    np.testing.assert_allclose(own, [0.01, 0.01, 0.0], atol=0.0015)
+
+
+def test_bernoulli_rates_are_drawn_within_the_spread_and_outliers_stay_rates():
+    drawn = SyntheticFederation(BernoulliRates(dimension=300, spread=0.5), 1).population_mean
+    assert 0.25 <= drawn.min() < 0.27
+    assert 0.73 < drawn.max() <= 0.75
+    law = BernoulliRates(dimension=1, mean=0.5, outliers=0.5, outlier_shift=2.0)
+    rows = everything(SyntheticFederation(law, 200, samples_per_user=20)).features.reshape(200, 20)
+    assert 60 < np.count_nonzero(rows.all(axis=1)) < 140
+
+
+@settings(max_examples=40)
+@given(st.floats(0.3, 4.0), st.integers(1, 20), st.integers(0, 300), st.integers(0, 5))
+def test_heavy_tailed_sizes_stay_within_their_bounds(tail, fewest, room, seed):
+    federation = SyntheticFederation(
+        Gaussian(dimension=1),
+        200,
+        seed,
+        samples_per_user=fewest,
+        samples_tail=tail,
+        samples_max=fewest + room,
+    )
+    assert federation.sizes.min() >= fewest
+    assert federation.sizes.max() <= fewest + room
+
+
+def test_heavy_tailed_sizes_follow_a_cut_pareto_law():
+    federation = SyntheticFederation(Gaussian(dimension=1), 50_000, samples_per_user=10, samples_tail=1.0)
+    # P(m >= k) = (10 / k - 10 / 1001) / (1 - 10 / 1001).
+    for k in (20, 100, 500):
+        expected = (10 / k - 10 / 1001) / (1 - 10 / 1001)
+        assert abs((federation.sizes >= k).mean() - expected) < 4.5 * np.sqrt(expected / 50_000)
+
+
+REGRESSIONS = [LogisticRegression, LinearRegression, PoissonRegression]
+
+
+@pytest.mark.parametrize("shape", [None, 2.0])
+@pytest.mark.parametrize("kind", REGRESSIONS)
+def test_features_lie_in_their_ball_and_the_parameter_has_its_norm(kind, shape):
+    law = kind(dimension=10, feature_norm=2.0, parameter_norm=3.0, feature_shape=shape)
+    federation = SyntheticFederation(law, 300, samples_per_user=10)
+    norms = np.abs(everything(federation).features.astype(float)).sum(axis=1)
+    assert norms.max() <= 2.0
+    if shape is None:
+        assert 0.001 < (norms > 1.99).mean() < 0.05
+    np.testing.assert_allclose(np.linalg.norm(federation.population_parameter), 3.0)
+
+
+def _least_squares(block):
+    features = block.features.astype(float)
+    return np.linalg.lstsq(features, block.targets.astype(float), rcond=None)[0]
+
+
+def test_linear_targets_have_the_true_parameter_and_noise():
+    law = LinearRegression(dimension=4, parameter_norm=2.0, noise_deviation=0.1, heterogeneity=0.05)
+    federation = SyntheticFederation(law, 2000, seed=1, samples_per_user=10)
+    block = everything(federation)
+    fitted = _least_squares(block)
+    # The smallest singular value of the features gives the standard error; a user's own shift adds little.
+    np.testing.assert_allclose(fitted, federation.population_parameter, atol=0.03)
+    exact = SyntheticFederation(LinearRegression(dimension=4, noise_deviation=0.0), 50, seed=1)
+    np.testing.assert_allclose(_least_squares(everything(exact)), exact.population_parameter, atol=1e-5)
+
+
+def test_outliers_of_a_regression_have_another_parameter():
+    law = LinearRegression(dimension=2, noise_deviation=0.0, outliers=0.25, outlier_shift=5.0)
+    federation = SyntheticFederation(law, 400, seed=3)
+    block = everything(federation)
+    residuals = block.targets - block.features @ federation.population_parameter
+    wrong = np.abs(residuals).reshape(400, 10).max(axis=1) > 1e-3
+    assert 60 < wrong.sum() < 140
+
+
+@pytest.mark.parametrize("kind", [LogisticRegression, PoissonRegression])
+def test_targets_have_the_rate_of_their_predictor(kind):
+    federation = SyntheticFederation(kind(dimension=3, parameter=[6.0, -4.0, 2.0]), 5000, seed=6)
+    block = everything(federation)
+    predictors = block.features.astype(float) @ federation.population_parameter
+    rates = expit(predictors) if kind is LogisticRegression else np.exp(predictors)
+    variances = rates * (1 - rates) if kind is LogisticRegression else rates
+    for part in np.array_split(np.argsort(predictors), 10):
+        error = np.sqrt(variances[part].mean() / len(part))
+        assert abs(block.targets[part].mean() - rates[part].mean()) < 4.5 * error
+
+
+@pytest.mark.parametrize("predictor", [-30.0, -1.0, 0.5, 3.0, 9.0])
+def test_poisson_inversion_equals_scipys_quantiles(predictor):
+    normals = np.linspace(-5, 6, 2001).astype(np.float32)
+    counts = poisson_targets(np.full(2001, predictor), normals)
+    expected = stats.poisson.ppf(stats.norm.cdf(normals.astype(float)), np.exp(min(predictor, 5.0)))
+    assert np.abs(counts - expected).max() <= 1
+    # Rounding of the distribution function may move a count by one where the uniform meets a step.
+    assert np.mean(counts != expected) < 0.002
+
+
+def test_categories_have_their_frequencies_and_rates():
+    law = Categorical(levels=4, parameter=[-1.0, 0.0, 1.0, 2.0], skew=1.0)
+    block = everything(SyntheticFederation(law, 5000, seed=8))
+    codes = block.features[:, 0]
+    shares = np.bincount(codes, minlength=4) / len(codes)
+    np.testing.assert_allclose(shares, np.array([12, 6, 4, 3]) / 25, atol=0.011)
+    for level in range(4):
+        here = block.targets[codes == level]
+        assert abs(here.mean() - expit(level - 1.0)) < 4.5 * 0.5 / np.sqrt(len(here))
+
+
+def test_categories_draw_log_odds_within_the_spread_and_users_shift_them():
+    federation = SyntheticFederation(Categorical(levels=200, spread=1.5), 1)
+    assert 1.4 < np.abs(federation.population_parameter).max() <= 1.5
+    law = Categorical(levels=2, parameter=0.0, heterogeneity=5.0)
+    rates = everything(SyntheticFederation(law, 500, samples_per_user=40)).targets.reshape(500, 40).mean(axis=1)
+    assert np.mean((rates < 0.1) | (rates > 0.9)) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gaussian(dimension=0), "dimension"),
+        (lambda: Gaussian(dimension=1, deviation=0.0), "deviation must be a finite number above 0, got 0.0"),
+        (lambda: Gaussian(dimension=1, deviation=float("nan")), "deviation"),
+        (lambda: Gaussian(dimension=1, spread=-1.0), "spread"),
+        (lambda: Gaussian(dimension=1, heterogeneity=float("inf")), "heterogeneity"),
+        (lambda: Gaussian(dimension=1, outliers=1.0), r"outliers must be a fraction of users in \[0, 1\), got 1.0"),
+        (lambda: Gaussian(dimension=1, outlier_shift=float("nan")), "outlier_shift"),
+        (lambda: StudentT(dimension=1, shape=1.0), "shape must be a finite number above 1"),
+        (lambda: Pareto(dimension=1, shape=0.5), "shape"),
+        (lambda: LogNormal(dimension=1, shape=0.0), "shape"),
+        (lambda: LogNormal(dimension=1, shape=5.0), "at most 4"),
+        (lambda: BernoulliRates(dimension=1, spread=2.0), "at most 1"),
+        (lambda: SyntheticFederation(BernoulliRates(dimension=1, mean=1.5), 1), r"rates in \[0, 1\]"),
+        (lambda: SyntheticFederation(Gaussian(dimension=2, mean=[1.0]), 1), "list of 2"),
+        (lambda: SyntheticFederation(Gaussian(dimension=2, mean=float("nan")), 1), "finite"),
+        (lambda: LinearRegression(dimension=1, parameter_norm=0.0), "parameter_norm"),
+        (lambda: LinearRegression(dimension=1, feature_norm=0.0), "feature_norm"),
+        (lambda: LinearRegression(dimension=1, feature_deviation=0.0), "feature_deviation"),
+        (lambda: LinearRegression(dimension=1, feature_shape=0.0), "feature_shape"),
+        (lambda: LinearRegression(dimension=1, noise_deviation=-1.0), "noise_deviation"),
+        (lambda: SyntheticFederation(LinearRegression(dimension=2, parameter=[1.0]), 1), "parameter"),
+        (lambda: Categorical(levels=0), "levels"),
+        (lambda: Categorical(levels=2, skew=-1.0), "skew"),
+        (lambda: SyntheticFederation(Gaussian(dimension=1), 0), "users must be a finite number of at least 1, got 0"),
+        (lambda: SyntheticFederation(Gaussian(dimension=1), 1, seed=-1), "seed"),
+        (lambda: SyntheticFederation(Gaussian(dimension=1), 1, samples_per_user=0), "samples_per_user"),
+        (lambda: SyntheticFederation(Gaussian(dimension=1), 1, samples_tail=0.0), "samples_tail"),
+        (lambda: SyntheticFederation(Gaussian(dimension=1), 1, samples_tail=1.0, samples_max=9), "samples_max"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()
+
+
+def test_the_scale_of_features_may_be_declared():
+    law = LinearRegression(dimension=2, feature_norm=100.0, feature_deviation=0.5)
+    features = everything(SyntheticFederation(law, 1000, seed=1)).features
+    np.testing.assert_allclose(features.std(axis=0), 0.5, rtol=0.03)
+
+
+def test_every_population_says_what_it_is():
+    for name, kind in POPULATIONS.items():
+        assert kind.name == name
+        assert kind.summary
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_by_a_block_whatever_the_population():
+    federation = SyntheticFederation(Gaussian(dimension=20), 60_000, samples_per_user=10)
+    tracemalloc.start()
+    total = sum(block.samples for _, block in federation.blocks(np.arange(federation.users), max_bytes=1 << 21))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total == federation.samples
+    assert federation.nbytes > 45e6
+    assert peak < 12e6

@@ -1,0 +1,455 @@
+"""Heavy-tailed laws and regressions: exactly centred, of the moments they declare, with the optimum they name."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import minimize_scalar
+from scipy.special import expit
+
+from simulations.comparison.config import load_comparison
+from simulations.config.run_config import parse_config
+from simulations.records.evaluation import Evaluation, main_metric
+from simulations.runs.build import build_problem, load_datasets
+from userdp.data import (
+    Block,
+    HeavyTailedLinear,
+    HeavyTailedLogistic,
+    LogLogistic,
+    MultivariateT,
+    StudentT,
+    SyntheticFederation,
+)
+from userdp.data.synthetic.power_laws import LAWS, directional_moment
+from userdp.errors import BadInput
+from userdp.problems import HuberRegression, Logistic, LpRegression, Quadratic, Squared
+
+REFERENCES = {
+    "normal": lambda shape: stats.norm(),
+    "logistic": lambda shape: stats.logistic(),
+    "laplace": lambda shape: stats.laplace(),
+    "chi_squared": lambda shape: stats.chi2(shape, loc=-shape),
+    "log_normal": lambda shape: stats.lognorm(shape, loc=-1.0, scale=math.exp(-(shape**2) / 2)),
+    "student_t": stats.t,
+    "pareto": lambda shape: stats.pareto(shape, loc=-shape / (shape - 1)),
+    "log_logistic": lambda shape: stats.fisk(shape, loc=-math.pi / shape / math.sin(math.pi / shape)),
+}
+every_law = pytest.mark.parametrize("name", LAWS)
+INF = math.inf
+CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
+
+
+def everything(population, users=4000, samples=25, seed=3) -> Block:
+    return SyntheticFederation(population, users, seed, samples_per_user=samples).block(np.arange(users))
+
+
+# Laws --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_law_has_a_reference():
+    assert set(REFERENCES) == set(LAWS)
+
+
+@every_law
+@pytest.mark.parametrize("shape", [1.3, 2.2, 3.7])
+def test_laws_have_mean_zero_and_the_tails_of_their_reference(name, shape):
+    law, reference = LAWS[name](shape), REFERENCES[name](shape)
+    assert reference.mean() == pytest.approx(0, abs=1e-9 * max(1.0, reference.std() if shape > 2 else 1.0))
+    for t in (-30.0, -1.2, -0.9, -0.1, 0.0, 0.3, 2.0, 50.0):
+        assert law.survival(t) == pytest.approx(reference.sf(t), rel=1e-9, abs=1e-14)
+    if law.variance is None:
+        assert shape < 2
+        assert law.unit == 1.0
+    else:
+        assert law.variance == pytest.approx(reference.var(), rel=1e-9)
+        assert law.moment(2.0) == pytest.approx(law.variance, rel=1e-8)
+        assert law.unit == pytest.approx(reference.std())
+
+
+@pytest.mark.sweep(20)
+@every_law
+@pytest.mark.parametrize("order", [0.5, 1.0, 1.7, 2.5, 3.0])
+def test_moments_agree_with_integrals_over_the_quantiles(name, order):
+    # Over u = v^8 and 1 - u = v^8 the quantiles' powers are bounded: the midpoint rule converges.
+    law, reference = LAWS[name](1.5 if name == "log_normal" else 4.5), REFERENCES[name]
+    reference = reference(law.shape)
+    v = (np.arange(200_000) + 0.5) / 200_000 * 0.5 ** (1 / 8)
+    weights = 8 * v**7 * 0.5 ** (1 / 8) / 200_000
+    expected = weights @ (np.abs(reference.ppf(v**8)) ** order + np.abs(reference.isf(v**8)) ** order)
+    assert law.moment(order) == pytest.approx(expected, rel=2e-5)
+
+
+@pytest.mark.parametrize(("shape", "order"), [(2.2, 2.0), (3.2, 3.0), (4.2, 4.0), (4.2, 4.19)])
+def test_student_moments_are_the_known_closed_form_up_to_the_tail(shape, order):
+    ratio = math.gamma((order + 1) / 2) * math.gamma((shape - order) / 2) / math.gamma(shape / 2)
+    expected = shape ** (order / 2) * ratio / math.sqrt(math.pi)
+    assert LAWS["student_t"](shape).moment(order) == pytest.approx(expected, rel=1e-10)
+
+
+def test_fourth_moments_of_skewed_laws_are_the_known_closed_forms():
+    a = 5.0
+    raw = [1.0, *(a / (a - k) for k in (1, 2, 3, 4))]
+    b = math.pi / a
+    fisk = [1.0, *(k * b / math.sin(k * b) for k in (1, 2, 3, 4))]
+    for name, m in (("pareto", raw), ("log_logistic", fisk)):
+        fourth = m[4] - 4 * m[3] * m[1] + 6 * m[2] * m[1] ** 2 - 3 * m[1] ** 4
+        assert LAWS[name](a).moment(4.0) == pytest.approx(fourth, rel=1e-7)
+    w = math.exp(0.6**2)
+    assert LAWS["log_normal"](0.6).moment(4.0) == pytest.approx(w**6 - 4 * w**3 + 6 * w - 3, rel=1e-8)
+    assert LAWS["chi_squared"](1.0).moment(4.0) == pytest.approx(60.0, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", ["student_t", "pareto", "log_logistic"])
+@pytest.mark.parametrize("order", [2.5, 3.0, 0.0])
+def test_moments_that_do_not_exist_are_refused(name, order):
+    with pytest.raises(BadInput, match=f"{name} with shape 2.5 has moments of orders above 0 and below 2.5"):
+        LAWS[name](2.5).moment(order)
+
+
+@every_law
+def test_draws_follow_the_law(name):
+    features = everything(HeavyTailedLinear(dimension=1, feature_law=name, feature_shape=2.5), users=200).features
+    law = LAWS[name](2.5)
+    draws = features[:, 0].astype(float) * law.unit
+    # 5000 draws, seed fixed: a right law fails once in a thousand seeds.
+    assert stats.kstest(draws, REFERENCES[name](2.5).cdf).pvalue > 1e-3
+
+
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(["normal", "laplace", "chi_squared", "log_normal", "student_t", "pareto", "log_logistic"]),
+    seed=st.integers(0, 10**6),
+    dimension=st.integers(1, 6),
+)
+def test_the_directional_moment_of_order_four_bounds_every_direction_exactly(name, seed, dimension):
+    law = LAWS[name](0.7 if name == "log_normal" else 5.0)
+    u = np.random.default_rng(seed).normal(size=dimension)
+    u /= np.linalg.norm(u)
+    # Independent, mean zero: E (sum u_j Z_j)^4 = 3 v^2 + sum u_j^4 (m4 - 3 v^2).
+    exact = 3 * law.variance**2 + (u**4).sum() * (law.moment(4.0) - 3 * law.variance**2)
+    assert exact <= directional_moment(law, 4.0, spherical=False) ** 4 * (1 + 1e-7)
+    assert directional_moment(law, 2.0, spherical=False) == pytest.approx(math.sqrt(law.variance))
+
+
+def test_the_directional_moment_is_refused_below_order_two():
+    with pytest.raises(BadInput, match="from order 2 on"):
+        directional_moment(LAWS["student_t"](3.0), 1.5, spherical=True)
+
+
+# Locations ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_multivariate_t_has_its_law_in_every_direction():
+    population = MultivariateT(dimension=4, mean=0.0, shape=3.2, deviation=2.0)
+    rows = everything(population, users=300).features.astype(float)
+    reference = stats.t(3.2, scale=2.0 / math.sqrt(3.2 / 1.2))
+    for u in (np.eye(4)[0], np.full(4, 0.5), np.array([0.6, -0.8, 0.0, 0.0])):
+        assert stats.kstest(rows @ u, reference.cdf).pvalue > 1e-3
+    assert population.directional_moment(3.0) == population.coordinate_moment(3.0)
+    assert population.coordinate_moment(2.0) == pytest.approx(2.0)
+    assert population.coordinate_moment(3.0) ** 3 == pytest.approx(reference.expect(lambda z: abs(z) ** 3), rel=1e-4)
+
+
+def test_the_log_logistic_location_is_centred_and_scaled():
+    population = LogLogistic(dimension=1, mean=1.5, shape=6.0, deviation=2.0)
+    rows = everything(population).features.astype(float)
+    # 100,000 samples: 4.5 standard errors.
+    assert abs(rows.mean() - 1.5) < 4.5 * 2.0 / math.sqrt(len(rows))
+    assert population.coordinate_moment(2.0) == pytest.approx(2.0)
+    assert population.directional_moment(4.0) == pytest.approx(math.sqrt(3.0) * population.coordinate_moment(4.0))
+    with pytest.raises(BadInput, match="shape must be a finite number above 1"):
+        LogLogistic(dimension=1, shape=1.0)
+
+
+def test_mean_estimation_without_bounds_knows_its_excess_risk():
+    federation = SyntheticFederation(StudentT(dimension=3, shape=2.2, mean=[1.0, 2.0, -1.0]), 50, 1)
+    problem = Quadratic(3, INF, INF)
+    assert problem.bound(federation.block(np.arange(50)))[1] == 0
+    assert problem.excess_risk(np.zeros(3), federation) == pytest.approx(3.0)
+
+
+# Regressions: the optimum ------------------------------------------------------------------------------------------
+
+LINEAR = {
+    "t_noise": HeavyTailedLinear(dimension=3, noise_shape=2.1),
+    "t_features": HeavyTailedLinear(dimension=3, feature_law="student_t", feature_shape=4.5, spherical=True),
+    "skewed": HeavyTailedLinear(
+        dimension=3, feature_law="log_normal", feature_shape=0.8, noise_law="pareto", noise_shape=2.5
+    ),
+    "log_logistic": HeavyTailedLinear(
+        dimension=3, feature_law="log_logistic", feature_shape=5.0, feature_deviation=2.0, noise_law="log_logistic"
+    ),
+}
+LOGISTIC = {
+    "logistic": HeavyTailedLogistic(dimension=3, feature_law="pareto", feature_shape=3.5, parameter_norm=2.0),
+    "wide_logistic": HeavyTailedLogistic(dimension=3, noise_deviation=4.0),
+    "t": HeavyTailedLogistic(dimension=3, noise_law="student_t", noise_shape=2.0, noise_deviation=1.0),
+    "laplace": HeavyTailedLogistic(dimension=3, noise_law="laplace", noise_deviation=1.0, parameter_norm=3.0),
+    "chi_squared": HeavyTailedLogistic(dimension=3, noise_law="chi_squared", noise_shape=1.0),
+    "log_normal": HeavyTailedLogistic(dimension=3, noise_law="log_normal", noise_shape=1.0, noise_deviation=2.0),
+    "t_features": HeavyTailedLogistic(
+        dimension=3, feature_law="student_t", feature_shape=3.0, spherical=True, noise_law="laplace"
+    ),
+}
+
+
+def problems_of(link, intercept=False):
+    if link == "logistic":
+        return [Logistic(3, INF, 50.0, intercept=intercept)]
+    targets = {"low": -INF, "high": INF, "intercept": intercept}
+    return [
+        Squared(3, INF, 50.0, **targets),
+        HuberRegression(3, INF, 50.0, threshold=0.7, **targets),
+        LpRegression(3, INF, 50.0, order=1.5, **targets),
+    ]
+
+
+@pytest.mark.parametrize("name", [*LINEAR, *LOGISTIC])
+def test_the_population_gradient_vanishes_at_the_optimum_and_nowhere_near(name):
+    population = (LINEAR | LOGISTIC)[name]
+    federation = SyntheticFederation(population, 8000, 3, samples_per_user=25)
+    block = federation.block(np.arange(8000))
+    symmetric = population._noise.symmetric
+    for problem in [*problems_of(population.link), *(problems_of(population.link, True) if symmetric else [])]:
+        assert problem.bound(block)[0] is block
+        best = problem.optimum(federation)
+        for shift, still in ((0.0, True), (0.3, False)):
+            rows = problem.user_gradients(best + shift * np.eye(problem.dimension)[0], block)
+            error = rows.std(axis=0) / math.sqrt(len(rows))
+            # 5 standard errors, seed fixed.
+            assert bool((np.abs(rows.mean(axis=0)) < 5 * error).all()) is still
+
+
+def test_the_optimum_is_not_claimed_where_it_is_not_known():
+    def best(problem, population):
+        return problem.optimum(SyntheticFederation(population, 5))
+
+    skewed, plain = LINEAR["skewed"], LINEAR["t_noise"]
+    squared, huber, lp = problems_of("linear")
+    _, huber_with_intercept, _ = problems_of("linear", intercept=True)
+    targets = {"low": -INF, "high": INF}
+    assert best(huber_with_intercept, skewed) is None  # skewed noise moves the intercept
+    assert best(huber_with_intercept, plain) is not None
+    assert best(HuberRegression(3, INF, 50.0, ridge=0.1, **targets), plain) is None
+    assert best(huber, HeavyTailedLinear(dimension=3, heterogeneity=0.1)) is None
+    assert best(squared, HeavyTailedLinear(dimension=3, heterogeneity=0.1)) is not None
+    assert best(Squared(3, 100.0, 50.0, **targets), plain) is None  # features would be clipped
+    assert best(Squared(3, INF, 50.0, low=-9.0, high=9.0), plain) is None  # targets would be
+    assert best(squared, HeavyTailedLinear(dimension=3, feature_law="pareto", feature_shape=1.5)) is None
+    assert best(squared, HeavyTailedLinear(dimension=2)) is None
+    assert best(LpRegression(3, INF, 0.1, order=1.5, **targets), plain) is None  # outside the domain
+    (logistic,) = problems_of("logistic")
+    assert best(logistic, plain) is None
+    assert best(squared, LOGISTIC["t"]) is None
+    independent = HeavyTailedLogistic(dimension=3, feature_law="student_t", noise_law="laplace")
+    assert best(logistic, independent) is None
+    assert best(logistic, HeavyTailedLogistic(dimension=3, parameter=0.0, noise_law="laplace")) is None
+    assert best(logistic, HeavyTailedLogistic(dimension=3, noise_law="normal", noise_deviation=1e-9)) is None
+    assert best(lp, plain) is not None
+
+
+def test_logistic_noise_of_another_scale_scales_the_optimum():
+    population = HeavyTailedLogistic(dimension=2, noise_deviation=2 * math.pi / math.sqrt(3), feature_law="laplace")
+    federation = SyntheticFederation(population, 5)
+    np.testing.assert_allclose(Logistic(2, INF, 9.0).optimum(federation), federation.population_parameter / 2)
+
+
+def test_the_logistic_scale_minimises_a_one_dimensional_risk():
+    population = HeavyTailedLogistic(dimension=2, noise_law="laplace", noise_deviation=1.5, parameter_norm=2.0)
+    federation = SyntheticFederation(population, 5)
+    s = stats.norm(scale=2.0).ppf((np.arange(400_000) + 0.5) / 400_000)
+    rates = stats.laplace(scale=1.5 / math.sqrt(2)).cdf(s)
+    risk = minimize_scalar(lambda c: np.mean(np.logaddexp(0, c * s) - rates * c * s), (0.1, 1.0), tol=1e-9)
+    assert federation.regression.scale == pytest.approx(risk.x, rel=1e-4)
+
+
+def test_logistic_targets_have_the_sigmoid_as_their_rate():
+    federation = SyntheticFederation(LOGISTIC["logistic"], 4000, 3, samples_per_user=25)
+    block = federation.block(np.arange(4000))
+    scores = block.features.astype(float) @ federation.population_parameter
+    rates = expit(scores)
+    for part in np.array_split(np.argsort(scores), 10):
+        error = math.sqrt((rates[part] * (1 - rates[part])).mean() / len(part))
+        assert abs(block.targets[part].mean() - rates[part].mean()) < 4.5 * error
+
+
+# Regressions: the excess -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.5])
+@pytest.mark.parametrize("radius", [0.4, 9.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_excess_risk_of_least_squares_is_exact(ridge, radius, intercept):
+    population = HeavyTailedLinear(
+        dimension=3, parameter=[0.5, -1.0, 0.3], feature_law="laplace", feature_deviation=1.5, noise_law="pareto"
+    )
+    federation = SyntheticFederation(population, 8000, 5, samples_per_user=25)
+    problem = Squared(3, INF, radius, low=-INF, high=INF, ridge=ridge, intercept=intercept)
+    block = federation.block(np.arange(8000))
+    best = problem.optimum(federation)
+    expected = np.clip(np.array([0.5, -1.0, 0.3]) * 2.25 / (2.25 + ridge), -radius, radius)
+    np.testing.assert_allclose(best[:3], expected)
+    assert problem.excess_risk(best, federation) == 0.0
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        x = problem.domain.project(rng.uniform(-1, 1, problem.dimension))
+        gaps = problem.sample_losses(x, block) - problem.sample_losses(best, block)
+        gaps = gaps.reshape(8000, -1).mean(axis=1)
+        risk = problem.excess_risk(x, federation)
+        assert risk >= 0
+        # 5 standard errors, seed fixed.
+        assert abs(risk - gaps.mean()) < 5 * gaps.std() / math.sqrt(8000)
+
+
+def test_excess_risk_needs_no_variance_of_the_noise():
+    federation = SyntheticFederation(HeavyTailedLinear(dimension=2, noise_shape=2.0, parameter=[3.0, 4.0]), 5)
+    problem = Squared(2, INF, 9.0, low=-INF, high=INF)
+    assert problem.excess_risk(np.zeros(2), federation) == pytest.approx(12.5)
+    assert problem.excess_risk(np.zeros(2), federation.select(np.array([1, 2]))) == pytest.approx(12.5)
+
+
+def config(problem, population, **data):
+    raw = {
+        "name": "tails",
+        "seed": 1,
+        "problem": {"radius": 5.0, "intercept": False, **problem},
+        "data": {
+            "kind": "synthetic",
+            "population": population,
+            "users": 400,
+            "test_users": 200,
+            "dimension": 3,
+            **data,
+        },
+        "privacy": {"epsilon": 4.0, "delta": 1e-5, "unit": "sample"},
+        "strategy": {"kind": "sample_clipped_sgd", "rounds": 3, "clip_norm": 3.0},
+    }
+    return parse_config(raw)
+
+
+@pytest.mark.parametrize(
+    ("problem", "population", "measured"),
+    [
+        ({"kind": "squared"}, "heavy_tailed_linear", "excess_risk"),
+        ({"kind": "huber_regression", "threshold": 0.5}, "heavy_tailed_linear", "excess_loss"),
+        ({"kind": "lp_regression", "order": 1.5}, "heavy_tailed_linear", "excess_loss"),
+        ({"kind": "logistic"}, "heavy_tailed_logistic", "excess_loss"),
+        ({"kind": "logistic", "ridge": 0.1}, "heavy_tailed_logistic", "test_loss"),
+    ],
+)
+def test_held_out_metrics_measure_the_excess_where_the_optimum_is_known(problem, population, measured):
+    settings_ = config(problem, population, feature_law="student_t", feature_shape=3.0, spherical=True)
+    loss, datasets = build_problem(settings_), load_datasets(settings_)
+    assert math.isinf(loss.feature_norm)
+    evaluation = Evaluation(loss, datasets.train, datasets.test)
+    at_zero = evaluation(np.zeros(3))
+    assert main_metric(at_zero) == next(iter(at_zero)) == measured
+    best = loss.optimum(datasets.train)
+    if measured == "test_loss":
+        assert best is None
+        assert "distance" not in at_zero
+        return
+    at_best = evaluation(best)
+    assert at_best[measured] == 0.0
+    assert at_best["distance"] == 0.0
+    assert at_zero[measured] > 0
+    assert at_zero["distance"] == pytest.approx(np.linalg.norm(best))
+    if measured == "excess_loss":
+        assert at_zero["excess_loss"] == pytest.approx(at_zero["test_loss"] - at_best["test_loss"])
+
+
+def test_without_held_out_users_the_distance_is_all_there_is():
+    settings_ = config({"kind": "lp_regression"}, "heavy_tailed_linear", test_users=0)
+    loss, datasets = build_problem(settings_), load_datasets(settings_)
+    assert set(Evaluation(loss, datasets.train, datasets.test)(np.zeros(3))) == {"distance"}
+
+
+# Regressions: the moments ------------------------------------------------------------------------------------------
+
+
+def worst_direction(gradients, order, rng):
+    """The largest empirical ``E |<u, g>|^order`` of some hundred directions, with 4.5 standard errors taken off."""
+    directions = np.concatenate([np.eye(gradients.shape[1]), rng.normal(size=(100, gradients.shape[1]))])
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    powers = np.abs(gradients @ directions.T) ** order
+    return (powers.mean(axis=0) - 4.5 * powers.std(axis=0) / math.sqrt(len(powers))).max()
+
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("spherical", [False, True])
+@pytest.mark.parametrize("order", [2.0, 2.5])
+def test_gradient_moments_bound_every_direction_within_the_distance(order, spherical):
+    options = {"dimension": 3, "feature_law": "student_t", "feature_shape": 8.0, "spherical": spherical}
+    linear = HeavyTailedLinear(**options, noise_shape=4.0, noise_deviation=2.0)
+    logistic = HeavyTailedLogistic(**options)
+    squared, huber, lp = problems_of("linear")
+    (log_loss,) = problems_of("logistic")
+    rng = np.random.default_rng(2)
+    for population, problem, growth, slope in (
+        (linear, squared, 2.0, 1.0),
+        (linear, huber, 1.0, 0.7),
+        (linear, lp, 1.5, 1.0),
+        (logistic, log_loss, 1.0, 1.0),
+    ):
+        federation = SyntheticFederation(population, 2000, 7, samples_per_user=25)
+        block = federation.block(np.arange(2000))
+        for distance in (0.0, 1.5):
+            bound = population.gradient_moment(order, growth, distance, slope=slope)
+            shift = rng.normal(size=3)
+            x = federation.population_parameter + distance * shift / np.linalg.norm(shift)
+            measured = worst_direction(problem.sample_gradients(x, block), order, rng)
+            assert measured <= bound**order
+            assert measured >= bound**order / 200  # a bound, not a number out of the air
+
+
+def test_gradient_moments_that_do_not_exist_are_refused():
+    population = HeavyTailedLinear(dimension=2, feature_law="student_t", feature_shape=3.0, noise_shape=3.0)
+    assert population.gradient_moment(2.0, 1.0, 5.0) == pytest.approx(1.0)
+    assert population.gradient_moment(2.0, 2.0, 0.0) == pytest.approx(1.0)
+    with pytest.raises(BadInput, match="student_t with shape 3 has moments of orders above 0 and below 3, not 4"):
+        population.gradient_moment(2.0, 2.0, 1.0)
+    with pytest.raises(BadInput, match=r"growth = 2.5: must lie in \[1, 2\]"):
+        population.gradient_moment(2.0, 2.5, 1.0)
+    with pytest.raises(BadInput, match="one parameter"):
+        HeavyTailedLinear(dimension=2, heterogeneity=0.1).gradient_moment(2.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_shipped_comparisons_declare_moments_that_are_true_and_no_larger_than_they_must_be(order):
+    comparison = load_comparison(CONFIGS / f"heavy-tailed-p{order}.toml")
+    cell = next(cell for cell in comparison.cells if cell.strategy == "sample_clipped_sgd")
+    settings_ = cell.config()
+    options, population, problem = cell.raw["strategy"], settings_.data.recipe, build_problem(settings_)
+    assert options["moment_order"] == order
+    # The gradient is x - z: Minkowski, with the corner of the domain that is farthest from the mean.
+    mean = SyntheticFederation(population, 1).population_mean
+    farthest = np.linalg.norm(problem.domain.radius + np.abs(mean))
+    needed = population.directional_moment(order) + farthest
+    assert needed <= options["moment"] <= 1.01 * needed
+    with pytest.raises(BadInput, match="moments of orders"):
+        population.directional_moment(order + 0.2)
+    start = problem.excess_risk(problem.initial(), SyntheticFederation(population, 1))
+    assert start == pytest.approx(0.125, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature_law": "pareto", "feature_shape": 1.0}, "feature_shape of pareto: shape must be .* above 1"),
+        ({"noise_law": "student_t", "noise_shape": 0.5}, "noise_shape of student_t: shape must be"),
+        (
+            {"noise_law": "log_normal", "noise_shape": 5.0},
+            "noise_shape of log_normal: shape of log_normal .* at most 4",
+        ),
+        ({"feature_deviation": 0.0}, "feature_deviation must be"),
+        ({"noise_deviation": -1.0}, "noise_deviation must be"),
+        ({"feature_law": "pareto", "spherical": True}, "spherical = true needs feature_law normal or student_t"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(BadInput, match=message):
+        HeavyTailedLinear(dimension=2, **options)

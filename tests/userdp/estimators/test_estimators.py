@@ -1,0 +1,404 @@
+"""P1, P2 and P4 for the estimators: invariances, and sensitivities that no neighbour exceeds and some case attains."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.optimize import minimize
+
+from userdp.arrays.sparse_rows import clip_rows
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators import (
+    Debiased,
+    ExpKernel,
+    RampKernel,
+    Winsorized,
+    aligned_count,
+    concentration_score,
+    coordinate_median,
+    robust,
+    smallest_trim,
+    trimmed_mean,
+)
+from userdp.estimators.depth import geometric_median
+from userdp.estimators.smoothed_truncation import smoothed_truncation_mean
+from userdp.papers.heavy_tailed.estimators import deep_centre
+from userdp.papers.heavy_tailed.reference.estimators import group_means, simple_clip_mean
+
+RADIUS = 1.0
+FAR = 1e3
+BATCHES = (7, 8, 9, 10, 11, 12, 13, 14, 30)
+ENTRIES = st.floats(-100, 100, allow_nan=False).map(lambda v: round(v, 3))
+MATRICES = hnp.arrays(np.float64, st.tuples(st.integers(7, 13), st.integers(1, 3)), elements=ENTRIES)
+
+
+def scaled_estimators(scale=1.0):
+    """Every estimator, with its units multiplied by a scale."""
+    return {
+        "median": coordinate_median,
+        "trimmed mean": lambda rows: trimmed_mean(rows, 3),
+        "debiased median": Debiased("median", 2.0 * scale),
+        "debiased trimmed mean": Debiased("trimmed_mean", 2.0 * scale, 0.5 * scale),
+        "winsorised": Winsorized(2.0 * scale),
+        "winsorised narrow": Winsorized(2.0 * scale, 0.5 * scale),
+    }
+
+
+def apply(name, rows, scale=1.0):
+    return scaled_estimators(scale)[name](rows)
+
+
+all_estimators = pytest.mark.parametrize("name", list(scaled_estimators()))
+quick = settings(max_examples=60)
+
+
+@all_estimators
+@quick
+@given(rows=MATRICES, seed=st.integers(0, 2**32 - 1), size=st.floats(1e-3, 50))
+def test_estimates_are_1_lipschitz_in_the_sup_norm(name, rows, seed, size):
+    moves = np.random.default_rng(seed).choice([-size, 0.0, size / 3, size], size=rows.shape)
+    moved = np.abs(apply(name, rows + moves) - apply(name, rows)).max()
+    assert moved <= np.abs(moves).max() + 1e-10
+
+
+@all_estimators
+@quick
+@given(rows=MATRICES, scale=st.floats(0.1, 10), sign=st.sampled_from([-1, 1]), shift=st.floats(-50, 50))
+def test_estimates_commute_with_scaling_of_either_sign_and_translation(name, rows, scale, sign, shift):
+    transformed = apply(name, sign * scale * rows + shift, scale)
+    np.testing.assert_allclose(transformed, sign * scale * apply(name, rows) + shift, atol=1e-8)
+
+
+@all_estimators
+@quick
+@given(rows=MATRICES, seed=st.integers(0, 2**32 - 1))
+def test_estimates_do_not_depend_on_the_order_of_users_bit_for_bit(name, rows, seed):
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    assert np.array_equal(apply(name, shuffled), apply(name, rows))
+
+
+@quick
+@given(
+    numbers=st.tuples(*[st.floats(-10, 10)] * 4),
+    reach=st.floats(0, 10),
+)
+def test_clips_about_moving_centres_move_no_more_than_centres_or_values(numbers, reach):
+    a, b, c, d = numbers
+    moved = abs(np.clip(c, a - reach, a + reach) - np.clip(d, b - reach, b + reach))
+    assert moved <= max(abs(a - b), abs(c - d)) + 1e-12
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 8])
+def test_order_statistics_match_plain_numpy(batch):
+    rows = np.random.default_rng(1).normal(size=(batch, 5))
+    np.testing.assert_allclose(coordinate_median(rows), np.median(rows, axis=0), atol=1e-15)
+    trim = (batch - 1) // 2
+    np.testing.assert_allclose(trimmed_mean(rows, trim), np.sort(rows, axis=0)[trim : batch - trim].mean(axis=0))
+
+
+def test_chunks_of_coordinates_give_the_same_bits(monkeypatch):
+    rows = np.random.default_rng(2).normal(size=(20, 33)).astype(np.float32)
+    whole = [estimate(rows) for estimate in (coordinate_median, Winsorized(1.0), Debiased("median", 0.1))]
+    monkeypatch.setattr(robust, "_CHUNK_ENTRIES", 100)
+    chunked = [estimate(rows) for estimate in (coordinate_median, Winsorized(1.0), Debiased("median", 0.1))]
+    assert all(np.array_equal(a, b) and a.dtype == np.float64 for a, b in zip(whole, chunked, strict=True))
+
+
+def test_estimates_leave_their_rows_alone():
+    rows = np.random.default_rng(3).normal(size=(9, 4))
+    before = rows.copy()
+    Winsorized(0.1)(rows), Debiased("trimmed_mean", 0.1)(rows)
+    assert np.array_equal(rows, before)
+
+
+def test_debiased_estimate_is_the_mean_near_the_statistic_and_clipped_beyond():
+    rows = np.array([[0.0], [0.1], [0.2], [0.3], [0.4], [0.5], [0.6]])
+    assert Debiased("median", 1.0)(rows) == pytest.approx(0.3)
+    rows[-1] = 100.0
+    assert Debiased("median", 1.0)(rows) == pytest.approx(1.3)
+    assert Debiased("median", 1.0, width=0.25)(-rows) == pytest.approx(-0.55)
+
+
+def test_winsorised_estimate_of_agreeing_users_is_their_mean_without_bias():
+    rows = np.random.default_rng(4).uniform(-1, 1, size=(30, 6))
+    np.testing.assert_allclose(Winsorized(1.0)(rows), rows.mean(axis=0), atol=1e-15)
+
+
+LARGEST = np.finfo(np.float64).max
+SIZES = st.sampled_from([0.0, 5e-324, -5e-324, 1.0, -1.0, 2.0**52, 1e154, -1e154, 1.7e308, -1.7e308, LARGEST, -LARGEST])
+
+
+@quick
+@given(values=hnp.arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 3)), elements=SIZES))
+def test_means_of_finite_numbers_are_finite_and_what_they_should_be(values):
+    for axis in (0, 1):
+        mean, size = robust.finite_mean(values, axis), values.shape[axis]
+        scaled = values / 2**60
+        assert np.isfinite(mean).all()
+        np.testing.assert_allclose(mean / 2**60, scaled.sum(axis=axis) / size, atol=1e-12 * np.abs(scaled).max())
+
+
+def test_the_mean_of_the_largest_floats_is_the_largest_float():
+    for count in range(1, 50):
+        assert robust.finite_mean(np.full((1, count), LARGEST), axis=1) == LARGEST
+        assert coordinate_median(np.full((count, 1), -LARGEST)) == -LARGEST
+
+
+@pytest.mark.parametrize("size", [2.0**-1000, 1.0, 2.0**1019])
+def test_centres_and_truncated_means_of_any_size_are_finite(size):
+    points = np.random.default_rng(0).uniform(-10, 10, size=(12, 3))
+    for centre in (geometric_median, lambda rows: deep_centre(rows).point):
+        np.testing.assert_allclose(centre(size * points) / size, centre(points), atol=1e-6)
+    for samples in (points, np.full((1000, 3), 20.0)):
+        mean = simple_clip_mean(size * samples, 17 * size, math.inf, np.random.default_rng(0))
+        np.testing.assert_allclose(mean / size, clip_rows(samples, 17.0).mean(axis=0), rtol=1e-9)
+        groups = group_means(size * samples, np.arange(12).reshape(2, 6), 17 * size, math.inf, np.random.default_rng(0))
+        np.testing.assert_allclose(groups[0] / size, clip_rows(samples[:6], 17.0).mean(axis=0), rtol=1e-9)
+    assert np.isfinite(smoothed_truncation_mean(np.full((1000, 2), 20.0 * size), 10 * size, 1.0)).all()
+
+
+@all_estimators
+@quick
+@given(rows=hnp.arrays(np.float64, st.tuples(st.integers(7, 13), st.integers(1, 2)), elements=SIZES))
+def test_estimates_of_finite_rows_are_finite_and_lie_among_them(name, rows):
+    for scale in (1.0, 1e-200, 1e300):
+        estimate = apply(name, rows, scale)
+        assert np.isfinite(estimate).all()
+        assert (estimate / 2 <= np.maximum(rows.max(axis=0), 0) / 2 * (1 + 1e-12)).all()
+        assert (estimate / 2 >= np.minimum(rows.min(axis=0), 0) / 2 * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("place", [2.0**19, 2.0**30, 2.0**52, -(2.0**52), 2.0**53, 1e300])
+@pytest.mark.parametrize("batch", [30, 300])
+def test_rows_so_large_that_sums_are_rounded_by_more_than_the_radius_keep_the_sensitivity(place, batch):
+    """Two thirds agree within the radius, at a place where a mean of them is rounded to the floats there."""
+    rng = np.random.default_rng(batch)
+    unit = max(np.spacing(abs(place)), 0.25)
+    agreeing = place + unit * rng.integers(0, max(1, int(2 * RADIUS / unit)) + 1, size=(batch, 200))
+    if unit > 2 * RADIUS:
+        agreeing[:] = place
+    assert (np.ptp(agreeing, axis=0) <= 2 * RADIUS).all()
+    agreeing[: batch // 3 - 1] = rng.choice([0.0, -place, place, 2 * place], size=(batch // 3 - 1, 200))
+    replaced = agreeing.copy()
+    replaced[-1] = rng.choice([0.0, place, 2 * place], size=200)
+    for estimator in settings_of(batch):
+        moved = np.abs(estimator(agreeing) - estimator(replaced)).max()
+        assert moved <= estimator.sup_sensitivity(batch) + 2 * 2.0**-27 * RADIUS, estimator
+
+
+def neighbours(batch, trials, seed):
+    """(B, trials) pairs; each column is a one-dimensional instance of which the first batch is aligned.
+
+    Values sit at the edges of the ball [-1, 1], inside it, just outside it, or far away, where colluding outliers
+    and the replaced user do the most harm.
+    """
+    rng = np.random.default_rng(seed)
+    inside = rng.choice([-1.0, 1.0, 0.0, np.nan], p=[0.4, 0.4, 0.1, 0.1], size=(batch, trials))
+    # Some columns have one jump between the edges, where the interlacing bound is tight.
+    inside = np.where(rng.random(trials) < 0.5, np.sort(inside, axis=0), inside)
+    inside = np.where(np.isnan(inside), rng.uniform(-1, 1, size=inside.shape), inside)
+    places = np.array([-FAR, -3.0, -1.001, 1.001, 3.0, FAR])
+    outside = rng.choice(places, size=(batch, trials))
+    outside = np.where(rng.random(trials) < 0.3, FAR, outside)
+    outliers = rng.integers(0, batch - aligned_count(batch) + 1, size=trials)
+    rows = np.where(np.arange(batch)[:, None] < outliers, outside, inside)
+    replaced = rows.copy()
+    who = rng.integers(0, 2, size=trials) * (batch - 1)  # an outlier (if there are any) or a row of the ball
+    replaced[who, np.arange(trials)] = rng.choice(np.append(places, [-1.0, 1.0, 0.0]), size=trials)
+    return rows, replaced
+
+
+def settings_of(batch):
+    return [
+        Debiased("median", RADIUS),
+        Debiased("median", RADIUS, width=0.3),
+        Debiased("trimmed_mean", RADIUS),
+        Winsorized(RADIUS),
+        Winsorized(RADIUS, width=1.0),
+        Winsorized(RADIUS, width=0.2),
+        Winsorized(RADIUS, width=5.0),
+        Winsorized(RADIUS, trim=(batch - 1) // 2),
+    ]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_no_neighbour_of_an_aligned_batch_exceeds_the_sensitivity(batch):
+    rows, replaced = neighbours(batch, 20_000, seed=batch)
+    for estimator in settings_of(batch):
+        moved = np.abs(estimator(rows) - estimator(replaced)).max()
+        assert moved <= estimator.sup_sensitivity(batch) * (1 + 1e-12), estimator
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_no_aligned_neighbour_found_by_search_exceeds_the_sensitivity(batch):
+    """A local search from random starts, which climbs where random neighbours only sample."""
+    estimator = Winsorized(RADIUS, width=1.0)
+    ball = aligned_count(batch)
+
+    def moved(values):
+        rows = np.concatenate([np.clip(values[:ball], -1, 1), values[ball:-1]])[:, None]
+        replaced = rows.copy()
+        replaced[-1 if values[0] > 0 else 0] = values[-1]
+        return -float(np.abs(estimator(rows) - estimator(replaced)).max())
+
+    starts = np.random.default_rng(batch).uniform(-3, 3, size=(3, batch + 1))
+    found = max(-minimize(moved, s, method="Nelder-Mead", options={"maxfev": 300}).fun for s in starts)
+    assert 0 < found <= estimator.sup_sensitivity(batch) * (1 + 1e-12)
+
+
+def attaining_pair(estimator, batch):
+    """(B, 1) neighbours, the first aligned at radius 1, built to attain the bound."""
+    if isinstance(estimator, Debiased) and estimator.statistic == "median":
+        low = (batch - 1) // 2
+        common = np.repeat([-1.0, 1.0], [low, batch - 1 - low])
+        if batch % 2 == 0:
+            common[low] = 0.0
+    elif isinstance(estimator, Debiased):
+        trim = smallest_trim(batch)
+        common = np.repeat([-1.0, 1.0], [trim, batch - 1 - trim])
+    else:
+        trim, outliers = smallest_trim(batch), batch // 3
+        common = np.repeat([-1.0, 1.0, FAR], [trim, batch - trim - outliers, outliers - 1])
+    assert len(common) == batch - 1
+    return np.append(common, -FAR)[:, None], np.append(common, FAR)[:, None]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(
+    ("estimator", "share"),
+    [
+        (Debiased("median", RADIUS), 1.0),
+        (Debiased("trimmed_mean", RADIUS), 1.0),
+        (Winsorized(RADIUS), 1.0),
+        (Winsorized(RADIUS, width=1.0), 0.6),
+    ],
+    ids=["debiased-median", "debiased-trimmed", "winsorised", "winsorised-narrow"],
+)
+def test_some_neighbour_attains_the_sensitivity(estimator, share, batch):
+    rows, replaced = attaining_pair(estimator, batch)
+    moved = float(np.abs(estimator(rows) - estimator(replaced)).max())
+    assert share * estimator.sup_sensitivity(batch) - 1e-9 <= moved <= estimator.sup_sensitivity(batch) + 1e-9
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_sensitivities_are_at_most_the_published_ones(batch):
+    kept = batch - 2 * smallest_trim(batch)
+    assert Debiased("median", RADIUS).sup_sensitivity(batch) == pytest.approx(4.0 if batch % 2 else 3.0)
+    assert Debiased("trimmed_mean", RADIUS).sup_sensitivity(batch) <= 6.0
+    assert Winsorized(RADIUS, width=1.0).sup_sensitivity(batch) == pytest.approx(2 / kept + 2 / batch)
+    assert Winsorized(RADIUS).sup_sensitivity(batch) <= 2 / kept + 4 / batch
+
+
+def test_large_batches_move_the_winsorised_estimate_by_six_radii_over_the_batch():
+    assert Winsorized(RADIUS).sup_sensitivity(30_000) == pytest.approx(6 / 30_000, rel=1e-3)
+    assert Winsorized(RADIUS, width=1.0).sup_sensitivity(30_000) == pytest.approx(8 / 30_000, rel=1e-3)
+
+
+def test_without_alignment_the_sensitivity_is_exceeded():
+    batch, estimator = 30, Winsorized(RADIUS)
+    rows = np.repeat([-FAR, FAR], 15)[:, None]
+    replaced = rows.copy()
+    replaced[0] = FAR
+    assert np.abs(estimator(rows) - estimator(replaced)).max() > 10 * estimator.sup_sensitivity(batch)
+
+
+def test_a_trim_of_exactly_a_third_breaks_the_lemma():
+    batch, trim = 9, 3
+    assert smallest_trim(batch) == trim + 1
+    rows = np.repeat([-FAR, 0.0], [3, 6])[:, None]  # aligned: six of nine agree
+    replaced = rows.copy()
+    replaced[-1] = -FAR
+    moved = np.abs(trimmed_mean(rows, trim) - trimmed_mean(replaced, trim)).max()
+    assert moved > 2 * RADIUS / (batch - 2 * trim)
+    assert np.abs(trimmed_mean(rows, trim + 1) - trimmed_mean(replaced, trim + 1)).max() <= 2 * RADIUS
+
+
+def test_the_smallest_batch_of_the_proof_is_exact():
+    for batch in range(7, 200):
+        for estimator in (Winsorized(1.0), Debiased("median", 1.0), Debiased("trimmed_mean", 1.0)):
+            estimator.check(batch)
+        assert 2 * smallest_trim(batch) < batch
+        assert (batch - 1) // 2 >= smallest_trim(batch)
+    assert 2 * smallest_trim(6) >= 6
+    with pytest.raises(PopulationTooSmall, match="at least 7"):
+        Winsorized(1.0).check(6)
+
+
+@pytest.mark.parametrize("kernel", [ExpKernel(RADIUS), RampKernel(RADIUS)])
+@pytest.mark.parametrize("estimator", [Winsorized(RADIUS), Debiased("median", RADIUS)])
+def test_one_user_moves_later_models_and_scores_within_the_bounds(kernel, estimator):
+    """Contractive steps on separable quadratics: the models stay as near as the first step left them."""
+    rng = np.random.default_rng(5)
+    batch, dimension, smoothness = 12, 4, 2.0
+    step_size = 2 / smoothness
+    reach = step_size * estimator.sup_sensitivity(batch)
+    movement = 2 * smoothness * reach
+    x = y = np.zeros(dimension)
+    for step in range(30):
+        curvature = rng.uniform(0, smoothness, size=(batch, dimension))
+        center = rng.uniform(-0.4, 0.4, size=(batch, dimension))
+        own, other = curvature * x - center, curvature * y - center
+        if step == 0:
+            other[3] = FAR
+        else:
+            change = abs(concentration_score(own, kernel) - concentration_score(other, kernel))
+            assert change <= kernel.movement_bound(batch, movement)
+        x = np.clip(x - step_size * estimator(own), -0.5, 0.5)
+        y = np.clip(y - step_size * estimator(other), -0.5, 0.5)
+        assert np.abs(x - y).max() <= reach
+        assert step > 0 or np.abs(x - y).max() > 0
+
+
+def test_the_geometric_median_is_not_lipschitz_but_the_coordinate_median_is():
+    small = 0.01
+    points = np.array([[0, 0], [0, 0], [1, 0], [1, small]])
+    moved = np.array([[0, 0], [0, small], [1, 0], [1, 0]])
+
+    def geometric_median(rows):
+        def total(center):
+            return np.linalg.norm(rows - center, axis=1).sum()
+
+        starts = [*rows, rows.mean(axis=0)]
+        options = {"xatol": 1e-12, "fatol": 1e-14, "maxfev": 4000}
+        results = [minimize(total, start, method="Nelder-Mead", options=options) for start in starts]
+        return min(results, key=lambda result: result.fun).x
+
+    np.testing.assert_allclose(geometric_median(points), [0, 0], atol=1e-4)
+    np.testing.assert_allclose(geometric_median(moved), [1, 0], atol=1e-4)
+    assert np.abs(coordinate_median(points) - coordinate_median(moved)).max() <= small
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Winsorized(0.0), "radius = 0.0"),
+        (lambda: Winsorized(float("nan")), "radius = nan"),
+        (lambda: Winsorized(1.0, width=-1.0), "width = -1.0"),
+        (lambda: Winsorized(1.0, trim=0), "trim = 0"),
+        (lambda: Winsorized(1.0, trim=3)(np.zeros((9, 1))), "below a third of 9 users: the proof needs at least 4"),
+        (lambda: Debiased("trimmed_mean", 1.0, trim=3).sup_sensitivity(9), "below a third"),
+        (lambda: Debiased("mode", 1.0), "'median' or 'trimmed_mean'"),
+        (lambda: Debiased("median", 1.0, trim=4), "the median takes none"),
+        (lambda: Debiased("median", float("inf")), "radius = inf"),
+        (lambda: coordinate_median(np.zeros(3)), "shape"),
+        (lambda: coordinate_median(np.zeros((0, 3))), "shape"),
+        (lambda: coordinate_median(np.array([[np.nan]])), "not finite"),
+        (lambda: Winsorized(1.0)(np.full((9, 2), np.inf)), "not finite"),
+        (lambda: trimmed_mean(np.zeros((4, 1)), 2), "trim = 2"),
+        (lambda: trimmed_mean(np.zeros((4, 1)), -1), "trim = -1"),
+    ],
+)
+def test_bad_settings_and_rows_are_refused_in_one_sentence(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()
+
+
+@pytest.mark.parametrize("estimator", [Winsorized(1.0, trim=10), Debiased("trimmed_mean", 1.0, trim=10)])
+def test_a_batch_smaller_than_its_trim_allows_is_refused_with_the_number_needed(estimator):
+    assert estimator.minimum_batch == 21
+    with pytest.raises(PopulationTooSmall, match="at least 21"):
+        estimator(np.zeros((20, 1)))
+    assert estimator(np.zeros((21, 1))) == 0

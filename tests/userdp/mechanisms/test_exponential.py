@@ -1,0 +1,101 @@
+"""The exponential mechanism: its law, its privacy and its utility; T6 of private Frank-Wolfe."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import log_softmax, logsumexp, softmax
+
+from userdp.accounting import Cost
+from userdp.errors import BadInput
+from userdp.mechanisms import ExponentialMechanism
+from userdp.noise import SecureNoise, SeededNoise
+from userdp.papers.high_dimensional.frank_wolfe import L1Ball
+from userdp.papers.high_dimensional.reference.frank_wolfe import Hull
+
+SCORES = np.array([0.0, 0.3, -1.0, 0.9, 0.85])
+
+
+def seeded(seed=0):
+    return SeededNoise(np.random.default_rng(seed))
+
+
+def log_law(mechanism, scores):
+    return log_softmax(mechanism.epsilon * scores / (2 * mechanism.sensitivity))
+
+
+def polytopes():
+    rng = np.random.default_rng(0)
+    far = 100 + rng.normal(size=(6, 4))
+    return [L1Ball(2.0, 4), Hull(far), Hull(np.concatenate([np.eye(4), -np.eye(4)]))]
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("noise", [seeded(), SecureNoise()], ids=["seeded", "secure"])
+def test_t06_choices_follow_the_softmax(noise):
+    mechanism, draws = ExponentialMechanism(0.5, 1.5), 6000
+    chosen = [mechanism.choose(SCORES, noise) for _ in range(draws)]
+    expected = draws * softmax(1.5 * SCORES)
+    assert stats.chisquare(np.bincount(chosen, minlength=5), expected).pvalue > 1e-9
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull"])
+@pytest.mark.parametrize("mode", ["tight", "paper"])
+def test_t06_no_two_gradients_that_close_are_told_apart(polytope, mode):
+    """Also where scores move by many times the sensitivity, but together."""
+    rng, gap, epsilon = np.random.default_rng(1), 0.3, 1.0
+    mechanism = ExponentialMechanism(polytope.score_sensitivity(gap, mode), epsilon)
+    worst = 0.0
+    for _ in range(2000):
+        gradient = rng.normal(size=4) * 10 ** rng.uniform(-1, 2)
+        other = gradient + gap * rng.choice([-1.0, 1.0], size=4)
+        ratio = log_law(mechanism, polytope.scores(gradient)) - log_law(mechanism, polytope.scores(other))
+        worst = max(worst, float(np.abs(ratio).max()))
+        assert np.ptp(ratio) <= epsilon * (1 + 1e-9)
+    assert worst <= epsilon * (1 + 1e-9)
+    if isinstance(polytope, L1Ball):
+        assert worst == pytest.approx(1.0 if mode == "tight" else 0.5, abs=0.05)
+
+
+def test_t06_half_the_reach_would_not_be_private():
+    """The ball's sensitivity is the least: with nine tenths of it a pair is told apart by more than epsilon."""
+    ball = L1Ball(1.0, 3)
+    mechanism = ExponentialMechanism(0.9 * ball.score_sensitivity(0.3), 1.0)
+    gradient = np.array([50.0, 0.0, 0.0])
+    ratio = log_law(mechanism, ball.scores(gradient)) - log_law(mechanism, ball.scores(gradient - [0.3, 0, 0]))
+    assert np.abs(ratio).max() > 1.05
+
+
+def test_t06_the_choice_misses_the_best_as_rarely_as_the_bound_says():
+    mechanism, noise, scores = ExponentialMechanism(0.2, 1.0), seeded(3), np.array([1.0] + [0.0] * 200)
+    for failure in (0.5, 0.1):
+        below = sum(scores[mechanism.choose(scores, noise)] < 1 - mechanism.shortfall(201, failure) for _ in range(500))
+        assert stats.binomtest(below, 500, failure, alternative="greater").pvalue > 1e-9
+    assert mechanism.shortfall(201, 0.1) == pytest.approx(0.4 * math.log(2010))
+
+
+def test_a_choice_costs_its_epsilon_and_an_eighth_of_its_square():
+    mechanism = ExponentialMechanism(1.0, 0.8)
+    assert mechanism.cost == Cost(test_epsilon=0.8)
+    assert mechanism.rho == pytest.approx(0.08)
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        scores = rng.normal(size=6) * 3
+        one, other = log_law(mechanism, scores), log_law(mechanism, scores + rng.choice([-1.0, 1.0], size=6))
+        for order in (1.01, 2.0, 8.0, 100.0):
+            renyi = logsumexp(order * one - (order - 1) * other) / (order - 1)
+            assert renyi <= mechanism.rho * order + 1e-12
+
+
+@pytest.mark.parametrize(("sensitivity", "epsilon"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])
+def test_numbers_out_of_range_are_refused(sensitivity, epsilon):
+    with pytest.raises(BadInput, match="must be a positive number"):
+        ExponentialMechanism(sensitivity, epsilon)
+
+
+@pytest.mark.parametrize("scores", [[0.0, math.nan], [math.inf, 0.0], [1e300, 0.0]])
+def test_scores_that_are_not_finite_are_refused(scores):
+    with pytest.raises(BadInput, match="not finite"):
+        ExponentialMechanism(1e-100, 1.0).choose(np.array(scores), seeded())

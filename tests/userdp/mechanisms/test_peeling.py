@@ -1,0 +1,223 @@
+"""Peeling: which entries it finds, what its noise is, and that the noise is enough."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from userdp.accounting import Cost, epsilon_of, zcdp_to_epsilon
+from userdp.errors import BadInput
+from userdp.mechanisms.peeling import Peeling
+from userdp.noise import NoiseSource, SecureNoise, SeededNoise
+
+
+class Silent(NoiseSource):
+    """No noise at all."""
+
+    def gaussian(self, value, deviation):
+        return np.array(value)
+
+    def laplace(self, value, scale):
+        return np.array(value)
+
+    def choose(self, scores, epsilon):
+        return np.argmax(scores, axis=1)
+
+
+class Recorded(SeededNoise):
+    """Laplace noise that is written down."""
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        object.__setattr__(self, "drawn", [])
+
+    def laplace(self, value, scale):
+        self.drawn.append(self.generator.laplace(scale=scale, size=np.shape(value)))
+        return value + self.drawn[-1]
+
+
+def peeling(sparsity=3, sensitivity=0.1, epsilon=1.0, delta=1e-5, accounting="tight"):
+    return Peeling(sparsity, sensitivity, epsilon, delta, accounting)
+
+
+both = pytest.mark.parametrize("accounting", ["tight", "paper"])
+
+
+# --- What it returns -------------------------------------------------------------------------------------------------
+
+
+@both
+def test_t09_without_noise_the_largest_entries_are_returned_with_their_signs(accounting):
+    values = np.array([0.5, -4.0, 1.0, 0.0, 3.0, -2.0])
+    mechanism = peeling(accounting=accounting)
+    np.testing.assert_array_equal(mechanism.select(values, Silent()), [1, 4, 5])
+    np.testing.assert_array_equal(mechanism.release(values, Silent()), [0, -4, 0, 0, 3, -2])
+
+
+@both
+@settings(max_examples=30)
+@given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 99))
+def test_t09_outputs_are_sparse_and_entries_are_chosen_once(accounting, sparsity, more, seed):
+    rng = np.random.default_rng(seed)
+    values, mechanism = rng.normal(size=sparsity + more), peeling(sparsity, accounting=accounting)
+    assert len(set(mechanism.select(values, SeededNoise(rng)).tolist())) == sparsity
+    assert np.count_nonzero(mechanism.release(values, SeededNoise(rng))) == sparsity
+
+
+def test_t09_the_same_seed_gives_the_same_bits():
+    values = np.arange(9.0)
+    first, same, other = (peeling().release(values, SeededNoise(np.random.default_rng(seed))) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("sparsity", [1, 3])
+def test_lemma_12_and_13_hold_whatever_the_noise(sparsity):
+    """Entries left out are not much larger than those chosen; the cut is not much farther than any sparse vector."""
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        d = int(rng.integers(2 * sparsity, 15))
+        values, source = rng.standard_t(2, d), Recorded(rng)
+        mechanism = peeling(sparsity, 10.0 ** rng.uniform(-4, 0), accounting="paper")
+        chosen = mechanism.select(values, source)
+        total = sum(np.abs(drawn).max() ** 2 for drawn in source.drawn)
+        rest = np.setdiff1d(np.arange(d), chosen)
+        size = int(rng.integers(1, min(sparsity, len(rest)) + 1))
+        inside, outside = rng.choice(chosen, size, replace=False), rng.choice(rest, size, replace=False)
+        c = 10.0 ** rng.uniform(-2, 2)
+        assert (values[outside] ** 2).sum() <= (1 + c) * (values[inside] ** 2).sum() + 4 * (1 + 1 / c) * total + 1e-12
+        fewer = int(rng.integers(1, sparsity + 1))
+        sparse = np.zeros(d)
+        sparse[rng.choice(d, fewer, replace=False)] = rng.normal(size=fewer) * 10.0 ** rng.uniform(-1, 1)
+        if rng.random() < 0.5:  # the hardest rival: the best approximation of so many entries
+            best = np.argsort(-np.abs(values))[:fewer]
+            sparse[:], sparse[best] = 0, values[best]
+        left_out = (values[rest] ** 2).sum()
+        share = (d - sparsity) / (d - fewer) * ((sparse - values) ** 2).sum()
+        assert left_out <= (1 + 1 / c) * share + 4 * (1 + c) * total + 1e-12
+
+
+def test_lemma_15_the_largest_of_many_noises_is_seldom_beyond_its_bound():
+    rng, d, failure = np.random.default_rng(0), 50, 0.05
+    largest = np.abs(rng.laplace(scale=0.3, size=(20_000, d))).max(axis=1)
+    exceeded = (largest >= 0.3 * math.log(d / failure)).mean()
+    assert 0.5 * failure < exceeded <= failure + 4 * math.sqrt(failure / 20_000)
+
+
+# --- How much noise --------------------------------------------------------------------------------------------------
+
+
+def test_t09_the_papers_scale_is_that_of_the_noise_of_selections_and_of_the_release():
+    mechanism = peeling(2, accounting="paper")
+    assert mechanism.scale == pytest.approx(2 * 0.1 * math.sqrt(3 * 2 * math.log(1e5)))
+    source = Recorded(np.random.default_rng(1))
+    mechanism.release(np.zeros(1500), source)
+    assert [len(drawn) for drawn in source.drawn] == [1500, 1499, 2]
+    for drawn in source.drawn[:2]:
+        assert stats.kstest(drawn, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
+
+
+def test_t09_released_entries_have_laplace_noise_of_the_scale():
+    mechanism, rng = peeling(1), np.random.default_rng(4)
+    found = [mechanism.release(np.array([7.0, -900.0]), SeededNoise(rng))[1] + 900 for _ in range(4000)]
+    assert stats.kstest(found, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
+
+
+def test_t09_selection_by_gumbel_noise_has_the_probabilities_of_the_exponential_mechanism():
+    mechanism, rng = peeling(1, 0.5, 2.0), np.random.default_rng(5)
+    values = np.array([0.0, 1.0, -2.0, 0.5])
+    weights = np.exp(np.abs(values) / mechanism.scale)
+    for source, draws in ((SeededNoise(rng), 5000), (SecureNoise(), 2000)):
+        counts = np.bincount([mechanism.select(values, source)[0] for _ in range(draws)], minlength=4)
+        assert stats.chisquare(counts, draws * weights / weights.sum()).pvalue > 1e-4
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -2).map(math.exp), st.floats(1e-3, 1e3))
+def test_t10_the_noise_keeps_the_budget(sparsity, epsilon, delta, sensitivity):
+    tight = peeling(sparsity, sensitivity, epsilon, delta)
+    ratio = sensitivity / tight.scale
+    if tight.pure:
+        assert 3 * sparsity * ratio == pytest.approx(epsilon)
+    else:
+        # A selection is an exponential mechanism at 2 ratio: (2 ratio)^2 / 8; a released entry ratio^2 / 2.
+        rho = sparsity * ((2 * ratio) ** 2 / 8 + ratio**2 / 2)
+        assert epsilon * (1 - 1e-6) <= zcdp_to_epsilon(rho, delta) <= epsilon
+    spent = epsilon_of(tight.cost, 1, delta)
+    assert spent <= epsilon
+    assert tight.pure or spent == epsilon
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -0.1).map(math.exp))
+def test_t10_the_papers_noise_is_refused_where_its_proof_fails(sparsity, epsilon, delta):
+    log = math.log(1 / delta)
+    rho = 5 / 24 * epsilon**2 / log
+    if rho + 2 * math.sqrt(rho * log) > epsilon:
+        assert epsilon > 0.418 * log
+        with pytest.raises(BadInput, match=r"proven private up to 0.418 ln\(1/delta\)"):
+            peeling(sparsity, 0.1, epsilon, delta, "paper")
+        return
+    assert epsilon < 0.4183 * log
+    paper, tight = peeling(sparsity, 0.1, epsilon, delta, "paper"), peeling(sparsity, 0.1, epsilon, delta)
+    ratio = 0.1 / paper.scale  # Laplace selections cost (2 ratio)^2 / 2 each
+    assert sparsity * ((2 * ratio) ** 2 / 2 + ratio**2 / 2) == pytest.approx(rho)
+    assert tight.scale < 0.64 * paper.scale
+    assert paper.cost == Cost(test_epsilon=epsilon, test_delta=delta)
+
+
+def test_t10_for_one_delta_as_large_as_a_tenth_the_paper_holds_up_to_epsilon_one():
+    assert peeling(1, 1.0, 0.96, 0.1, "paper").scale > 0
+    with pytest.raises(BadInput, match=r"= 0.963 at delta = 0.1"):
+        peeling(1, 1.0, 1.0, 0.1, "paper")
+
+
+def test_few_entries_are_cheapest_by_pure_privacy_and_many_are_not():
+    assert peeling(2).pure
+    assert peeling(2).scale == pytest.approx(0.1 * 3 * 2)
+    assert peeling(2).cost == Cost(test_epsilon=1.0)
+    assert not peeling(20).pure
+    assert peeling(20, delta=0.0).scale == pytest.approx(0.1 * 60)
+
+
+@pytest.mark.parametrize("accounting", ["tight", "paper"])
+@pytest.mark.parametrize("sparsity", [1, 2])
+def test_l10_neighbours_are_hard_to_tell_apart(accounting, sparsity):
+    """Which entries are chosen, counted for a pair of worst neighbours: no event is likelier than the budget allows."""
+    mechanism, draws = peeling(sparsity, 1.0, 1.0, 1e-3, accounting), 4000
+    rng = np.random.default_rng(6)
+    counts = []
+    for values in (np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 1.0])):
+        noise = SeededNoise(rng)
+        chosen = [mechanism.select(values, noise) @ 3 ** np.arange(sparsity) for _ in range(draws)]
+        counts.append(np.bincount(chosen, minlength=9) / draws)
+    margin = 5 * np.sqrt(counts[0].max() / draws)
+    assert (counts[0] <= math.e * counts[1] + 1e-3 + margin).all()
+    assert (counts[1] <= math.e * counts[0] + 1e-3 + margin).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sparsity": 0}, "sparsity = 0"),
+        ({"sensitivity": 0.0}, "sensitivity = 0.0"),
+        ({"sensitivity": math.nan}, "sensitivity = nan"),
+        ({"epsilon": math.inf}, "epsilon = inf"),
+        ({"delta": 1.0}, "delta = 1.0"),
+        ({"delta": math.nan}, "delta = nan"),
+        ({"accounting": "loose"}, "accounting = 'loose'"),
+        ({"accounting": "paper", "delta": 0.0}, "delta = 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes, message):
+    with pytest.raises(BadInput, match=message):
+        peeling(**changes)
+
+
+@pytest.mark.parametrize("values", [np.zeros(2), np.zeros((3, 3)), np.array([1.0, math.nan, 0.0, 0.0])], ids=str)
+def test_values_that_cannot_be_released_are_refused(values):
+    with pytest.raises(BadInput, match=r"shape|not finite"):
+        peeling().release(values, SeededNoise(np.random.default_rng(0)))

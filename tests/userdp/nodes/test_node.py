@@ -1,0 +1,125 @@
+"""A node answers for its own users, the same whether it keeps their samples or streams them."""
+
+import numpy as np
+import pytest
+from helpers import federation_of
+
+from userdp.data import Gaussian, SyntheticFederation, federation
+from userdp.errors import BadInput
+from userdp.nodes import node as node_module
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+
+COMPUTATIONS = {
+    "rows": Computation(),
+    "sum": Computation(reduce="sum", clip_norm=0.7),
+    "clipped samples": Computation("clipped_sample_sum", reduce="sum", parameters={"sample_clip_norm": 0.5}),
+}
+
+
+def people() -> SyntheticFederation:
+    return SyntheticFederation(Gaussian(dimension=5), users=200, seed=4, samples_per_user=2, samples_tail=1.5)
+
+
+@pytest.mark.parametrize("computation", COMPUTATIONS.values(), ids=COMPUTATIONS)
+@pytest.mark.parametrize("bounded", ["bytes", "users"])
+def test_streaming_and_memory_give_one_answer(computation, bounded, monkeypatch):
+    problem, users, x = Quadratic(5, 1.0, 2.0), np.arange(20, 180), np.linspace(-1, 1, 5)
+    asked = users[::3]
+    kept = Node(problem, people(), users)
+    whole = kept.compute(x, asked, computation)
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", 0)
+    if bounded == "users":
+        monkeypatch.setattr(node_module, "ROW_BYTES", 7 * 8 * 5)
+    else:
+        blocks = federation.Federation.blocks
+        monkeypatch.setattr(
+            SyntheticFederation, "blocks", lambda self, ids, **limits: blocks(self, ids, max_bytes=2000, **limits)
+        )
+    streamed = Node(problem, people(), users)
+    answer = streamed.compute(x, asked, computation)
+    assert (kept._local is None, streamed._local is None) == (False, True)
+    np.testing.assert_allclose(answer.values, whole.values, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(answer.users, whole.users)
+    assert answer.non_finite == whole.non_finite == 0
+
+
+def test_rows_are_in_the_order_asked_and_belong_to_their_users():
+    values = np.arange(12, dtype=float).reshape(6, 2)
+    node = Node(Quadratic(2, 100.0, 1.0), federation_of(values), np.array([1, 3, 4]))
+    answer = node.compute(np.zeros(2), np.array([1, 4]), Computation())
+    np.testing.assert_array_equal(answer.values, -values[[1, 4]])
+    total = node.compute(np.zeros(2), np.array([1, 4]), Computation(reduce="sum"))
+    np.testing.assert_array_equal(total.values, -values[[1, 4]].sum(axis=0, keepdims=True))
+
+
+def test_samples_are_clipped_into_the_declared_bounds_and_counted(monkeypatch):
+    values = [[0.5], [9.0], [-7.0]]
+    node = Node(Quadratic(1, 1.0, 1.0), federation_of(values), np.arange(3))
+    assert node.clipped_samples == 2
+    expected = [[-0.5], [-1.0], [1.0]]
+    np.testing.assert_array_equal(node.compute(np.zeros(1), np.arange(3), Computation()).values, expected)
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", 0)
+    streamed = Node(Quadratic(1, 1.0, 1.0), federation_of(values), np.arange(3))
+    np.testing.assert_array_equal(streamed.compute(np.zeros(1), np.arange(3), Computation()).values, expected)
+
+
+@pytest.mark.parametrize("users", [[0], [2, 5], [9], [], [-1]])
+def test_users_that_the_node_does_not_hold_are_refused(users):
+    node = Node(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((8, 1))), np.array([2, 3, 4]))
+    with pytest.raises(BadInput, match="users that it does not hold"):
+        node.compute(np.zeros(1), np.array(users, dtype=np.int64), Computation())
+
+
+def test_a_node_without_users_holds_nothing():
+    node = Node(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((8, 1))), np.array([], dtype=np.int64))
+    with pytest.raises(BadInput, match="users that it does not hold"):
+        node.compute(np.zeros(1), np.array([0]), Computation())
+
+
+@pytest.mark.parametrize("x", [np.zeros(3), np.zeros((2, 1)), np.zeros(0)])
+def test_a_model_of_another_shape_is_refused(x):
+    node = Node(Quadratic(2, 1.0, 1.0), federation_of(np.zeros((8, 2))), np.arange(8))
+    with pytest.raises(BadInput, match="the problem needs"):
+        node.compute(x, np.array([1]), Computation())
+
+
+class Explosive(Quadratic):
+    """Gradients that are not finite for samples above one half."""
+
+    def user_gradients(self, x, block):
+        rows = super().user_gradients(x, block)
+        rows[block.features[:, 0] > 0.5] = np.nan
+        rows[block.features[:, 0] < -0.5] = -np.inf
+        return rows
+
+
+@pytest.mark.parametrize("reduce", ["rows", "sum"])
+def test_gradients_that_are_not_finite_become_zero_and_are_counted_block_by_block(reduce, monkeypatch):
+    monkeypatch.setattr(node_module, "ROW_BYTES", 2 * 8)
+    values = np.array([[0.25], [0.9], [-0.9], [0.25], [0.9]])
+    node = Node(Explosive(1, 1.0, 1.0), federation_of(values), np.arange(5))
+    answer = node.compute(np.zeros(1), np.arange(5), Computation(reduce=reduce))
+    assert answer.non_finite == 3
+    assert answer.values.sum() == -0.5
+
+
+@pytest.mark.parametrize("memory", [0, node_module.MEMORY_BYTES], ids=["streamed", "kept"])
+def test_a_silo_answers_from_a_table_of_its_own_under_the_populations_numbers(memory, monkeypatch):
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
+    problem, x, rows = Quadratic(5, 1.0, 2.0), np.linspace(-1, 1, 5), np.arange(40, 90)
+    silo = Node(problem, people().select(rows), users=rows, rows=rows - 40)
+    whole = Node(problem, people(), users=rows)
+    asked = rows[::4]
+    np.testing.assert_allclose(
+        silo.compute(x, asked, Computation()).values, whole.compute(x, asked, Computation()).values, rtol=1e-12
+    )
+
+
+def test_users_that_do_not_rise_or_do_not_match_their_rows_are_refused():
+    problem = Quadratic(5, 1.0, 2.0)
+    with pytest.raises(BadInput, match="must rise"):
+        Node(problem, people(), np.array([3, 3]))
+    with pytest.raises(BadInput, match="one row a user"):
+        Node(problem, people(), np.array([3, 4]), rows=np.array([0]))

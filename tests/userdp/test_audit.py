@@ -1,0 +1,369 @@
+"""P7: what runs tell about one user, against what is claimed; and mistakes planted on purpose, which must be found.
+
+Each audit takes 20,000 runs of each of two neighbouring data sets through the strategy's own steps, with its own
+streams of noise. Bounds hold with confidence 95%; seeds are fixed.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import federation_of, gathered, make
+from scipy import stats
+
+from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds, SampleClippedSGD
+from strategies.wire.replies import Gathered
+from userdp.audit import epsilon_lower_bound
+from userdp.errors import BadInput
+from userdp.estimators import RampKernel, Winsorized, concentration_score
+from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
+from userdp.nodes import computations
+from userdp.noise import SeededNoise
+from userdp.problems import Linear
+
+RUNS = 20_000
+FAR = 1000.0
+
+
+# --- The statistics of an audit ------------------------------------------------------------------------------------
+
+
+def gaussian_scores(mu, runs=RUNS, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1, runs), rng.normal(0, 1, runs)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_the_bound_on_two_normals_stays_below_the_truth_and_comes_close(mu, delta):
+    if delta == 0.0:
+        # No finite epsilon is true at delta = 0; what 20,000 runs can show is limited.
+        assert epsilon_lower_bound(*gaussian_scores(mu)) > mu
+        return
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        hockey = stats.norm.cdf(mu / 2 - middle / mu) - math.exp(middle) * stats.norm.cdf(-mu / 2 - middle / mu)
+        low, high = (middle, high) if hockey > delta else (low, middle)
+    bound = epsilon_lower_bound(*gaussian_scores(mu), delta)
+    assert bound <= high
+    assert bound >= 0.6 * high - 0.1
+
+
+def test_the_bound_fails_no_more_often_than_its_confidence_allows():
+    """Randomised response of epsilon 1 has the true epsilon 1; of 400 audits at 90% at most 10% may exceed it."""
+    rng = np.random.default_rng(1)
+    heads = 1 / (1 + math.exp(-1))
+    failures = sum(
+        epsilon_lower_bound(rng.random(300) < heads, rng.random(300) < 1 - heads, confidence=0.9) > 1.0
+        for _ in range(400)
+    )
+    # 40 failures would be expected of an exact bound; 60 has probability below 1e-3.
+    assert failures < 60
+
+
+def test_the_bound_is_the_same_whichever_data_set_and_side_is_the_likelier():
+    a, b = gaussian_scores(1.5)
+    bound = epsilon_lower_bound(a, b, 0.01)
+    assert epsilon_lower_bound(b, a, 0.01) == bound
+    assert epsilon_lower_bound(-a, -b, 0.01) == pytest.approx(
+        bound, rel=0.01
+    )  # ties of thresholds fall on the other side
+
+
+def test_equal_distributions_show_nothing():
+    a, b = gaussian_scores(0.0)
+    assert epsilon_lower_bound(a, b) < 0.2
+    assert epsilon_lower_bound(np.zeros(100), np.zeros(100)) == 0.0
+    assert epsilon_lower_bound(a, b, delta=0.3) == 0.0
+
+
+def test_an_outcome_that_only_one_data_set_has_is_found_and_bounded_by_the_number_of_runs():
+    few = epsilon_lower_bound(np.full(100, -np.inf), np.full(100, np.inf))
+    many = epsilon_lower_bound(np.full(10_000, -np.inf), np.full(10_000, np.inf))
+    # All of 50 against none of 50, each at level 2.5%: (0.025^(1/50)) / (1 - 0.025^(1/50)).
+    edge = 0.025 ** (1 / 50)
+    assert few == pytest.approx(math.log(edge / (1 - edge)))
+    assert many > few + 4
+
+
+def test_more_confidence_is_a_smaller_bound():
+    a, b = gaussian_scores(1.0)
+    bounds = [epsilon_lower_bound(a, b, 1e-3, confidence) for confidence in (0.5, 0.9, 0.99, 0.9999)]
+    assert bounds == sorted(bounds, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("scores", "delta", "confidence"),
+    [
+        (np.zeros(19), 0.0, 0.95),
+        (np.full(50, np.nan), 0.0, 0.95),
+        (np.zeros((50, 2)), 0.0, 0.95),
+        (np.zeros(50), 1.0, 0.95),
+        (np.zeros(50), -0.1, 0.95),
+        (np.zeros(50), math.nan, 0.95),
+        (np.zeros(50), 0.0, 1.0),
+        (np.zeros(50), 0.0, 0.0),
+    ],
+)
+def test_numbers_that_cannot_be_audited_are_refused(scores, delta, confidence):
+    with pytest.raises(BadInput):
+        epsilon_lower_bound(scores, np.zeros(50), delta, confidence)
+
+
+# --- Strategies, end to end ----------------------------------------------------------------------------------------
+
+
+def scores_of(method, values, first_seed):
+    """One number a run: how far the model went in the direction in which the data sets differ.
+
+    The model is the last iterate where every iterate is promised to be safe. Where only releases are, it is the
+    release, and minus infinity in a run whose test failed.
+    """
+    scores = np.empty(RUNS)
+    replies = [Gathered(rows, 0, 0) for rows in values]
+    by_phase = isinstance(method, LocalizedRobustSGD)
+    for run in range(RUNS):
+        method.seed = first_seed + run
+        if by_phase:
+            method._ask(0)  # a phase begins with its first request
+        x, released = method.problem.initial(), None
+        for index, reply in enumerate(replies):
+            step = method._step(index, x, reply)
+            x, released = step.following, released if step.released is None else step.released
+        scores[run] = (-np.inf if released is None else released.sum()) if by_phase else x.sum()
+    return scores
+
+
+def audit(method, values_a, values_b):
+    delta = method.plan.guarantee.delta
+    return epsilon_lower_bound(scores_of(method, values_a, 0), scores_of(method, values_b, RUNS), delta)
+
+
+def rows_on_both_sides(users, dimension=1, outliers=0):
+    """Everybody at zero but some far apart from each other, and one user at either end of the world."""
+    rows = np.zeros((users, dimension))
+    rows[1 : 1 + outliers] = 10.0 * np.arange(1, 1 + outliers)[:, None]
+    above, below = rows.copy(), rows.copy()
+    above[0], below[0] = FAR, -FAR
+    return above, below
+
+
+class Halved(GaussianMechanism):
+    """Noise of half the standard deviation that was calibrated."""
+
+    def release(self, value, noise):
+        return value + (super().release(value, noise) - value) / 2
+
+
+def fed_sgd():
+    options = {"rounds": 2, "clip_norm": 1.0, "learning_rate": 1.0}
+    return make(DPFedSGD, Linear(1, FAR, radius=1e6), 4, epsilon=1.0, delta=0.02, **options)
+
+
+def fed_sgd_sums(method):
+    """What nodes answer for four users, one of whom is at either end of the world."""
+    return [
+        [gathered(method, federation_of(rows), index, np.zeros(1)).values for index in range(2)]
+        for rows in rows_on_both_sides(4)
+    ]
+
+
+@pytest.mark.slow
+def test_dp_fed_sgd_leaks_no_more_than_it_claims_and_hardly_less():
+    method = fed_sgd()
+    assert 0.6 < audit(method, *fed_sgd_sums(method)) <= method.plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_dp_fed_sgd_with_half_the_noise_is_found(monkeypatch):
+    method = fed_sgd()
+    method._mechanism = Halved(method._mechanism.l2_sensitivity, method._mechanism.noise_multiplier)
+    assert audit(method, *fed_sgd_sums(method)) > 1.3 * method.plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_dp_fed_sgd_with_one_user_unclipped_is_found(monkeypatch):
+    clip = computations.clip_rows
+    monkeypatch.setattr(computations, "clip_rows", lambda rows, norm: np.vstack([rows[:1], clip(rows[1:], norm)]))
+    method = fed_sgd()
+    assert audit(method, *fed_sgd_sums(method)) > 3 * method.plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_sample_clipped_sgd_at_user_level_leaks_no_more_than_it_claims():
+    """Two users of three samples each: the group privacy of all of a user's samples."""
+    facts = {"max_samples": 3, "samples": 6}
+    options = {"rounds": 2, "clip_norm": 1.0, "learning_rate": 1.0}
+    problem = Linear(1, FAR, radius=1e6)
+    method = make(SampleClippedSGD, problem, 2, epsilon=1.0, delta=0.02, facts=facts, **options)
+    sums = [
+        [gathered(method, federation_of(rows, sizes=[3, 3]), index, np.zeros(1)).values for index in range(2)]
+        for rows in (np.array([[side]] * 3 + [[0.0]] * 3) for side in (FAR, -FAR))
+    ]
+    assert 0.6 < audit(method, *sums) <= method.plan.guarantee.epsilon
+
+
+def robust_method(strategy, users, estimate, **options):
+    own = {"rounds": 2, "epochs": 2} if strategy is RobustRounds else {"batch": users, "phases": 1}
+    options = own | {"radius": 1.0, "learning_rate": 1.0, "failure": 0.2} | options
+    problem = Linear(options.pop("dimension", 1), FAR, radius=1e6)
+    epsilon = options.pop("epsilon", 3.0)
+    return make(strategy, problem, users, epsilon=epsilon, delta=0.01, estimate=estimate, **options)
+
+
+def robust_values(method, users, dimension=1, outliers=0):
+    rounds = method.plan.rounds
+    return [[rows] * rounds for rows in rows_on_both_sides(users, dimension, outliers)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
+@pytest.mark.parametrize(("estimate", "least", "dimension"), [("winsorized", 1.0, 1), ("debiased", 1.7, 2)])
+def test_robust_releases_leak_no_more_than_they_claim(strategy, estimate, least, dimension):
+    """A batch that surely passes its test: all of the leak is the release's."""
+    method = robust_method(strategy, 240, estimate, dimension=dimension)
+    leaked = audit(method, *robust_values(method, 240, dimension))
+    assert least < leaked <= method.plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
+def test_robust_releases_with_half_the_noise_are_found(strategy, monkeypatch):
+    method = robust_method(strategy, 240, "debiased")
+    if strategy is LocalizedRobustSGD:
+        monkeypatch.setattr("strategies.localized.localized_robust_sgd.GaussianMechanism", Halved)
+    else:
+        mechanism = method.scheme.mechanism
+        halved = Halved(mechanism.l2_sensitivity, mechanism.noise_multiplier)
+        method.scheme = replace(method.scheme, mechanism=halved)
+    assert audit(method, *robust_values(method, 240)) > 1.2 * method.plan.guarantee.epsilon
+
+
+class OneUnclipped(Winsorized):
+    """Forgets to clip the first user."""
+
+    def __call__(self, rows):
+        return super().__call__(rows) + (rows[0] - np.clip(rows[0], -self.clip_width, self.clip_width)) / len(rows)
+
+
+@pytest.mark.slow
+def test_a_robust_release_with_one_user_unclipped_is_found():
+    method = robust_method(RobustRounds, 240, "winsorized")
+    agreement = method.scheme.agreement
+    unclipped = replace(agreement, estimator=OneUnclipped(agreement.estimator.radius))
+    method.scheme = replace(method.scheme, agreement=unclipped)
+    assert audit(method, *robust_values(method, 240)) > 2 * method.plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", ["min_score", "above_threshold"])
+def test_a_test_that_may_go_either_way_and_its_release_together_leak_no_more_than_is_claimed(test):
+    """Outliers bring the score to the threshold; one user joins the crowd or goes far away."""
+    method = robust_method(LocalizedRobustSGD, 240, "debiased", test=test)
+    part = method.scheme.chosen.phases[0].test
+    by_score = [
+        abs(concentration_score(rows_on_both_sides(240, 1, count)[0], part.kernel) - part.threshold)
+        for count in range(80)
+    ]
+    above, _ = rows_on_both_sides(240, 1, int(np.argmin(by_score)))
+    inside = above.copy()
+    inside[0] = 0.0
+    leaked = audit(method, [above], [inside])
+    assert 0.02 < part.pass_probability(concentration_score(above, part.kernel)) < 0.98
+    assert leaked <= method.plan.guarantee.epsilon
+
+
+class Lenient(RampKernel):
+    """A planted mistake: a threshold that every score reaches."""
+
+    def unaligned_bound(self, batch):
+        return -10.0 * batch
+
+
+def two_camps(users):
+    """No ball holds two thirds of them, and the one user who changes camp decides where the median lies."""
+    rows = np.zeros((users + 1, 1))
+    rows[users // 2 + 1 :] = 500.0
+    other = rows.copy()
+    other[0] = 500.0
+    return rows, other
+
+
+def divided(strategy):
+    """The paper's estimate about the median, on the two camps."""
+    method = robust_method(strategy, 61, "debiased", statistic="median", epsilon=6.0)
+    return method, [[rows] * method.plan.rounds for rows in two_camps(60)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
+def test_users_that_do_not_agree_are_protected_by_the_test(strategy):
+    method, values = divided(strategy)
+    assert audit(method, *values) <= 0.1
+
+
+@pytest.mark.slow
+def test_a_threshold_that_everybody_reaches_is_found():
+    """Without the test the release of users that do not agree would give one of them away."""
+    method, values = divided(RobustRounds)
+    agreement = method.scheme.agreement
+    estimates = [agreement.estimator(rows[0]) for rows in values]
+    assert np.abs(estimates[0] - estimates[1]) > 100 * agreement.estimator.sup_sensitivity(61)
+    lenient = replace(agreement, test=replace(agreement.test, kernel=Lenient(1.0)))
+    method.scheme = replace(method.scheme, agreement=lenient)
+    assert audit(method, *values) > method.plan.guarantee.epsilon
+
+
+# --- The tests by themselves ---------------------------------------------------------------------------------------
+
+
+def halting_times(test, scores, first_seed):
+    times = np.empty(2 * RUNS)
+    for run in range(len(times)):
+        session = test.session(SeededNoise(np.random.default_rng(first_seed + run)))
+        time = 0
+        while time < len(scores) and session.observe(scores[time]):
+            time += 1
+        times[run] = time if time < len(scores) or not session.passed() else len(scores) + 1
+    return times
+
+
+def leak_of(test, steps):
+    """All scores of one data set lie a full sensitivity below the other's, about the threshold: the worst there is."""
+    middle = np.full(steps, test.threshold + test.sensitivity)
+    above = halting_times(test, middle + test.sensitivity / 2, 0)
+    below = halting_times(test, middle - test.sensitivity / 2, 2 * RUNS)
+    return epsilon_lower_bound(above, below)
+
+
+class WithoutThresholdNoise(AboveThreshold):
+    """One of the broken variants of the sparse vector technique (Lyu, Su, Li 2017)."""
+
+    def session(self, noise):
+        session = super().session(noise)
+        session._threshold = self.threshold
+        return session
+
+
+class HalfTheNoise(MinimumScore):
+    """Half the scale, at the right threshold."""
+
+    @property
+    def scale(self):
+        return super().scale / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("test_type", "steps"), [(AboveThreshold, 10), (MinimumScore, 10)])
+def test_a_concentration_test_leaks_no_more_than_it_claims(test_type, steps):
+    test = test_type(batch=100, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
+    assert 0.2 < leak_of(test, steps) <= 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("test_type", "steps"), [(WithoutThresholdNoise, 10), (HalfTheNoise, 1)])
+def test_broken_concentration_tests_are_found(test_type, steps):
+    test = test_type(batch=100, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
+    assert leak_of(test, steps) > 1.1

@@ -1,0 +1,1 @@
+"""Rows of numbers, dense and sparse, and the names that their types have everywhere."""

@@ -1,0 +1,37 @@
+"""What reading a table came to."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What loading did. Counted from the data, so not covered by any guarantee: for the holder of the data alone.
+
+    Attributes:
+        rows: rows of the file.
+        users: users of the federation.
+        samples: samples of the federation.
+        clipped: column -> cells of the federation that lay outside the declared range.
+        unknown_levels: categorical column -> cells of the federation that hold no declared level.
+        unusable: column of numbers, codes or the target -> cells of the federation that hold nothing that a loss could
+            use. Each makes its sample weigh nothing.
+        small_users: users left out for holding fewer than ``min_samples``.
+        surplus_users: eligible users beyond the public number of users.
+        surplus_samples: samples of the federation's users left out by ``max_samples``.
+    """
+
+    rows: int
+    users: int
+    samples: int
+    clipped: Mapping[str, int] = field(default_factory=dict)
+    unknown_levels: Mapping[str, int] = field(default_factory=dict)
+    unusable: Mapping[str, int] = field(default_factory=dict)
+    small_users: int = 0
+    surplus_users: int = 0
+    surplus_samples: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)

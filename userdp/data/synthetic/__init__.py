@@ -1,0 +1,1 @@
+"""Simulated users: the laws that their samples follow, with the optimum known."""

@@ -1,0 +1,136 @@
+"""Synthetic federations, made by block from (seed, user index) and never stored."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Block
+from userdp.data.checks import require_number
+from userdp.data.federation import Federation, checked_users
+from userdp.data.synthetic.populations import Noise, Population, Source
+from userdp.errors import BadInput
+from userdp.randomness import seed_sequence, stream
+
+
+class SyntheticFederation(Federation):
+    """Users drawn from a population; user i's samples depend on the seed and i alone.
+
+    Any block, in any order, on any machine, gives a user the same samples bit for bit, and a larger federation of the
+    same seed begins with the same users. Only ``sizes`` takes memory that grows with the population.
+
+    Args:
+        population: what users are drawn from.
+        users: n.
+        seed: of everything here: the truth from its stream "truth", the rest from "data".
+        samples_per_user: samples of each user, or the fewest when ``samples_tail`` is given.
+        samples_tail: Pareto index of the number of samples a user, P(m > t) ~ t^-index cut at ``samples_max``; None for
+            equal sizes.
+        samples_max: the most samples a user may hold; None for 100 ``samples_per_user``.
+        first_user: index, in the endless sequence of users, of user 0.
+
+    Raises:
+        BadInput: a setting out of range.
+
+    >>> from userdp.data.synthetic.locations import Gaussian
+    >>> federation = SyntheticFederation(Gaussian(dimension=3), users=1000, samples_per_user=10, seed=1)
+    >>> federation.block(np.array([7, 3])).features.shape
+    (20, 3)
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        users: int,
+        seed: int = 0,
+        *,
+        samples_per_user: int = 10,
+        samples_tail: float | None = None,
+        samples_max: int | None = None,
+        first_user: int = 0,
+    ) -> None:
+        require_number("users", users, 1, strict=False)
+        require_number("seed", seed, 0, strict=False)
+        require_number("samples_per_user", samples_per_user, 1, strict=False)
+        self.population = population
+        self._seed, self._first = seed, first_user
+        self._size_settings: dict[str, Any] = {
+            "samples_per_user": samples_per_user,
+            "samples_tail": samples_tail,
+            "samples_max": samples_max,
+        }
+        self.sizes = self._sizes(users, samples_per_user, samples_tail, samples_max)
+        self.columns = population.columns
+        self.sample_bytes = population.sample_bytes
+        self._truth = population.truth(stream(seed, "truth"))
+        if population.truth_is == "mean":
+            self.population_mean = self._truth
+        else:
+            self.population_parameter = self._truth
+            self.regression = population.regression(self._truth)
+
+    def held_out(self, users: int) -> "SyntheticFederation":
+        """``users`` further users of the same population: the indices after this federation's own."""
+        return SyntheticFederation(
+            self.population, users, self._seed, first_user=self._first + self.users, **self._size_settings
+        )
+
+    def block(self, users: NDArray[np.int64]) -> Block:
+        """The samples of ``users``, made anew."""
+        users = checked_users(users, self.users)
+        sizes = self.sizes[users]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        features, targets = self.population.samples(self._truth, sizes, self._noise(users, offsets))
+        return Block(features, offsets, targets)
+
+    def _sizes(self, users: int, fewest: int, tail: float | None, most: int | None) -> NDArray[np.int64]:
+        if tail is None:
+            return np.full(users, fewest, dtype=np.int64)
+        most = 100 * fewest if most is None else most
+        require_number("samples_tail", tail, 0.0)
+        if most < fewest:
+            raise BadInput(f"samples_max must be at least samples_per_user = {fewest}, got {most}")
+        # One draw a user from a stream that can jump, so that sizes too depend on the user's index alone.
+        bits = np.random.PCG64(seed_sequence(self._seed, "data", 1))
+        bits.advance(self._first)
+        beyond = 1.0 - (fewest / (most + 1)) ** tail
+        sizes: NDArray[np.float64] = fewest * (1 - beyond * np.random.Generator(bits).random(users)) ** (-1.0 / tail)
+        return np.minimum(sizes, most).astype(np.int64)
+
+    def _noise(self, users: NDArray[np.int64], offsets: NDArray[np.int64]) -> list[Noise]:
+        """What the population asks for, user by user from the user's own counters of one Philox generator.
+
+        Philox is counter based: a user's numbers start at counter (0, i, 0, 0), and 2^64 blocks lie between users.
+        """
+        bits = np.random.Philox(seed_sequence(self._seed, "data", 0))
+        sources = self.population.sources
+        noise = [
+            np.empty((len(users) if source.per == "user" else int(offsets[-1]), source.width), dtype=np.float32)
+            for source in sources
+        ]
+        draws = [_draw(np.random.Generator(bits), source) for source in sources]
+        rows = np.arange(len(users) + 1)
+        parts = [(rows if source.per == "user" else offsets).tolist() for source in sources]
+        fills = list(zip(draws, noise, parts, strict=True))
+        state: Any = bits.state
+        state["buffer_pos"], state["has_uint32"] = 4, 0
+        counter = state["state"]["counter"]
+        for position, user in enumerate((users + self._first).tolist()):
+            counter[1] = user
+            bits.state = state
+            for draw, array, ends in fills:
+                draw(out=array[ends[position] : ends[position + 1]])
+        return noise
+
+
+def _draw(generator: np.random.Generator, source: Source) -> Any:
+    """The generator's method that fills ``out=`` by the source's law, in float32."""
+    if source.law == "gamma":
+        return partial(generator.standard_gamma, source.shape, dtype=np.float32)
+    methods: dict[str, Any] = {
+        "normal": generator.standard_normal,
+        "uniform": generator.random,
+        "exponential": generator.standard_exponential,
+    }
+    return partial(methods[source.law], dtype=np.float32)

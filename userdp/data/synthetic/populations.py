@@ -1,0 +1,139 @@
+"""Populations that synthetic users are drawn from; `locations` and `regressions` hold the kinds there are.
+
+A population turns raw noise into samples, for a whole block at once and elementwise, so that a user's samples do not
+depend on the users next to it in the block. It says what noise it wants (`Source`); `SyntheticFederation` draws it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from userdp.arrays.types import Vector
+from userdp.data.block import Features
+from userdp.data.checks import require_number
+from userdp.data.federation import RegressionModel
+from userdp.data.shape import Shape
+from userdp.errors import BadInput
+
+Noise = NDArray[np.float32]
+Samples = tuple[Features, NDArray[np.float32] | None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Raw noise: ``width`` independent numbers for each user or each sample; ``shape`` is that of the gamma law."""
+
+    per: Literal["user", "sample"]
+    law: Literal["normal", "uniform", "exponential", "gamma"]
+    width: int
+    shape: float = 1.0
+
+
+def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vector:
+    """A scalar repeated, or a list checked, as (dimension,) finite numbers.
+
+    Raises:
+        BadInput: the wrong length, or a value that is not finite.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0:
+        array = np.full(dimension, array)
+    if array.shape != (dimension,) or not np.isfinite(array).all():
+        raise BadInput(f"{name} must be one finite number or a list of {dimension}, got shape {array.shape}")
+    return array
+
+
+def per_sample(values: NDArray[np.floating], sizes: NDArray[np.int64]) -> NDArray[np.floating]:
+    """(U, ...) values of users -> (N, ...), each repeated for every sample of its user."""
+    return np.repeat(values, sizes, axis=0)
+
+
+def add_per_user(rows: Noise, values: NDArray[np.floating], sizes: NDArray[np.int64]) -> None:
+    """Add each user's row of ``values`` (U, d) to all its samples in ``rows`` (N, d), in place."""
+    values = values.astype(np.float32)
+    if np.all(sizes == sizes[0]):
+        rows.reshape(len(sizes), -1, rows.shape[1])[...] += values[:, None, :]
+    else:
+        rows += per_sample(values, sizes)
+
+
+def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
+    """Student's t from normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1).
+
+    A float32 gamma draw can be exactly zero (a uniform of 24 bits); 1e-14 keeps the quotient finite.
+    """
+    normals /= np.sqrt(np.maximum(gammas, np.float32(1e-14)) * np.float32(2 / shape))
+    return normals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population(ABC):
+    """What a user's samples are drawn from.
+
+    Attributes:
+        heterogeneity: standard deviation, per coordinate, of a user's own mean (or parameter) around the truth.
+        outliers: fraction of users (an independent coin for each) whose mean or parameter is shifted.
+        outlier_shift: what is added to each coordinate of an outlier's mean or parameter.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    truth_is: ClassVar[Literal["mean", "parameter"]]
+    heterogeneity: float = 0.0
+    outliers: float = 0.0
+    outlier_shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_number("heterogeneity", self.heterogeneity, 0.0, strict=False)
+        if not 0 <= self.outliers < 1:
+            raise BadInput(f"outliers must be a fraction of users in [0, 1), got {self.outliers}")
+        if not np.isfinite(self.outlier_shift):
+            raise BadInput(f"outlier_shift must be a finite number, got {self.outlier_shift}")
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """k, the feature columns of a sample."""
+
+    @property
+    @abstractmethod
+    def sample_bytes(self) -> int:
+        """Bytes of one sample, features and target."""
+
+    @property
+    def sample_shape(self) -> Shape:
+        """What is declared about a sample."""
+        return Shape(self.columns, has_target=False)
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Source, ...]:
+        """The noise that `samples` takes, in this order; the first is normal, per user, its last column the coin."""
+
+    @abstractmethod
+    def truth(self, rng: np.random.Generator) -> Vector:
+        """The population's mean or parameter, given or drawn."""
+
+    def regression(self, truth: Vector) -> RegressionModel | None:
+        """How samples are made, for regressions where that is known well enough to tell what is best."""
+        return None
+
+    @abstractmethod
+    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
+        """(N, k) features and (N,) targets (or None) of users with ``sizes`` samples; may overwrite ``noise``."""
+
+    def own_truth(self, truth: Vector, user_noise: Noise) -> Vector:
+        """(U, d): each user's own mean or parameter."""
+        own = truth + self.heterogeneity * user_noise[:, :-1].astype(np.float64)
+        own[self.outlying(user_noise)] += self.outlier_shift
+        return own
+
+    def outlying(self, user_noise: Noise) -> NDArray[np.bool_]:
+        """(U,): who is an outlier, by the coin in the last column of the user noise."""
+        coins: NDArray[np.bool_] = user_noise[:, -1] < ndtri(self.outliers)
+        return coins

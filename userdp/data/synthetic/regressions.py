@@ -1,0 +1,285 @@
+"""Regressions with a true parameter: dense features, or one category a sample."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr
+
+from userdp.arrays.types import Vector
+from userdp.data.checks import require_number
+from userdp.data.shape import Shape
+from userdp.data.synthetic.populations import (
+    Noise,
+    Population,
+    Samples,
+    Source,
+    per_sample,
+    student_t_in_place,
+    vector_of,
+)
+from userdp.errors import BadInput
+
+_LARGEST_PREDICTOR = 5.0
+"""Poisson rates are at most exp(5), about 148."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithParameter(Population):
+    """Features a, target from <a, theta> with theta the user's own parameter.
+
+    Attributes:
+        dimension: d, number of features.
+        parameter: the true parameter, a scalar or a list; None draws a direction and gives it l2 norm parameter_norm.
+        parameter_norm: see ``parameter``.
+        parameter_sparsity: how many random entries of a direction that is drawn are not zero; None for all.
+    """
+
+    truth_is = "parameter"
+    dimension: int
+    parameter: float | Sequence[float] | None = None
+    parameter_norm: float = 1.0
+    parameter_sparsity: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("dimension", self.dimension, 1, strict=False)
+        require_number("parameter_norm", self.parameter_norm, 0.0)
+        if self.parameter_sparsity is not None and not 1 <= self.parameter_sparsity <= self.dimension:
+            raise BadInput(
+                f"parameter_sparsity = {self.parameter_sparsity}: must lie between 1 and dimension = {self.dimension}"
+            )
+        if self.parameter_sparsity is not None and self.parameter is not None:
+            raise BadInput("parameter_sparsity is of a direction that is drawn: leave it out where parameter is given")
+
+    @property
+    def columns(self) -> int:
+        """The d features."""
+        return self.dimension
+
+    @property
+    def sample_bytes(self) -> int:
+        """4 (d + 1)."""
+        return 4 * (self.dimension + 1)
+
+    def truth(self, rng: np.random.Generator) -> Vector:
+        """(d,) parameter of the population without its outliers."""
+        if self.parameter is not None:
+            return vector_of("parameter", self.parameter, self.dimension)
+        direction = rng.normal(size=self.dimension)
+        if self.parameter_sparsity is not None:
+            direction[rng.permutation(self.dimension)[self.parameter_sparsity :]] = 0.0
+        return np.asarray(self.parameter_norm * direction / np.linalg.norm(direction), dtype=np.float64)
+
+    def predictors(self, features: Noise, truth: Vector, user_noise: Noise, sizes: NDArray[np.int64]) -> Vector:
+        """(N,): <a, theta> of each sample, with its user's own parameter."""
+        own = per_sample(self.own_truth(truth, user_noise), sizes)
+        own *= features
+        return np.asarray(own.sum(axis=1), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression(WithParameter):
+    """Features a in an l1 ball, target from <a, theta> with theta the user's own parameter.
+
+    Features are normal (or Student's t, by one factor a sample) and scaled down into the ball
+    ``||a||_1 <= feature_norm``, so that a problem that declares this bound finds nothing to clip and the true
+    parameter stays true.
+
+    Attributes:
+        feature_norm: bound on the l1 norm of a sample's features.
+        feature_deviation: standard deviation (scale, for Student's t) of a feature before scaling down; None takes the
+            one that leaves about 98 % of normal samples inside the ball.
+        feature_shape: degrees of freedom of Student's t features; None for normal ones.
+    """
+
+    feature_norm: float = 1.0
+    feature_deviation: float | None = None
+    feature_shape: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("feature_norm", self.feature_norm, 0.0)
+        if self.feature_deviation is not None:
+            require_number("feature_deviation", self.feature_deviation, 0.0)
+        if self.feature_shape is not None:
+            require_number("feature_shape", self.feature_shape, 0.0)
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        return Shape(self.columns, has_target=True, feature_norm=self.feature_norm)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """A user's own parameter and coin; features; the target's noise; a factor for Student's t."""
+        normals = (
+            Source("user", "normal", self.dimension + 1),
+            Source("sample", "normal", self.dimension),
+            Source("sample", "normal", 1),
+        )
+        if self.feature_shape is None:
+            return normals
+        return (*normals, Source("sample", "gamma", 1, self.feature_shape / 2))
+
+    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
+        """Features in their ball, targets from each user's own parameter."""
+        features = (
+            noise[1] if self.feature_shape is None else student_t_in_place(noise[1], noise[3], self.feature_shape)
+        )
+        features *= np.float32(self._deviation())
+        norms = np.abs(features).sum(axis=1, keepdims=True)
+        # A little inside the ball, so that no other way to round the norm puts a sample outside.
+        features *= np.minimum(1.0, np.float32(self.feature_norm * (1 - 1e-5)) / norms)
+        return features, self.targets(self.predictors(features, truth, noise[0], sizes), noise[2][:, 0])
+
+    def _deviation(self) -> float:
+        if self.feature_deviation is not None:
+            return self.feature_deviation
+        # The l1 norm of d standard normals: mean d sqrt(2 / pi), variance d (1 - 2 / pi); two deviations of room.
+        mean, variance = self.dimension * np.sqrt(2 / np.pi), self.dimension * (1 - 2 / np.pi)
+        return float(self.feature_norm / (mean + 2 * np.sqrt(variance)))
+
+    @abstractmethod
+    def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
+        """(N,) targets from the predictors <a, theta> and one standard normal a sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticRegression(Regression):
+    """y = 1 with probability 1 / (1 + exp(-<a, theta>)), else 0."""
+
+    name = "logistic_regression"
+    summary = "dense features, zero-one targets, a true parameter"
+
+    def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
+        """Zeros and ones."""
+        return logistic_targets(predictors, noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRegression(Regression):
+    """y = <a, theta> + normal noise.
+
+    Attributes:
+        noise_deviation: standard deviation of a target around its prediction.
+    """
+
+    name = "linear_regression"
+    summary = "dense features, normal targets, a true parameter"
+    noise_deviation: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("noise_deviation", self.noise_deviation, 0.0, strict=False)
+
+    def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
+        """Predictions with noise."""
+        return (predictors + self.noise_deviation * noise.astype(np.float64)).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonRegression(Regression):
+    """y ~ Poisson(exp(<a, theta>)), the predictor cut at 5."""
+
+    name = "poisson_regression"
+    summary = "dense features, counts as targets, a true parameter"
+
+    def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
+        """Counts, by inversion of the distribution function."""
+        return poisson_targets(predictors, noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Population):
+    """One category a sample, and a zero-one target with the category's own rate.
+
+    Category l has frequency proportional to ``(l + 1)^-skew`` and log odds ``parameter[l]``; a user shifts all its log
+    odds by one number of deviation ``heterogeneity``.
+
+    Attributes:
+        levels: L, number of categories; codes are 0..L-1.
+        parameter: log odds of each category, a scalar or a list; None draws them uniformly from [-spread, spread].
+        spread: see ``parameter``.
+        skew: 0 for equal frequencies, 1 for Zipf's law.
+    """
+
+    name = "categorical"
+    summary = "one category a sample, zero-one targets, a true rate a category (for one-hot problems)"
+    truth_is = "parameter"
+    levels: int
+    parameter: float | Sequence[float] | None = None
+    spread: float = 2.0
+    skew: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("levels", self.levels, 1, strict=False)
+        require_number("spread", self.spread, 0.0, strict=False)
+        require_number("skew", self.skew, 0.0, strict=False)
+
+    @property
+    def columns(self) -> int:
+        """1: the code."""
+        return 1
+
+    @property
+    def sample_shape(self) -> Shape:
+        """See `Population.sample_shape`."""
+        return Shape(1, has_target=True, target_range=(0.0, 1.0), levels=self.levels)
+
+    @property
+    def sample_bytes(self) -> int:
+        """8: an int32 code and a float32 target."""
+        return 8
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """A user's shift and coin; category and target of a sample."""
+        return (Source("user", "normal", 2), Source("sample", "normal", 2))
+
+    def truth(self, rng: np.random.Generator) -> Vector:
+        """(L,) log odds of the categories."""
+        if self.parameter is not None:
+            return vector_of("parameter", self.parameter, self.levels)
+        return self.spread * rng.uniform(-1.0, 1.0, self.levels)
+
+    def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
+        """(N, 1) int32 codes and zero-one targets."""
+        shares = np.arange(1, self.levels + 1, dtype=np.float64) ** -self.skew
+        edges = np.cumsum(shares / shares.sum())[:-1]
+        codes = np.searchsorted(edges, ndtr(noise[1][:, 0].astype(np.float64)), side="right").astype(np.int32)
+        shifts = per_sample(self.own_truth(np.zeros(1), noise[0])[:, 0], sizes)
+        return codes[:, None], logistic_targets(truth[codes] + shifts, noise[1][:, 1])
+
+
+def logistic_targets(predictors: Vector, noise: Noise) -> NDArray[np.float32]:
+    """1 with probability expit(predictor), else 0, from one standard normal each."""
+    uniforms: Vector = ndtr(noise.astype(np.float64))
+    rates: Vector = expit(predictors)
+    return (uniforms < rates).astype(np.float32)
+
+
+def poisson_targets(predictors: Vector, noise: Noise) -> NDArray[np.float32]:
+    """Poisson counts of rate exp(predictor): the smallest count whose distribution function reaches the uniform.
+
+    The loop runs over counts, for all samples that have not reached theirs at once.
+    """
+    rates = np.exp(np.minimum(predictors, _LARGEST_PREDICTOR))
+    uniforms: Vector = ndtr(noise.astype(np.float64))
+    counts = np.zeros(len(rates), dtype=np.float32)
+    open_rows = np.flatnonzero(uniforms > np.exp(-rates))
+    terms = np.exp(-rates[open_rows])
+    reached = terms.copy()
+    count = 0
+    while len(open_rows):
+        count += 1
+        terms *= rates[open_rows] / count
+        reached += terms
+        counts[open_rows] = count
+        # Far in the tail a term no longer moves the sum: the count is as large as float64 can tell.
+        still = (uniforms[open_rows] > reached) & (reached + terms > reached)
+        open_rows, terms, reached = open_rows[still], terms[still], reached[still]
+    return counts

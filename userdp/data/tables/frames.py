@@ -1,0 +1,52 @@
+"""A pandas DataFrame as a Parquet file, whose cells are then read one by one as those of any other table."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from userdp.data.tables.cells import cell_text
+from userdp.data.tables.columns import require_columns
+from userdp.errors import BadInput
+
+
+def write_frame(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> None:
+    """Write the columns ``names`` of a frame to a Parquet file.
+
+    *Formal guarantee*: what a cell becomes depends on that cell and on its column's dtype, and no cell makes writing
+    fail. A column of dtype object or category holds values of any types, of which Arrow would choose one for all; its
+    cells are written as text, each by itself, by `cell_text`. Of which dtype a column is counts as
+    public, like the types of a Parquet file.
+
+    Raises:
+        BadInput: no rows, a column that is missing or there twice, or one of a dtype that Parquet has no type for.
+    """
+    require_columns("the DataFrame", names, frame.columns)
+    if not len(frame):
+        raise BadInput("the DataFrame has no rows; a federation needs at least one sample")
+    numbers = {str(name): position for position, name in enumerate(frame.columns)}
+    pq.write_table(pa.table({name: _column(frame.iloc[:, numbers[name]], name) for name in names}), path)
+
+
+def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
+    kind = cells.dtype
+    if isinstance(kind, pd.CategoricalDtype | pd.StringDtype) or pd.api.types.is_object_dtype(kind):
+        return pa.array([_text(cell) for cell in cells], type=pa.large_binary())
+    try:
+        return pa.array(cells, from_pandas=True)
+    except (pa.ArrowException, TypeError):
+        raise BadInput(f"column {name!r} holds {kind}, not text, numbers or dates; convert it") from None
+
+
+def _text(cell: object) -> bytes | None:
+    """A cell as text, in bytes, which need not be valid; None where it is missing."""
+    if isinstance(cell, bytes):
+        return cell
+    try:
+        text = cell_text(cell)
+    except Exception:  # whatever a cell's own code raises: it has no text, and must not stop the others
+        return None
+    return text.encode("utf-8", "backslashreplace") or None

@@ -1,0 +1,1 @@
+"""Averaged clipping: Jin, Zhou, Han, Cheng, Zeng, corrected."""

@@ -1,0 +1,1 @@
+"""Averaged clipping on plain arrays, for tests and documents."""

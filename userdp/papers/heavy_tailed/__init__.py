@@ -1,0 +1,1 @@
+"""Heavy-tailed samples: Zhao, Wu, Liu, Wang, Fan, Li, corrected."""

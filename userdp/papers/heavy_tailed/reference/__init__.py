@@ -1,0 +1,1 @@
+"""Heavy-tailed samples on plain arrays, for tests and documents."""

@@ -1,0 +1,1 @@
+"""High-dimensional models on plain arrays, for tests and documents."""

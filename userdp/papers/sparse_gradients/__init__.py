@@ -1,0 +1,1 @@
+"""Sparse gradients: Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024, corrected."""

@@ -1,0 +1,1 @@
+"""Sparse gradients on plain arrays, for tests and documents."""
