@@ -23,7 +23,7 @@ warnings name fields and remedies; those that end a command before a run directo
 declarations disagree, quote counts of the table. Whoever sees that a run stopped early, and why, learns something that
 no epsilon covers: that machines failed, or that a promise could not be kept.
 
-This page is made by `docs/make.py` from `simulations.records.released_fields.py` and the strategies' classes.
+This page is made by `docs/make.py` from `simulations/records/released_fields.py` and the strategies' classes.
 """
 
 

@@ -228,7 +228,7 @@ def field_of(file: str, name: str) -> Field:
     found = [field for field in FIELDS if field.file == file and field.matches(path)]
     if not found:
         raise LookupError(
-            f"{file}: {name} is not in simulations.records.released_fields.py: say there of which kind it is"
+            f"{file}: {name} is not in simulations/records/released_fields.py: say there of which kind it is"
         )
     return max(found, key=lambda field: len(field.name))
 

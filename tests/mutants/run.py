@@ -5,7 +5,7 @@ their area (the name of the list), file or name. A list is ``tests/mutants/AREA.
 
     [[mutant]]
     name = "The noise of a round is half of what its plan says"
-    file = "strategies.clipping.dp_fed_sgd.py"
+    file = "strategies/clipping/dp_fed_sgd.py"
     old = '''what stands in the file, exactly once'''
     new = '''what is wrong'''
     tests = ["tests/strategies/clipping/test_fed_sgd.py::test_the_noise_is_the_planned_one"]

@@ -1,4 +1,4 @@
-"""AnyRows of which few entries are not zero, as `scipy.sparse.csr_array`: what nodes do with samples and gradients.
+"""Rows of which few entries are not zero, as `scipy.sparse.csr_array`: what nodes do with samples and gradients.
 
 Nothing here takes time or memory by the number of columns, so a million of them cost no more than ten. A matrix is
 CANONICAL if the columns of each row rise: sorted, none twice. Entries of a row are added up in an order that depends on
@@ -65,7 +65,7 @@ def bytes_of(rows: NDArray[np.generic] | Sparse) -> int:
 
 
 def part_of(rows: Sparse, first: int, last: int) -> Sparse:
-    """AnyRows ``first:last`` as views of their entries."""
+    """Rows ``first:last`` as views of their entries."""
     start, stop = int(rows.indptr[first]), int(rows.indptr[last])
     ends = rows.indptr[first : last + 1] - rows.indptr[first]
     return sparse_rows(rows.data[start:stop], rows.indices[start:stop], ends, rows.shape[1])
@@ -89,7 +89,7 @@ def placed_rows(rows: AnyRows, positions: NDArray[np.int64], count: int) -> AnyR
 
 
 def stacked(parts: Sequence[AnyRows]) -> AnyRows:
-    """AnyRows one below the other; sparse if all are."""
+    """Rows one below the other; sparse if all are."""
     if all(isinstance(part, csr_array) for part in parts):
         whole = cast(Sparse, vstack(cast(Any, parts), format="csr"))
         return sparse_rows(whole.data, whole.indices, whole.indptr, whole.shape[1])
@@ -156,7 +156,7 @@ def compacted(rows: Rows) -> AnyRows:
 
 
 def finite_sparse_rows(rows: Sparse) -> tuple[Sparse, int]:
-    """AnyRows with every row that holds a NaN or an infinity set to zero, and how many there were."""
+    """Rows with every row that holds a NaN or an infinity set to zero, and how many there were."""
     wrong = ~np.isfinite(rows.data)
     if not wrong.any():
         return rows, 0
@@ -181,7 +181,7 @@ def finite_rows(rows: Rows) -> tuple[Rows, int]: ...
 @overload
 def finite_rows(rows: AnyRows) -> tuple[AnyRows, int]: ...
 def finite_rows(rows: AnyRows) -> tuple[AnyRows, int]:
-    """AnyRows with every row that holds a NaN or an infinity set to zero, and how many there were.
+    """Rows with every row that holds a NaN or an infinity set to zero, and how many there were.
 
     Copies only when there are such rows.
     """
