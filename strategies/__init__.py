@@ -12,7 +12,7 @@ from userdp.lazy import names_from
 if TYPE_CHECKING:
     from strategies.clipping.adaptive_clipping import AdaptiveClipping
     from strategies.clipping.dp_fed_avg import DPFedAvg
-    from strategies.clipping.dp_fed_sgd import DPFedSGD, NonPrivate
+    from strategies.clipping.dp_fed_sgd import DPFedSGD
     from strategies.clipping.dp_ftrl import DPFTRL
     from strategies.clipping.local_dp import LocalDPSGD
     from strategies.clipping.projected_sgd import ProjectedSGD
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
+    from strategies.non_private import NonPrivate
     from strategies.robust.outlier_removal import OutlierRemovalSGD
     from strategies.robust.robust_rounds import RobustRounds
     from strategies.robust.winsorized_rotation import WinsorizedRotation

@@ -33,6 +33,6 @@ STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
         "sparse_optimisation": "strategies.sparse.sparse_optimisation:SparseOptimisation",
         "output_perturbation": "strategies.sparse.output_perturbation:SparseOutputPerturbation",
         "stopped_sgd": "strategies.sparse.stopped_sgd:StoppedSGD",
-        "non_private": "strategies.clipping.dp_fed_sgd:NonPrivate",
+        "non_private": "strategies.non_private:NonPrivate",
     }
 )

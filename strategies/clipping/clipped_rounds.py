@@ -11,7 +11,7 @@ from pydantic import Field
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Number, Plan, sampler_numbers
-from strategies.core.scheme import Scheme, Step
+from strategies.core.scheme import MeanScheme, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -89,13 +89,11 @@ def as_is(released: Vector) -> Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedScheme(Scheme):
-    """A `Scheme` of clipped sums.
+class ClippedScheme(MeanScheme):
+    """A `MeanScheme` that the server's optimiser follows.
 
     Attributes:
-        sampler: who takes part in each round.
         noise_multiplier: noise over sensitivity of a round.
-        mechanism: of a round's mean over the public size of a cohort.
         computation: what users send.
         rate: step size of the server.
         gradient: what the server's optimiser follows, from the released mean; costs no privacy.
@@ -103,9 +101,7 @@ class ClippedScheme(Scheme):
         numbers: of the plan, beyond those that all have.
     """
 
-    sampler: Sampler
     noise_multiplier: float
-    mechanism: GaussianMechanism | LaplaceMechanism
     computation: Computation
     rate: float
     gradient: Callable[[Vector], Vector] = as_is

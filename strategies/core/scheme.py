@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
 
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.sampling import Sampler
 
 
 def no_memory() -> None:
@@ -34,6 +38,36 @@ class Scheme:
     check_start: Callable[[Vector], None] | None = None
     summands: int | None = None
     spread: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanScheme(Scheme):
+    """A `Scheme` of noisy means of clipped user vectors, over the public size of a cohort.
+
+    Attributes:
+        sampler: who takes part in each round.
+        mechanism: of a round's mean.
+    """
+
+    sampler: Sampler
+    mechanism: GaussianMechanism | LaplaceMechanism
+
+    @classmethod
+    def of(
+        cls, sampler: Sampler, clip_norm: float, privacy: Privacy, adversary: str, assumptions: tuple[str, ...]
+    ) -> Self:
+        """With the Gaussian noise that the sampler calibrates for vectors of l2 norm at most ``clip_norm``.
+
+        Raises:
+            BadInput: the sampler cannot keep to the budget.
+        """
+        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+        return cls(
+            guarantee=sampler.guarantee(multiplier, privacy.delta, adversary, assumptions),
+            ledger=partial(sampler.ledger, multiplier),
+            sampler=sampler,
+            mechanism=GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier),
+        )
 
 
 @dataclass(frozen=True)

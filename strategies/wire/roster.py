@@ -25,8 +25,8 @@ class Roster:
     waits for USERS, not for nodes: nothing trains on whoever happens to be there first.
 
     Nobody may be two users. Where nodes know what their users are called, they say so by salted digests (a salt for
-    this roster alone) and a label that occurs twice, in one node or in two, ends the run; `userdp.nodes.identities` says
-    what that proves. Either every node with users does or none: comparing some with others would find nothing.
+    this roster alone) and a label that occurs twice, in one node or in two, ends the run; `repeated` says what that
+    proves. Either every node with users does or none: comparing some with others would find nothing.
 
     Args:
         users: n, the public number of users.

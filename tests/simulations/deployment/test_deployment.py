@@ -37,7 +37,7 @@ from simulations.flower import node_of, separated
 from simulations.runs.build import build_problem, server_datasets
 from simulations.runs.run import run
 from simulations.runs.silos import FILE, prepare, silo_node, split
-from strategies.clipping.dp_fed_sgd import NonPrivate
+from strategies.non_private import NonPrivate
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.identities import identities, repeated
 from userdp.nodes.node import Node

@@ -18,7 +18,8 @@ from simulations.records.evaluation import Evaluation
 from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.run import run
 from simulations.records.run_directory import FILES, RunDirectory, plain
-from strategies.clipping.dp_fed_sgd import DPFedSGD, NonPrivate
+from strategies.clipping.dp_fed_sgd import DPFedSGD
+from strategies.non_private import NonPrivate
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
