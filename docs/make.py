@@ -17,7 +17,7 @@ def pages() -> dict[str, str]:
     guarantees = {
         "releases": strategies.releases(),
         "strategies": strategies.sections(),
-        "secure noise": strategies.core.secure_noise(),
+        "secure noise": strategies.secure_noise(),
     }
     return {
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),

@@ -11,6 +11,7 @@ What most programs need can be imported from here, and is loaded when it is firs
 from typing import TYPE_CHECKING
 
 from userdp.lazy import names_from
+from userdp.moved import point_the_way
 
 if TYPE_CHECKING:
     from userdp.accounting import Guarantee, Privacy
@@ -38,6 +39,7 @@ __all__ = [
     "read_table",
 ]
 
+point_the_way()
 __getattr__ = names_from(
     __name__,
     {

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from userdp.moved import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("userdp", "strategies", "simulations")
@@ -27,8 +30,9 @@ SHOWN_BEFORE = {
     "userdp.accounting": ("Privacy",),
     "userdp.data": ("LogisticRegression", "SyntheticFederation"),
     "userdp.mechanisms": ("GaussianMechanism",),
-    "userdp.nodes.node": ("Node",),
     "userdp.problems": ("Logistic",),
+    "userdp.problems.base": ("Vector",),
+    "userdp.randomness": ("stream",),
     "userdp.sampling": ("DisjointBatches",),
 }
 """Imports that documents of earlier versions told readers to write."""
@@ -188,3 +192,10 @@ def test_an_import_of_a_face_is_found():
 def test_what_documents_showed_before_can_still_be_imported(module):
     for name in SHOWN_BEFORE[module]:
         assert getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_the_old_name_of_a_module_says_where_it_went(old):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(f"{old} has moved: import from {MOVED[old]}")):
+        importlib.import_module(old)
+    assert importlib.util.find_spec(MOVED[old]) is not None
