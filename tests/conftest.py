@@ -1,5 +1,6 @@
 """What all tests share: one thread a process, how hypothesis draws, which cases of a sweep are fast, public data."""
 
+import gc
 import os
 import zlib
 from collections import defaultdict
@@ -38,6 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert mark is not None
         for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))[mark.args[0] :]:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected lives to the end: the garbage collector need not look at it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -448,7 +448,7 @@ def compare(case: Case, faults, run) -> None:
 # Tests --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("case", [*USER_CASES, *SAMPLE_CASES], ids=str)
 def test_one_persons_cells_move_no_release_further_than_its_sensitivity(case, tmp_path):
     compare(case, case.faults(COMMON), lambda fault: go(case, tmp_path, fault))

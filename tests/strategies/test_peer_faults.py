@@ -292,7 +292,7 @@ def test_flower_an_error_reply_discards_the_round(kind):
     np.testing.assert_allclose(result.arrays["w"].numpy(), 0.25 * 9 / 10, atol=0.01)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @every_strategy
 def test_flower_a_zero_update_divides_by_zero(name):
     method = method_of(name)
@@ -309,7 +309,7 @@ def test_flower_a_zero_update_of_an_ordinary_client_divides_by_zero(kind):
     assert np.isfinite(result.arrays["w"].numpy()).all()
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("code", [7, 8, 9], ids=["nan", "inf", "minus_inf"])
 @every_strategy
 def test_flower_nan_passes_the_clip(name, code):
@@ -553,7 +553,7 @@ def test_flower_one_line_is_logged_for_each_reply(caplog):
 # --- pfl -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @every_strategy
 def test_pfl_the_random_user_sampler_draws_a_user_twice_into_a_cohort(name):
     for sampling in SCHEMES if "sampling" in STRATEGIES[name].Options.model_fields else [None]:

@@ -103,7 +103,7 @@ def tuned(tmp_path_factory):
 # The file ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_comparisons_load_expand_and_plan(path):
     comparison = load_comparison(path)
@@ -227,6 +227,7 @@ def test_relations_are_recorded_and_converted(done):
     assert "For replacing one" in (done.directory / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, monkeypatch):
     raw = changed(strategy=SMALL["strategy"][:2])
     calls, original = [], simulations.comparison.jobs.run

@@ -24,6 +24,9 @@ pytestmark = [
 ROUND = float(os.environ.get("USERDP_ROUND_SECONDS", "30"))
 SEEDED = 'privacy.noise="seeded"'
 SILO, USERS = 1000, 3000
+PATIENT = {"engine.timeout": 6 * ROUND, "engine.roster_timeout": 6 * ROUND}
+"""Where no silo falls silent; where one does, every round without it lasts as long as a round may take."""
+SILENT = {"engine.timeout": ROUND}
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +50,10 @@ def image(folders):
 @pytest.fixture(scope="module")
 def demo(image, folders):
     """`docker compose up` from nothing, and its exit code."""
-    containers = Containers(folders[0], environment={"OVERRIDES": SEEDED})
+    patient = "; ".join([SEEDED, *(f"{key}={value}" for key, value in PATIENT.items())])
+    containers = Containers(folders[0], environment={"OVERRIDES": patient})
     process = containers.start("up", "--exit-code-from", "run", "--no-color", "--timeout", "2")
-    said, _ = process.communicate(timeout=800)
+    said, _ = process.communicate(timeout=1500)
     kept = folders[0].with_name("demo")
     shutil.copytree(folders[0], kept)
     return process.returncode, said, kept
@@ -69,8 +73,7 @@ def federation(image, folders):
 
 
 def overrides(rounds, max_missing=0.4, **more):
-    settings = {"strategy.rounds": rounds, "strategy.max_missing": max_missing, "engine.timeout": ROUND} | more
-    settings = {"engine.roster_timeout": 6 * ROUND} | settings
+    settings = {"strategy.rounds": rounds, "strategy.max_missing": max_missing} | PATIENT | more
     return "; ".join([SEEDED, *(f"{key}={value}" for key, value in settings.items())])
 
 
@@ -231,7 +234,7 @@ def test_a_silo_that_claims_anothers_user_or_holds_anothers_person_stops_the_run
 
 def test_a_silo_that_sleeps_past_the_timeout_or_loses_its_network_is_missing_and_comes_back(federation):
     network, node = f"{PROJECT}_link-2", federation.container("node-2")
-    settings = overrides(6)
+    settings = overrides(6, **SILENT)
     submitted = federation.submit(settings)
     submitted.wait_for_round(1)
     federation.call("pause", "app-3", "node-3")
@@ -284,7 +287,7 @@ def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_the_next_run_is_wel
 
 
 def test_a_killed_silo_is_missing_and_two_killed_silos_stop_the_run_with_what_it_had(federation):
-    settings = overrides(3)
+    settings = overrides(3, **SILENT)
     submitted = federation.submit(settings)
     submitted.wait_for_round(1)
     federation.call("kill", "node-3", "app-3")

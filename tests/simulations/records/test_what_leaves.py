@@ -163,7 +163,7 @@ def drown(monkeypatch):
 # Two neighbours ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(3)
 @each_strategy
 def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
     def go(path):
@@ -179,7 +179,7 @@ def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
     assert (("result.json", "samples_private") in different) == (name not in DECLARES_SAMPLES)
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "non_private"])
 def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkeypatch, name):
     """With the noise alone released, nothing differs but what is marked as private."""

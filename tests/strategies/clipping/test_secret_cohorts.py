@@ -70,6 +70,7 @@ def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
     assert method._ledger.rounds == ROUNDS
 
 
+@pytest.mark.sweep(1)
 @each_sampling
 def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling, tmp_path):
     strategy = {"kind": "dp_fed_sgd", "rounds": 2, "cohort": 100, "sampling": sampling}

@@ -31,7 +31,7 @@ deltas = st.floats(-25, -3).map(math.exp)
 # --- Every strategy --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("epsilon", [0.2, 8.0])
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"non_private"}))
 def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(name, epsilon):

@@ -105,6 +105,7 @@ def test_secure_noise_is_drawn_by_opendp_and_never_by_numpy(monkeypatch):
     assert used == ["make_gaussian", "make_laplace", "make_noisy_max"]
 
 
+@pytest.mark.slow
 def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
     grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
     drawn = grid.select(np.repeat(rows, 10_000, axis=1), 1.5, SecureNoise())
@@ -312,7 +313,7 @@ def test_secure_noise_is_added_to_the_value_itself(name, people, monkeypatch):
     assert all(value.any() for value in released)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALLOWED)
 def test_secure_noise_has_the_size_of_seeded_noise(name, people):
     """One small step of a quadratic from zero: the models of many runs vary alike."""
@@ -397,6 +398,7 @@ def test_users_own_secure_noise_travels_without_a_seed():
     assert stats.kstest((rows - 1).ravel() / 2.5, "norm").pvalue > FALSE_ALARM
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("name", sorted(cases(33)))
 def test_computed_one_by_one_users_do_not_touch_each_others_last_bits(name):
     """In one block they do, where one user holds a sample more: matrix products round by shape."""

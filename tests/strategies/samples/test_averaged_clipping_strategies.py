@@ -303,7 +303,7 @@ def test_a_thinned_block_keeps_users_samples_and_targets_together():
 # --- Plans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("unit", ["sample", "user"])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -373,6 +373,7 @@ def test_t16_noise_by_the_papers_formula_is_not_certified(kind, options):
     assert not result.guarantee.holds
 
 
+@pytest.mark.slow
 def test_samples_of_a_user_count_one_by_one_where_samples_are_clipped():
     single = PoissonSamples(10, 0.02, 50, joint=False)
     group = PoissonSamples(10, 0.02, 50, most=4, joint=False)

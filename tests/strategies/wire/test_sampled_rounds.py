@@ -157,7 +157,7 @@ def _mixture(rate, out, inside, deviation):
     return lambda t: (1 - rate) * norm.pdf(t, out, deviation) + rate * norm.pdf(t, inside, deviation)
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 @pytest.mark.parametrize("noise", [1.0, 2.0])
 @pytest.mark.parametrize("order", [2.0, 3.0, 5.0])

@@ -295,6 +295,7 @@ def as_numbers(form):
     return {*form.get("features", ()), codes, target} - {None}
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=100)
 @given(neighbouring_tables(), HOW, st.sampled_from([None, 1, 2]), st.integers(0, 3))

@@ -208,6 +208,7 @@ def problems_of(link, intercept=False):
     ]
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", [*LINEAR, *LOGISTIC])
 def test_the_population_gradient_vanishes_at_the_optimum_and_nowhere_near(name):
     population = (LINEAR | LOGISTIC)[name]

@@ -133,7 +133,7 @@ HUGE = {
 }
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("batch", [1000, 10_000])
 @pytest.mark.parametrize("name", HUGE)
 def test_one_user_who_changes_the_path_moves_the_score_of_huge_equal_rows_within_the_bound(name, batch):

@@ -55,6 +55,7 @@ all_estimators = pytest.mark.parametrize("name", list(scaled_estimators()))
 quick = settings(max_examples=60)
 
 
+@pytest.mark.sweep(3)
 @all_estimators
 @quick
 @given(rows=MATRICES, seed=st.integers(0, 2**32 - 1), size=st.floats(1e-3, 50))
@@ -64,6 +65,7 @@ def test_estimates_are_1_lipschitz_in_the_sup_norm(name, rows, seed, size):
     assert moved <= np.abs(moves).max() + 1e-10
 
 
+@pytest.mark.sweep(3)
 @all_estimators
 @quick
 @given(rows=MATRICES, scale=st.floats(0.1, 10), sign=st.sampled_from([-1, 1]), shift=st.floats(-50, 50))
@@ -72,6 +74,7 @@ def test_estimates_commute_with_scaling_of_either_sign_and_translation(name, row
     np.testing.assert_allclose(transformed, sign * scale * apply(name, rows) + shift, atol=1e-8)
 
 
+@pytest.mark.sweep(3)
 @all_estimators
 @quick
 @given(rows=MATRICES, seed=st.integers(0, 2**32 - 1))
@@ -147,6 +150,7 @@ def test_the_mean_of_the_largest_floats_is_the_largest_float():
         assert coordinate_median(np.full((count, 1), -LARGEST)) == -LARGEST
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("size", [2.0**-1000, 1.0, 2.0**1019])
 def test_centres_and_truncated_means_of_any_size_are_finite(size):
     points = np.random.default_rng(0).uniform(-10, 10, size=(12, 3))
@@ -160,6 +164,7 @@ def test_centres_and_truncated_means_of_any_size_are_finite(size):
     assert np.isfinite(smoothed_truncation_mean(np.full((1000, 2), 20.0 * size), 10 * size, 1.0)).all()
 
 
+@pytest.mark.sweep(3)
 @all_estimators
 @quick
 @given(rows=hnp.arrays(np.float64, st.tuples(st.integers(7, 13), st.integers(1, 2)), elements=SIZES))

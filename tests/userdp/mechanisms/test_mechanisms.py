@@ -152,6 +152,7 @@ def test_margin_is_the_quantile_of_the_sum_of_two_laplaces(x):
     assert make(AboveThreshold, epsilon=1.0, delta=float(tail)).margin == pytest.approx(x, rel=1e-6)
 
 
+@pytest.mark.sweep(1)
 @each_test
 def test_sessions_pass_unaligned_batches_as_often_as_delta(test_type):
     runs, delta = 20_000, 0.05

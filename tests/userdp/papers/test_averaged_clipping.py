@@ -530,6 +530,7 @@ def test_t16_the_accountant_by_hand():
     assert sampled_gaussian_epsilon([SampledRounds(1.0, 0.5, 0)], 1e-5) == 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(st.floats(0.2, 4), st.sampled_from([1e-5, 1e-7]), st.sampled_from([0.003, 0.05]), st.sampled_from([20, 400]))
 def test_t16_what_is_calibrated_keeps_the_budget_by_two_accountants(epsilon, delta, rate, rounds):

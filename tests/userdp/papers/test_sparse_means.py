@@ -560,6 +560,7 @@ def errors(n, d, s, epsilon, delta, seeds, first=0, **options):
     return np.array(found)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("n", "d"), [(50, 500), (500, 500), (2000, 40)])
 @pytest.mark.parametrize("ball", ["l1", "l1l2"])
 def test_c18_errors_exceed_the_explicit_bounds_no_more_often_than_allowed(n, d, ball):

@@ -378,6 +378,7 @@ def test_which_problems_are_certified():
             CASES[name].problem.certificate.require_contractive("a strategy")
 
 
+@pytest.mark.sweep(17)
 @pytest.mark.parametrize("case", CERTIFIED.values(), ids=CERTIFIED.keys())
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 0.5, 1.0]), near=st.booleans())

@@ -26,7 +26,7 @@ def by_user(values, block):
     return np.stack([values[a:b].sum(axis=0) for a, b in zip(block.offsets[:-1], block.offsets[1:], strict=True)])
 
 
-@pytest.mark.sweep(40)
+@pytest.mark.sweep(20)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [4], [1, 1]], ids=["ragged", "one_user", "one_sample"])
 def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
