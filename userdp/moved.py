@@ -68,4 +68,4 @@ class _Signpost(MetaPathFinder):
 def point_the_way() -> None:
     """Install the signpost, once."""
     if not any(isinstance(finder, _Signpost) for finder in sys.meta_path):
-        sys.meta_path.append(_Signpost())
+        sys.meta_path.insert(0, _Signpost())
