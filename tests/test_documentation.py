@@ -158,3 +158,18 @@ def test_every_key_of_the_configuration_is_in_the_reference_with_a_meaning(confi
     assert not [key for key in keys | {"name", "seed"} if not told.get(key)]
     kinds = [*PROBLEMS, *POPULATIONS, *STRATEGIES, "table", "public", "synthetic", "local", "ray"]
     assert not [kind for kind in kinds if f'"{kind}"' not in configuration]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_arrows_between_rooms_never_lead_back(package, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    structure = importlib.import_module("making.structure")
+    graph = structure.arrows(ROOT, package)
+    assert len(graph) > 5
+    assert not structure.in_circles(graph)
+
+
+def test_a_circle_between_rooms_is_found(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    structure = importlib.import_module("making.structure")
+    assert structure.in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from simulations.records.released_fields import RELEASED, kept
-from simulations.reports.report import render
 from simulations.records.run_directory import as_json
+from simulations.reports.report import render
 from userdp.errors import BadInput
 
 _AS_THEY_ARE = ("config.toml", "plan.json", "guarantee.json", "model.npz")

@@ -15,7 +15,11 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from userdp.arrays.types import Vector
+from simulations.config.run_config import REFERENCE, RunConfig
+from simulations.engines.grids import LocalGrid, RayGrid, shards
+from simulations.records.evaluation import Evaluation, Schedule, main_metric
+from simulations.records.run_directory import RunDirectory, plain
+from simulations.reports.report import render
 from simulations.runs.build import (
     build_problem,
     check_samples,
@@ -25,17 +29,13 @@ from simulations.runs.build import (
     server_datasets,
     with_assumptions,
 )
-from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.records.evaluation import Evaluation, Schedule, main_metric
-from simulations.engines.grids import LocalGrid, RayGrid, shards
-from simulations.reports.report import render
-from simulations.records.run_directory import RunDirectory, plain
 from simulations.runs.trackers import check_installed, tracking
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan, PublicFacts
-from strategies.wire.protocol import model_vector
 from strategies.core.results import RoundRecord
+from strategies.wire.protocol import model_vector
 from userdp.accounting import Guarantee
+from userdp.arrays.types import Vector
 from userdp.data.source import Datasets
 from userdp.errors import RunFailed, UserdpError
 from userdp.nodes.node import Node

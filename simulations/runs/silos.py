@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.runs.build import load_datasets
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import shards
+from simulations.runs.build import load_datasets
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from simulations.records.released_fields import SHARED, kept
-from simulations.reports.report import page
 from simulations.records.run_directory import TENSORBOARD, as_json, flat
+from simulations.reports.report import page
 from strategies.core.results import RoundRecord
 from userdp.errors import BadInput
 

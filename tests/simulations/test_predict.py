@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from simulations import TrainedModel, cli, load_config, load_model, train
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import field_of
-from simulations.runs.build import build_problem, configured_table
+from simulations.runs.build import build_problem
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from userdp.data import public_file, split
@@ -63,7 +63,7 @@ def configuration(path, kind="logistic", **settings):
 
 def write_held_out(config, table, path):
     """The rows of the users whom a run holds out, written to a table of their own."""
-    labels = configured_table(config.data, config.seed).labels
+    labels = config.data.table(config.seed).labels
     _, held_out = split(Numbers(len(labels)), test_fraction=config.data.test_fraction, seed=config.seed)
     text = {"dtype": str, "keep_default_na": False}
     frame = pd.read_csv(table, **text) if table.suffix == ".csv" else pd.read_parquet(table)

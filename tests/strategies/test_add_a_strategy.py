@@ -21,9 +21,13 @@ from userdp.problems import Quadratic
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8")
-LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info", "runs", "comparisons", "out"
-)
+ON_TOP = {"runs", "comparisons", "out"}  # what runs leave behind; packages have folders of these names
+EVERYWHERE = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info")
+
+
+def left_out(folder, names):
+    """What is no part of the project."""
+    return {*EVERYWHERE(folder, names), *(ON_TOP if Path(folder) == ROOT else ())}
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
 def with_both_in_place(folder: Path) -> Path:
     """A copy of the project with two files and two lines more, after the one command."""
     copy = folder / "project"
-    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    shutil.copytree(ROOT, copy, ignore=left_out)
     lines = copy / "strategies" / "registry.py"
     text = lines.read_text(encoding="utf-8")
     for new in NEW:

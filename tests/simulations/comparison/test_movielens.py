@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_config import changed
+from examples import changed
 
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare

@@ -12,12 +12,12 @@ import simulations.runs.build
 import simulations.runs.run
 import userdp.data.synthetic.source
 import userdp.data.tables.sources
-from simulations.runs.build import load_datasets, make_plan
 from simulations.config.run_config import parse_config
-from simulations.records.evaluation import Evaluation
 from simulations.engines.grids import LocalGrid, shards
-from simulations.runs.run import run
+from simulations.records.evaluation import Evaluation
 from simulations.records.run_directory import FILES, RunDirectory, plain
+from simulations.runs.build import load_datasets, make_plan
+from simulations.runs.run import run
 from strategies.clipping.dp_fed_sgd import DPFedSGD
 from strategies.non_private import NonPrivate
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed

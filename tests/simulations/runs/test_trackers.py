@@ -449,4 +449,7 @@ def test_a_tracker_named_twice_is_opened_once(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_nothing_of_a_tracker_is_imported_unless_it_is_asked_for():
     code = "import simulations.runs.run, sys; sys.exit(bool({'mlflow', 'tensorboard'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).resolve().parents[3]).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).resolve().parents[3]).returncode
+        == 0
+    )

@@ -960,7 +960,7 @@ def test_edges_of_the_ascent(monkeypatch):
     assert depth.ascend(square + np.array([3.0, 0.0]), np.array([0.0, 1.0]), 4, most=1).distance == pytest.approx(2.0)
     assert depth.nearest_direction(square + np.array([3.0, 0.0])) == pytest.approx([1.0, 0.0])
     large = np.random.default_rng(0).standard_normal((401, 2)) + np.array([2.0, 0.0])
-    monkeypatch.setattr(depth, "nnls", raising)
+    monkeypatch.setattr("scipy.optimize.nnls", raising)
     assert depth.nearest_direction(square + np.array([3.0, 0.0])) is None
     monkeypatch.undo()
     exact, found = depth._plane(large, 201), reach(large, 0.5, np.random.default_rng(0))
