@@ -2,8 +2,8 @@
 
 A tracker is told nothing that the run directory does not hold: at the start the configuration and the plan, after every
 round its row of rounds.parquet, at the end what result.json and guarantee.json say, and the report. Private fields
-(`simulations.records.released_fields`) are left out of all of them. What remains is to be guarded all the same: metrics of
-held-out users have no guarantee, and the configuration holds the seed that simulated noise comes from.
+(`released_fields`) are left out of all of them. What remains is to be guarded all the same: metrics of held-out users
+have no guarantee, and the configuration holds the seed that simulated noise comes from.
 
 Every run starts with round 1, also where it replaces an earlier one: MLflow then gets another run, and TensorBoard's
 files are replaced with the rest of the directory. So no round is there twice.
