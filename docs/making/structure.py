@@ -1,7 +1,7 @@
 """How the packages are built, in numbers: rooms, arrows and circles, and what a strategy has to know of its bases.
 
-``PYTHONPATH=TREE python -P docs/making/structure.py`` prints them as JSON; `before.json` holds those of the tree before its
-modules were put into folders.
+``PYTHONPATH=TREE python -P docs/making/structure.py`` prints them as JSON; `before.json` holds those of the tree before
+its modules were put into folders.
 """
 
 import ast

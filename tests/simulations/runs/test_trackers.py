@@ -196,7 +196,8 @@ def test_mlflow_goes_where_the_environment_says_and_nowhere_else(mlflow, tmp_pat
 @pytest.mark.slow
 def test_runs_that_start_side_by_side_share_a_new_store(mlflow, tmp_path):
     (tmp_path / "mlflow.db").unlink()
-    code = "import json, sys; from simulations.config.run_config import parse_config; from simulations.runs.run import run; "
+    code = "import json, sys; from simulations.config.run_config import parse_config; "
+    code += "from simulations.runs.run import run; "
     code += "run(parse_config(json.loads(sys.argv[1])))"
     output = {"directory": str(tmp_path), "trackers": ["mlflow"], "reference": False}
     started = [
