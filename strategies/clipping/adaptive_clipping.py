@@ -26,7 +26,7 @@ _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
 
 
-class AdaptiveClippingOptions(ClippedOptions):
+class AdaptiveClippingOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `AdaptiveClipping`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")

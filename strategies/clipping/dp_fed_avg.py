@@ -11,7 +11,7 @@ from strategies.core.options import StrategyOptions
 from userdp.nodes.computations import Computation
 
 
-class DPFedAvgOptions(ClippedOptions):
+class DPFedAvgOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `DPFedAvg`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")

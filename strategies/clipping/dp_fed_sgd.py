@@ -10,7 +10,7 @@ from strategies.core.options import StrategyOptions
 from userdp.nodes.computations import Computation
 
 
-class DPFedSGDOptions(ClippedOptions):
+class DPFedSGDOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `DPFedSGD`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")

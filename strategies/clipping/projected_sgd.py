@@ -19,7 +19,7 @@ from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors, e
 from userdp.sampling import LaplaceBatches
 
 
-class ProjectedSGDOptions(DPFedSGDOptions):
+class ProjectedSGDOptions(DPFedSGDOptions, restates={"clip_norm"}):
     """Settings of `ProjectedSGD`."""
 
     clip_norm: float = Field(

@@ -1,5 +1,6 @@
 """Settings of strategies, and how they are checked."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -8,7 +9,14 @@ from userdp.errors import BadInput
 
 
 class StrategyOptions(BaseModel):
-    """Settings that every strategy has."""
+    """Settings that every strategy has.
+
+    A subclass that declares an option of its bases anew, with another default, range or meaning, says so:
+    ``class MyOptions(ClippedOptions, restates={"clip_norm"})``.
+
+    Raises:
+        TypeError: when a class is made that declares one anew without saying so, or says so of another.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -18,6 +26,16 @@ class StrategyOptions(BaseModel):
         lt=1,
         description="Largest share of a cohort that may fail to answer; beyond it the run fails closed.",
     )
+
+    def __init_subclass__(cls, *, restates: Collection[str] = (), **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        inherited = {name for base in cls.__bases__ if issubclass(base, StrategyOptions) for name in base.model_fields}
+        anew = inherited & vars(cls).get("__annotations__", {}).keys()
+        if anew != set(restates):
+            raise TypeError(
+                f"{cls.__name__} declares {sorted(anew)} of its bases anew and restates {sorted(restates)}: make them "
+                "one, or give the option a name of its own"
+            )
 
 
 def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:

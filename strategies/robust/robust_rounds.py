@@ -23,7 +23,7 @@ from userdp.estimators import MINIMUM_BATCH, ExpKernel, RampKernel, concentratio
 from userdp.mechanisms import MinimumScore, minimum_batch
 
 
-class RobustRoundsOptions(AgreementOptions, RowOptions):
+class RobustRoundsOptions(AgreementOptions, RowOptions, restates={"rounds"}):
     """Settings of `RobustRounds`."""
 
     rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")

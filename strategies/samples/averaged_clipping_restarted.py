@@ -36,7 +36,7 @@ from userdp.papers.averaged_clipping.restarts import Run, default_runs, radii, r
 from userdp.sampling import DisjointBatches, PoissonSamples, Sampler
 
 
-class RestartedOptions(TheoryOptions):
+class RestartedOptions(TheoryOptions, restates={"clip_norm", "rounds"}):
     """Settings of `RestartedAveragedClipping`."""
 
     rounds: int | None = Field(None, ge=1, description="Rounds of all runs together; by theory, capped, if not given.")

@@ -23,7 +23,7 @@ from userdp.papers.sparse_gradients.accelerated import AcceleratedDescent
 from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation, Projection
 
 
-class OutputPerturbationOptions(StrategyOptions):
+class OutputPerturbationOptions(StrategyOptions, restates={"max_missing"}):
     """Settings of `SparseOutputPerturbation`."""
 
     max_missing: float = Field(

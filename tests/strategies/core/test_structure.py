@@ -18,6 +18,8 @@ from typing import ClassVar
 import pytest
 
 import strategies
+from strategies.clipping.clipped_rounds import ClippedOptions
+from strategies.clipping.dp_fed_sgd import DPFedSGDOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.scheme import Scheme, Step
 from strategies.registry import STRATEGIES
@@ -247,3 +249,24 @@ def test_a_scheme_that_is_no_frozen_dataclass_of_its_own_is_found():
     assert not is_frozen(Plain)
     assert is_frozen(Frozen)
     assert is_frozen(Scheme)
+
+
+# Options -------------------------------------------------------------------------------------------------------
+
+
+def test_an_option_of_a_base_is_not_shadowed_in_silence():
+    assert DPFedSGDOptions.model_fields["clip_norm"].description != ClippedOptions.model_fields["clip_norm"].description
+    with pytest.raises(TypeError, match=r"declares \['rounds'\] of its bases anew and restates \[\]"):
+
+        class Shadowing(ClippedOptions):
+            rounds: int = 3
+
+    with pytest.raises(TypeError, match=r"restates \['clip'\]"):
+
+        class Misspelt(ClippedOptions, restates={"clip"}):
+            clip_norm: float = 2.0
+
+    class Telling(ClippedOptions, restates={"rounds"}):
+        rounds: int = 3
+
+    assert Telling().rounds == 3
