@@ -243,13 +243,13 @@ def method_under_audit(delta, projection):
 @pytest.mark.parametrize(
     ("delta", "projection", "least"), [(0.0, "none", 0.5), (0.0, "l1l2", 0.3), (0.02, "none", 0.5)]
 )
-def test_c26_rounds_leak_no_more_than_they_claim(delta, projection, least):
+def test_rounds_leak_no_more_than_they_claim_c26(delta, projection, least):
     method = method_under_audit(delta, projection)
     assert least < audit(method) <= method.plan.guarantee.epsilon
 
 
 @pytest.mark.slow
-def test_c26_half_the_laplace_noise_is_found():
+def test_half_the_laplace_noise_is_found_c26():
     method = method_under_audit(0.0, "none")
     mechanism = method.scheme.mechanism
     with_scheme(method, mechanism=LaplaceMechanism(mechanism.sensitivity, 2 * mechanism.epsilon))

@@ -346,7 +346,7 @@ def test_where_samples_are_drawn_a_user_has_a_larger_rate_and_the_same_sensitivi
     assert "any is drawn with probability 0.09608" in plans[1].guarantee.accountant
 
 
-def test_t15_the_plans_noise_is_2m_times_that_of_clipped_samples():
+def test_the_plans_noise_is_2m_times_that_of_clipped_samples_t15():
     options = {"facts": WIDE, "rounds": 20, "batch": 60, "clip_norm": 0.7, "unit": "sample"}
     ours = make(AveragedClipping, line(), 600, 1.0, 1e-5, radius=1.0, smoothness=1.0, **options).plan.numbers
     theirs = make(PoissonSampleSGD, line(), 600, 1.0, 1e-5, **options).plan.numbers
@@ -359,7 +359,7 @@ def test_t15_the_plans_noise_is_2m_times_that_of_clipped_samples():
      (RestartedAveragedClipping, {"runs": 2, "rounds": 10}), (RestartedAveragedClipping, {"batches": "full"})],
     ids=str,
 )  # fmt: skip
-def test_t16_noise_by_the_papers_formula_is_not_certified(kind, options):
+def test_noise_by_the_papers_formula_is_not_certified_t16(kind, options):
     federation = federation_of(np.full((600, 2), 0.3))
     facts = {"max_samples": 1, "samples": 600}
     options = {"rounds": 10, "calibration": "paper"} | options
@@ -497,7 +497,7 @@ def test_one_full_round_on_squared_distance_is_the_private_mean():
     np.testing.assert_allclose(end, -same, rtol=1e-6)
 
 
-def test_t21_no_gradient_of_a_single_sample_is_computed():
+def test_no_gradient_of_a_single_sample_is_computed_t21():
     class Batched(Quadratic):
         def sample_gradients(self, x, block):
             raise AssertionError("a per-sample gradient was asked for")

@@ -79,7 +79,7 @@ def nearest_by_program(point, bounds=None, l1_radius=None):
 
 @settings(max_examples=60)
 @given(seeds, st.integers(1, 6))
-def test_c10_boxes_and_l1_balls_agree_with_linear_programs(seed, d):
+def test_boxes_and_l1_balls_agree_with_linear_programs_c10(seed, d):
     rng = np.random.default_rng(seed)
     point = rng.normal(0, 2, d)
     low = rng.normal(0, 1, d)
@@ -93,7 +93,7 @@ def test_c10_boxes_and_l1_balls_agree_with_linear_programs(seed, d):
 
 @settings(max_examples=100)
 @given(seeds, st.integers(1, 20), st.sampled_from([1.0, 1.5, 2.0, 3.0, math.inf]))
-def test_c10_a_ball_has_no_point_nearer_and_the_answer_is_twice_the_noise_at_most(seed, d, order):
+def test_a_ball_has_no_point_nearer_and_the_answer_is_twice_the_noise_at_most_c10(seed, d, order):
     rng = np.random.default_rng(seed)
     center, inside = rng.normal(0, 1, d), rng.normal(0, 1, d)
     inside = center + inside / max(1.0, np.linalg.norm(inside, order))
@@ -108,14 +108,14 @@ def test_c10_a_ball_has_no_point_nearer_and_the_answer_is_twice_the_noise_at_mos
 
 
 @given(seeds, st.integers(1, 20))
-def test_c10_a_box_keeps_the_answer_within_the_noise_itself(seed, d):
+def test_a_box_keeps_the_answer_within_the_noise_itself_c10(seed, d):
     rng = np.random.default_rng(seed)
     inside = rng.uniform(-1, 1, d)
     noise = rng.normal(0, 2, d)
     assert np.all(np.abs(sup_project_box(inside + noise, -1.0, 1.0) - inside) <= np.abs(noise) + 1e-15)
 
 
-def test_c10_what_cannot_be_projected_is_refused():
+def test_what_cannot_be_projected_is_refused_c10():
     with pytest.raises(BadInput, match="the box is empty"):
         sup_project_box(np.zeros(2), 1.0, 0.0)
     with pytest.raises(BadInput, match="radius = 0"):
@@ -171,7 +171,7 @@ def test_curvatures_and_targets_out_of_range_are_refused():
 # --- Sensitivities ---------------------------------------------------------------------------------------------------
 
 
-def test_c03_scales_of_the_papers_noise():
+def test_scales_of_the_papers_noise_c03():
     risk = ConvexRisk(3000, 800, 5, 1.0, 0.25)
     assert risk.paper_scale(0.05, 1.0, 1e-6) == pytest.approx(0.0706507, abs=5e-8)
     assert risk.paper_scale(0.05, 1.0, 0.0) == pytest.approx(0.463801, abs=5e-7)
@@ -182,7 +182,7 @@ def test_c03_scales_of_the_papers_noise():
 
 @settings(max_examples=30)
 @given(seeds, st.floats(0.02, 0.5), st.sampled_from([1, 3]))
-def test_c13_neighbours_minimisers_are_no_farther_apart_than_proven(seed, weight, samples):
+def test_neighbours_minimisers_are_no_farther_apart_than_proven_c13(seed, weight, samples):
     """Users of ``samples`` samples each: their mean gradients are not s-sparse."""
     rng = np.random.default_rng(seed)
     users, d, s = 30, 40, 2
@@ -197,7 +197,7 @@ def test_c13_neighbours_minimisers_are_no_farther_apart_than_proven(seed, weight
 
 @settings(max_examples=30)
 @given(seeds, st.floats(0.02, 0.5), st.floats(0.05, 5.0))
-def test_c13_dominant_hessians_need_no_smoothness_in_the_l1_bound_in_a_box_too(seed, weight, bound):
+def test_dominant_hessians_need_no_smoothness_in_the_l1_bound_in_a_box_too_c13(seed, weight, bound):
     rng = np.random.default_rng(seed)
     users, d = 20, 6
     # One-hot samples, three a user: s = 1 and diagonal Hessians.
@@ -214,7 +214,7 @@ def test_c13_dominant_hessians_need_no_smoothness_in_the_l1_bound_in_a_box_too(s
     assert np.abs(ends[0] - ends[1]).sum() <= risk.l1_sensitivity(weight) * (1 + 1e-9)
 
 
-def test_c13_the_bounds_are_reached_by_linear_losses():
+def test_the_bounds_are_reached_by_linear_losses_c13():
     n, d, s, weight = 50, 30, 4, 0.1
     row = np.zeros(d)
     row[:s] = 1 / math.sqrt(s)
@@ -224,7 +224,7 @@ def test_c13_the_bounds_are_reached_by_linear_losses():
     assert np.abs(ends[0] - ends[1]).sum() == pytest.approx(risk.l1_sensitivity(weight))
 
 
-def test_c13_the_l1_bound_is_the_least_that_is_proven():
+def test_the_l1_bound_is_the_least_that_is_proven_c13():
     common = (3000, 800, 5, 1.0)
     assert ConvexRisk(*common, 0.25).l1_sensitivity(0.038) == pytest.approx(0.4042, abs=1e-4)
     dense = math.sqrt(800) * 2 / (0.038 * 3000)
@@ -240,7 +240,7 @@ def test_c13_the_l1_bound_is_the_least_that_is_proven():
 
 @settings(max_examples=15)
 @given(seeds, st.sampled_from([1e-6, 0.0]), st.floats(0.05, 0.5))
-def test_c13_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on(seed, delta, weight):
+def test_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on_c13(seed, delta, weight):
     rng = np.random.default_rng(seed)
     loss = logistic(sparse_rows(rng, 40, 10, 2))
     plan = OutputPerturbation.planned(ConvexRisk(40, 10, 2, 1.0, 0.25), weight, 1.0, delta, slack=0.05)
@@ -253,7 +253,7 @@ def test_c13_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on(se
     assert 1 < grown <= 1.05
 
 
-def test_c13_the_noise_covers_the_distance_from_both_neighbours_minimisers():
+def test_the_noise_covers_the_distance_from_both_neighbours_minimisers_c13():
     risk = ConvexRisk(10, 9, 1, 1.0, 1.0)
     gaussian, laplace = (risk.mechanism(0.5, 1.0, delta, distance=0.25) for delta in (1e-3, 0.0))
     assert gaussian.l2_sensitivity == pytest.approx(risk.l2_sensitivity(0.5) + 2 * 0.25)
@@ -296,7 +296,7 @@ def test_numbers_out_of_range_are_refused():
 
 @settings(max_examples=60)
 @given(seeds, st.sampled_from(["space", "box", "convex"]), st.floats(0.05, 1.0), st.floats(1e-3, 1.0))
-def test_c14_excess_risk_is_bounded_for_every_noise_and_every_rival(seed, domain, weight, deviation):
+def test_excess_risk_is_bounded_for_every_noise_and_every_rival_c14(seed, domain, weight, deviation):
     rng = np.random.default_rng(seed)
     n, d, s = 30, 12, 2
     loss = logistic(sparse_rows(rng, n, d, s))
@@ -315,7 +315,7 @@ def test_c14_excess_risk_is_bounded_for_every_noise_and_every_rival(seed, domain
 
 
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
-def test_c25_excess_stays_below_the_papers_bound_and_its_own(delta):
+def test_excess_stays_below_the_papers_bound_and_its_own_c25(delta):
     rng = np.random.default_rng(5)
     n, d, s, radius, failure = 1000, 300, 5, 3.0, 0.1
     loss = logistic(sparse_rows(rng, n, d, s))
@@ -338,7 +338,7 @@ def test_c25_excess_stays_below_the_papers_bound_and_its_own(delta):
 
 
 @pytest.mark.slow
-def test_c25_excess_falls_with_the_root_of_n_and_hardly_depends_on_the_dimension():
+def test_excess_falls_with_the_root_of_n_and_hardly_depends_on_the_dimension_c25():
     """Absolute errors, rounded off within 0.002: L = 1, H = 500; records lie in three blocks of four coordinates."""
     radius, repeats, ends = 1.0, 10, {}
     for n, d in [(1000, 100), (2000, 100), (4000, 100), (8000, 100), (16000, 100), (4000, 10_000)]:
@@ -364,7 +364,7 @@ def test_c25_excess_falls_with_the_root_of_n_and_hardly_depends_on_the_dimension
 
 
 @pytest.mark.parametrize("delta", [1e-3, 0.0])
-def test_c26_outputs_do_not_refute_the_guarantee_and_do_refute_half_the_noise(delta):
+def test_outputs_do_not_refute_the_guarantee_and_do_refute_half_the_noise_c26(delta):
     """One record, f(x) = <v, x> against <-v, x>, v sparse: the farthest that two minimisers can be apart."""
     runs, d, s, weight, epsilon = 40_000, 5, 2 if delta else 1, 0.5, 1.0
     rng = np.random.default_rng(8)

@@ -51,7 +51,7 @@ def strategy(users=100, epsilon=1.0, delta=1e-4, problem=PROBLEM, **options):
 
 
 @pytest.mark.parametrize("radius", [1.0, 2.0, 4.0])
-def test_t07_the_worst_records_move_scores_by_exactly_the_sensitivity(radius):
+def test_the_worst_records_move_scores_by_exactly_the_sensitivity_t07(radius):
     threshold, users, worst = 1.5, 10, 0.0
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
     for vertex in radius * np.concatenate([np.eye(3), -np.eye(3)]):
@@ -68,7 +68,7 @@ def test_t07_the_worst_records_move_scores_by_exactly_the_sensitivity(radius):
 
 
 @pytest.mark.parametrize("unit", ["user", "sample"])
-def test_t07_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit):
+def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t07(unit):
     rng, worst, sizes = np.random.default_rng(0), 0.0, [1, 4, 2, 3]
     method = strategy(4, delta=1e-2, unit=unit, facts={"samples": 10}, l1_radius=1.5)
     starts = np.cumsum([0, *sizes])
@@ -91,7 +91,7 @@ def test_t07_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
 
 
 @pytest.mark.parametrize(("unit", "records"), [("user", 2), ("sample", 20)])
-def test_t07_no_record_is_shortened_by_more_than_the_truncation(unit, records):
+def test_no_record_is_shortened_by_more_than_the_truncation_t07(unit, records):
     """A clip of a whole row would let one sample move what the others add."""
     method = strategy(2, delta=1e-2, unit=unit, facts={"samples": 20}, l1_radius=1.0)
     federation = federation_of(np.full((20, 3), 1e9), [19, 1], np.full(20, -1e9))
@@ -115,7 +115,7 @@ def test_gradients_are_twice_those_of_the_problem_where_nothing_is_truncated():
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("rounds", [1, 39, 500])
-def test_t10_both_accountings_stay_within_the_budget(epsilon, rounds):
+def test_both_accountings_stay_within_the_budget_t10(epsilon, rounds):
     delta = 1e-5
     each = {name: Selections(10, rounds, name).calibrate(epsilon, delta) for name in ("zcdp", "paper")}
     assert each["paper"] == pytest.approx(epsilon / (2 * math.sqrt(2 * rounds * math.log(1 / delta))))
@@ -133,7 +133,7 @@ def test_t10_both_accountings_stay_within_the_budget(epsilon, rounds):
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(10.0, 0.01), (5.0, 0.1)])
-def test_t10_the_papers_budget_is_refused_where_it_does_not_compose(epsilon, delta):
+def test_the_papers_budget_is_refused_where_it_does_not_compose_t10(epsilon, delta):
     with pytest.raises(BadInput, match=r"accounting = 'paper': 1 rounds .* use accounting = 'zcdp'"):
         Selections(5, 1, "paper").calibrate(epsilon, delta)
     method = strategy(9, epsilon, delta, rounds=1)
@@ -143,13 +143,13 @@ def test_t10_the_papers_budget_is_refused_where_it_does_not_compose(epsilon, del
 # --- T11 to T13: the algorithm ---------------------------------------------------------------------------------------
 
 
-def test_t11_every_round_asks_everybody():
+def test_every_round_asks_everybody_t11():
     method = strategy()
     for index in range(5):
         np.testing.assert_array_equal(method._ask(index).users, np.arange(100))
 
 
-def test_t12_iterates_stay_in_the_ball_and_a_start_outside_is_refused():
+def test_iterates_stay_in_the_ball_and_a_start_outside_is_refused_t12():
     features = 1e9 * np.random.default_rng(0).standard_cauchy((50, 3))
     block, start = block_of(features, features[:, 0]), np.array([0.0, 0.0, 2.0])
     options = {"radius": 2.0, "threshold": 1.0, "epsilon": 0.5, "rounds": 20, "seed": 0}
@@ -159,7 +159,7 @@ def test_t12_iterates_stay_in_the_ball_and_a_start_outside_is_refused():
         private_lasso(block, 1.25 * start, **options)
 
 
-def test_t13_without_noise_it_is_frank_wolfe_on_truncated_data():
+def test_without_noise_it_is_frank_wolfe_on_truncated_data_t13():
     features, targets, _ = normal_data(200)
     points = private_lasso(
         block_of(features, targets), np.zeros(3), radius=1.0, threshold=1.0, epsilon=NO_NOISE, rounds=8, seed=0
@@ -174,7 +174,7 @@ def test_t13_without_noise_it_is_frank_wolfe_on_truncated_data():
         np.testing.assert_allclose(points[index + 1], w, atol=1e-12)
 
 
-def test_t13_the_strategy_is_the_algorithm():
+def test_the_strategy_is_the_algorithm_t13():
     features, targets, _ = normal_data(100)
     method = strategy(seed=5, l1_radius=1.5)
     models = []
@@ -195,7 +195,7 @@ def test_t13_the_strategy_is_the_algorithm():
 
 
 @pytest.mark.parametrize("law", [stats.t(5), stats.lognorm(0.6), stats.pareto(4.5)], ids=["t", "lognormal", "pareto"])
-def test_t14_truncation_moves_second_moments_by_at_most_twice_the_fourth_over_the_square(law):
+def test_truncation_moves_second_moments_by_at_most_twice_the_fourth_over_the_square_t14(law):
     """By integration, for a square and for a product of independent features."""
     fourth = law.moment(4)
     for threshold in (1.5, 3.0, 10.0):
@@ -219,7 +219,7 @@ def test_the_default_threshold_minimises_its_bound_and_follows_units():
 
 
 @pytest.mark.slow
-def test_t15_the_excess_falls_with_the_users():
+def test_the_excess_falls_with_the_users_t15():
     ends = []
     for users in (2000, 32_000):
         rounds = int((2 * users) ** 0.4)
@@ -306,7 +306,7 @@ def test_what_cannot_be_promised_is_refused_before_data_are_read(options, messag
         strategy(**options)
 
 
-def test_t16_a_run_reports_zero_and_training_without_privacy_beside_its_number(tmp_path):
+def test_a_run_reports_zero_and_training_without_privacy_beside_its_number_t16(tmp_path):
     raw = {
         "name": "lasso",
         "problem": {"kind": "squared", "radius": 1.0, "intercept": False},

@@ -107,7 +107,7 @@ def test_pure_privacy_is_given(kind):
 
 
 @each_kind
-def test_t10_the_papers_noise_is_refused_where_it_is_not_proven(kind):
+def test_the_papers_noise_is_refused_where_it_is_not_proven_t10(kind):
     options = {"accounting": "paper", "sparsity": 4}
     assert make(kind, Quadratic(30, 5.0, 1.0), 1000, 4.0, 1e-5, **options).plan.guarantee.epsilon == 4.0
     with pytest.raises(BadInput, match="proven private up to"):
@@ -115,7 +115,7 @@ def test_t10_the_papers_noise_is_refused_where_it_is_not_proven(kind):
 
 
 @each_kind
-def test_t11_folds_are_disjoint_and_models_before_a_users_round_do_not_depend_on_it(kind):
+def test_folds_are_disjoint_and_models_before_a_users_round_do_not_depend_on_it_t11(kind):
     options = {"rounds": 4, "sparsity": 2}
     rng, models, cohorts = np.random.default_rng(1), [], []
     data = rng.normal(size=(400, 5))
@@ -207,7 +207,7 @@ def test_every_round_draws_noise_of_its_own(kind, monkeypatch):
 # --- What is learnt --------------------------------------------------------------------------------------------------
 
 
-def test_t12_every_model_is_sparse_and_in_the_ball():
+def test_every_model_is_sparse_and_in_the_ball_t12():
     federation, seen = population(20, 3000), []
     method = make(PrivateHardThresholding, least_squares(20), 3000, 0.3, 1e-5, sparsity=3)
     run(method, federation, evaluate_fn=lambda _, arrays: seen.append(arrays["x"].numpy()))
@@ -230,7 +230,7 @@ def test_the_strategy_is_the_estimator_on_its_folds():
 
 @pytest.mark.sweep(1)
 @each_kind
-def test_t16_it_beats_the_zero_model_and_comes_close_to_no_privacy(kind):
+def test_it_beats_the_zero_model_and_comes_close_to_no_privacy_t16(kind):
     federation, problem = population(users=60_000), least_squares(50)
     zero = problem.excess_risk(np.zeros(50), federation)
     assert zero == pytest.approx(0.5)
@@ -244,7 +244,7 @@ def test_t16_it_beats_the_zero_model_and_comes_close_to_no_privacy(kind):
 
 @pytest.mark.slow
 @each_kind
-def test_t15_more_users_give_a_smaller_error(kind):
+def test_more_users_give_a_smaller_error_t15(kind):
     risks = []
     for users in (6000, 60_000):
         federation, problem = population(20, users), least_squares(20)

@@ -42,7 +42,7 @@ def generator(seed=0):
 
 @pytest.mark.parametrize("records", [*range(2, 70), 1000, 1024, 12_345, 2**16, 2**20 - 1, 2**20])
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0])
-def test_c08_the_papers_costs_are_at_least_the_exact_ones(records, epsilon):
+def test_the_papers_costs_are_at_least_the_exact_ones_c08(records, epsilon):
     budget = StepBudget(records, epsilon, 0.5 / records**2, "paper")
     rate = budget.levels.batches / records
     e, d = budget.oracle_epsilon, budget.oracle_delta
@@ -52,7 +52,7 @@ def test_c08_the_papers_costs_are_at_least_the_exact_ones(records, epsilon):
     np.testing.assert_allclose(budget.step_deltas, (3 * rate + 1 / records) * d)
 
 
-def test_c08_numbers():
+def test_numbers_c08():
     budget = StepBudget(1024, 1.0, 1e-8, "paper")
     exact = amplified(3 / 32, budget.levels.batches / 1024) + amplified(1 / 32, np.array(1 / 1024))
     assert budget.step_epsilons[[0, 9]] == pytest.approx([4.2725e-4, 0.187561], rel=1e-4)
@@ -60,7 +60,7 @@ def test_c08_numbers():
 
 
 @pytest.mark.parametrize("records", [2, 3, 4, 100, 1024])
-def test_c07_no_step_costs_more_than_a_quarter_and_no_run_is_longer_than_four_sevenths(records):
+def test_no_step_costs_more_than_a_quarter_and_no_run_is_longer_than_four_sevenths_c07(records):
     budget = StepBudget(records, 1.0, 0.5 / records**2, "paper")
     assert budget.step_epsilons.max() <= 3 / 16 + 1 / (16 * records) <= 1 / 4
     assert budget.longest <= 4 * records // 7
@@ -139,7 +139,7 @@ def test_budgets_out_of_range_are_refused_with_the_region(changes, told):
 
 
 @pytest.mark.parametrize("records", PAPER)
-def test_c24_the_papers_lengths(records):
+def test_the_papers_lengths_c24(records):
     budget = PAPER[records]
     lengths = budget.simulated_lengths(2000, generator(records))
     scale = records / math.log(2 / budget.delta)
@@ -164,7 +164,7 @@ def test_simulated_lengths_do_not_depend_on_the_block(monkeypatch):
     np.testing.assert_array_equal(budget.simulated_lengths(1, generator(7)), whole)
 
 
-def test_c07_the_length_of_a_run_does_not_depend_on_data():
+def test_the_length_of_a_run_does_not_depend_on_data_c07():
     budget, start = StepBudget(64, 1.0, 1e-5), np.zeros(2)
 
     def steps(scale):
@@ -233,7 +233,7 @@ def traced(project, rate, seed, size):
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(DOMAINS)), st.floats(1e-3, 2.0), st.floats(1e-3, 3.0))
-def test_c09_regret_of_projected_steps_whatever_the_oracle_answers(seed, domain, rate, size):
+def test_regret_of_projected_steps_whatever_the_oracle_answers_c09(seed, domain, rate, size):
     project, center = DOMAINS[domain], generator(seed).normal(size=3)
     x, g = traced(project, rate, seed, size)
     best = project(center)  # of F(x) = ||x - center||^2 / 2 over the domain
@@ -246,7 +246,7 @@ def test_c09_regret_of_projected_steps_whatever_the_oracle_answers(seed, domain,
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.floats(1e-3, 2.0), st.floats(1e-3, 3.0))
-def test_c09_gradients_along_free_steps_whatever_the_oracle_answers(seed, rate, size):
+def test_gradients_along_free_steps_whatever_the_oracle_answers_c09(seed, rate, size):
     x, g = traced(DOMAINS["space"], rate, seed, size)
     true = np.sin(x[:-1])  # of F(x) = -sum cos(x_j), smooth with H = 1, not convex
     gap = np.sum(1 - np.cos(x[0]))
@@ -254,7 +254,7 @@ def test_c09_gradients_along_free_steps_whatever_the_oracle_answers(seed, rate, 
     assert np.sum(true**2) <= bound + 1e-9 * (1 + abs(bound) + np.sum(g**2))
 
 
-def test_c27_without_noise_a_quadratic_is_minimised_as_by_sgd():
+def test_without_noise_a_quadratic_is_minimised_as_by_sgd_c27():
     centers = generator(1).normal(size=(4096, 3)) * 0.1 + [1.0, -1.0, 0.5]
     budget = StepBudget(4096, 1.0, 1e-8)
     gradients = lambda x, who: x - centers[who]  # noqa: E731
@@ -273,7 +273,7 @@ def counting(budget, seed, output):
     return stopped_sgd(gradients, np.zeros(1), budget, ExactMean(1.0), 1.0, generator(seed), noise, output=output)
 
 
-def test_c27_the_average_is_of_the_start_and_every_iterate():
+def test_the_average_is_of_the_start_and_every_iterate_c27():
     budget = StepBudget(64, 1.0, 1e-5)
     for seed in range(10):
         found = counting(budget, seed, "average")
@@ -282,7 +282,7 @@ def test_c27_the_average_is_of_the_start_and_every_iterate():
         assert (found.steps, found.epsilon) == (len(levels), budget.spent(levels))
 
 
-def test_c27_the_random_iterate_is_uniform_from_the_start_to_the_last():
+def test_the_random_iterate_is_uniform_from_the_start_to_the_last_c27():
     budget = StepBudget(16, 1.0, 1e-5)
     found = [counting(budget, seed, "random") for seed in range(4000)]
     shares = np.array([(run.model[0] + 0.5) / (run.steps + 1) for run in found if run.steps == 3])
@@ -315,7 +315,7 @@ def test_a_step_size_that_is_none_is_refused(rate):
 
 
 @given(st.floats(1e-3, 10), st.floats(1e-12, 0.05), st.floats(1e-3, 0.999))
-def test_c16_the_parts_of_the_budget_add_up_to_it(epsilon, share, failure):
+def test_the_parts_of_the_budget_add_up_to_it_c16(epsilon, share, failure):
     delta = min(share, epsilon / 10)
     budget = SelectionBudget(epsilon, delta, failure)
     e, d, most = budget.run_epsilon + budget.score_epsilon, budget.run_delta, budget.most_runs
@@ -325,7 +325,7 @@ def test_c16_the_parts_of_the_budget_add_up_to_it(epsilon, share, failure):
     assert most >= 1 + 1 / (math.e * budget.stop_chance)
 
 
-def test_c16_numbers():
+def test_numbers_c16():
     budget = SelectionBudget(1.0, 1e-6, 0.1)
     assert (budget.stop_chance, budget.most_runs) == (0.05, 305)
     assert budget.run_delta == pytest.approx(6.7e-19, rel=0.01)
@@ -334,7 +334,7 @@ def test_c16_numbers():
 
 
 @pytest.mark.parametrize("failure", [0.1, 0.6])
-def test_c16_runs_that_are_good_half_of_the_time_fail_together_as_computed(failure):
+def test_runs_that_are_good_half_of_the_time_fail_together_as_computed_c16(failure):
     budget, coins, sizes, trials = SelectionBudget(1.0, 1e-6, failure), generator(5), [], 10_000
 
     def sample(index):
@@ -354,7 +354,7 @@ def test_c16_runs_that_are_good_half_of_the_time_fail_together_as_computed(failu
     assert np.all(np.abs(law.cdf(edges) - [0.25, 0.5, 0.75]) < 0.03 + law.pmf(edges))
 
 
-def test_c16_the_cut_ends_a_run_that_no_coin_ends():
+def test_the_cut_ends_a_run_that_no_coin_ends_c16():
     asked = []
     best = private_select(lambda index: asked.append(index) or index, lambda index: -index, 1e-9, 7, generator())
     assert (asked, best) == (list(range(7)), 6)
@@ -371,7 +371,7 @@ def test_selection_refuses_what_it_is_not_proven_for():
         private_select(lambda index: index, lambda index: 0.0, 0, 3, generator())
 
 
-def test_c16_selection_among_runs_of_randomised_response_is_three_times_as_costly_at_most():
+def test_selection_among_runs_of_randomised_response_is_three_times_as_costly_at_most_c16():
     """Exactly: the law of the best of a geometric number of private (candidate, score) pairs."""
     epsilon, gamma = 0.4, 0.01
     truth = 1 / (1 + math.exp(-epsilon))
@@ -420,7 +420,7 @@ def boosted(listening, losses, seed=0, **changes):
     return boosted_sgd(**arguments, rng=generator(seed), noise=listening), tried
 
 
-def test_c16_boosted_runs_give_the_lowest_noisy_risk_and_pay_their_shares():
+def test_boosted_runs_give_the_lowest_noisy_risk_and_pay_their_shares_c16():
     steps, members = StepBudget(64, BOOSTED.run_epsilon, BOOSTED.run_delta), SparseVectors(1, 0.7)
     counts = []
     for seed in range(8):
@@ -439,7 +439,7 @@ def test_c16_boosted_runs_give_the_lowest_noisy_risk_and_pay_their_shares():
 
 
 @pytest.mark.parametrize("wild", [math.nan, math.inf, -math.inf, 1e300, -1e300])
-def test_c16_no_record_moves_a_boosted_score_by_more_than_its_share(wild):
+def test_no_record_moves_a_boosted_score_by_more_than_its_share_c16(wild):
     heard = []
     for first in (1.0, 3.0, wild):
         listening = Listening(0)

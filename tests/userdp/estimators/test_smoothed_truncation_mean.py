@@ -80,7 +80,7 @@ def exact(a, beta):
 # --- T1, T2: phi and its smoothing -----------------------------------------------------------------------------------
 
 
-def test_t01_phi_is_odd_rising_bounded_and_smooth_at_its_edges():
+def test_phi_is_odd_rising_bounded_and_smooth_at_its_edges_t01():
     u = np.arange(-100_000, 100_001) / 2000
     phi = soft_truncation(u)
     np.testing.assert_allclose(phi, -soft_truncation(-u), rtol=1e-15)
@@ -95,14 +95,14 @@ def test_t01_phi_is_odd_rising_bounded_and_smooth_at_its_edges():
     np.testing.assert_allclose(slopes, np.maximum(0, 1 - u**2 / 2), atol=1e-4)
 
 
-def test_t01_phi_lies_between_the_logarithms_of_catoni():
+def test_phi_lies_between_the_logarithms_of_catoni_t01():
     u = np.arange(-100_000, 100_001) / 2000
     assert (soft_truncation(u) <= np.log1p(u + u**2 / 2) + 1e-15).all()
     assert (soft_truncation(u) >= -np.log1p(-u + u**2 / 2) - 1e-15).all()
 
 
 @pytest.mark.parametrize(("a", "b", "value", "correction"), VECTORS)
-def test_t02_the_expectation_to_fifteen_digits(a, b, value, correction):
+def test_the_expectation_to_fifteen_digits_t02(a, b, value, correction):
     found = float(smoothed_truncation(np.array(a), np.array(b)))
     assert found == pytest.approx(value, rel=1e-14, abs=1e-15)
     assert float(smoothed_truncation(np.array(-a), np.array(b))) == -found
@@ -111,12 +111,12 @@ def test_t02_the_expectation_to_fifteen_digits(a, b, value, correction):
 
 
 @pytest.mark.parametrize(("beta", "table"), BY_NOISE.items())
-def test_t02_the_expectation_under_noise_that_multiplies(beta, table):
+def test_the_expectation_under_noise_that_multiplies_t02(beta, table):
     found = noisily_truncated(np.array(list(table)), beta)
     np.testing.assert_allclose(found, list(table.values()), rtol=0, atol=1e-15)
 
 
-def test_t02_the_expectation_is_the_integral_and_the_average_of_draws():
+def test_the_expectation_is_the_integral_and_the_average_of_draws_t02():
     rng = np.random.default_rng(0)
     draws = rng.standard_normal(200_000)
     for a, b in zip(2 * rng.standard_normal(40), 2 * np.abs(rng.standard_normal(40)) + 0.05, strict=True):
@@ -128,7 +128,7 @@ def test_t02_the_expectation_is_the_integral_and_the_average_of_draws():
         assert found == pytest.approx(values.mean(), abs=5 * values.std() / math.sqrt(draws.size))
 
 
-def test_t02_without_noise_it_is_phi():
+def test_without_noise_it_is_phi_t02():
     a = np.linspace(-4, 4, 101)
     np.testing.assert_allclose(smoothed_truncation(a, np.full(101, 1e-9)), soft_truncation(a), atol=2e-9)
     np.testing.assert_allclose(noisily_truncated(a, math.inf), soft_truncation(a), rtol=1e-15)
@@ -138,7 +138,7 @@ def test_t02_without_noise_it_is_phi():
 
 
 @each_beta
-def test_t03_every_float_gives_the_right_value_within_the_supremum(beta):
+def test_every_float_gives_the_right_value_within_the_supremum_t03(beta):
     sizes = np.concatenate([np.logspace(-300, 15, 64), np.logspace(-3, 3, 61), [0.0, 5e-324]])
     found = noisily_truncated(sizes, beta)
     reference = soft_truncation(sizes) if math.isinf(beta) else np.array([exact(a, beta) for a in sizes])
@@ -149,20 +149,20 @@ def test_t03_every_float_gives_the_right_value_within_the_supremum(beta):
 
 
 @each_beta
-def test_t03_it_rises_and_infinities_give_the_limit(beta):
+def test_it_rises_and_infinities_give_the_limit_t03(beta):
     line = noisily_truncated(np.linspace(-20, 20, 40_001), beta)
     assert np.diff(line).min() >= -1e-13
     ends = noisily_truncated(np.array([-math.inf, math.inf, math.nan]), beta)
     np.testing.assert_allclose(ends, [-largest_truncated(beta), largest_truncated(beta), 0.0], rtol=1e-14)
 
 
-def test_t03_the_printed_formula_leaves_its_bound_at_a_million():
+def test_the_printed_formula_leaves_its_bound_at_a_million_t03():
     naive = float(terms(1e6, 1e6, Floats))
     assert abs(naive) > 100 * LARGEST
     assert float(noisily_truncated(np.array(1e6), 1.0)) == pytest.approx(0.64364582577982, abs=1e-14)
 
 
-def test_t03_the_supremum_to_its_digits():
+def test_the_supremum_to_its_digits_t03():
     assert largest_truncated(1.0) == pytest.approx(0.643645825779912, abs=1e-15)
     assert largest_truncated(5.0) == pytest.approx(0.918911, abs=5e-7)
     assert largest_truncated(10.0) == pytest.approx(0.941333, abs=5e-7)
@@ -182,7 +182,7 @@ def test_a_noise_that_is_none_is_refused(beta):
 
 @settings(max_examples=100)
 @given(arrays(np.float64, (4, 2), elements=wild), arrays(np.float64, 2, elements=wild), st.sampled_from(BETAS))
-def test_t04_replacing_a_row_by_anything_moves_no_coordinate_by_more_than_the_sensitivity(rows, other, beta):
+def test_replacing_a_row_by_anything_moves_no_coordinate_by_more_than_the_sensitivity_t04(rows, other, beta):
     neighbour = rows.copy()
     neighbour[2] = other
     moved = np.abs(smoothed_truncation_mean(rows, 0.7, beta) - smoothed_truncation_mean(neighbour, 0.7, beta))
@@ -191,7 +191,7 @@ def test_t04_replacing_a_row_by_anything_moves_no_coordinate_by_more_than_the_se
 
 
 @each_beta
-def test_t04_the_sensitivity_is_attained_and_the_mean_follows_units(beta):
+def test_the_sensitivity_is_attained_and_the_mean_follows_units_t04(beta):
     rows = np.random.default_rng(0).standard_t(2.1, (5, 3))
     ends = []
     for far in (1e12, -1e12):
@@ -207,7 +207,7 @@ def test_t04_the_sensitivity_is_attained_and_the_mean_follows_units(beta):
     [stats.t(2.1), stats.pareto(2.2), stats.lognorm(1.0)],
     ids=["t", "pareto", "lognormal"],
 )
-def test_t05_the_mean_is_as_close_as_the_bound_says(law, beta):
+def test_the_mean_is_as_close_as_the_bound_says_t05(law, beta):
     samples, failure, repeats = 500, 0.05, 600
     second = law.var() + law.mean() ** 2
     spread = math.log(2 / failure)

@@ -33,7 +33,7 @@ def polytopes():
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("noise", [seeded(), SecureNoise()], ids=["seeded", "secure"])
-def test_t06_choices_follow_the_softmax(noise):
+def test_choices_follow_the_softmax_t06(noise):
     mechanism, draws = ExponentialMechanism(0.5, 1.5), 6000
     chosen = [mechanism.choose(SCORES, noise) for _ in range(draws)]
     expected = draws * softmax(1.5 * SCORES)
@@ -43,7 +43,7 @@ def test_t06_choices_follow_the_softmax(noise):
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull"])
 @pytest.mark.parametrize("mode", ["tight", "paper"])
-def test_t06_no_two_gradients_that_close_are_told_apart(polytope, mode):
+def test_no_two_gradients_that_close_are_told_apart_t06(polytope, mode):
     """Also where scores move by many times the sensitivity, but together."""
     rng, gap, epsilon = np.random.default_rng(1), 0.3, 1.0
     mechanism = ExponentialMechanism(polytope.score_sensitivity(gap, mode), epsilon)
@@ -59,7 +59,7 @@ def test_t06_no_two_gradients_that_close_are_told_apart(polytope, mode):
         assert worst == pytest.approx(1.0 if mode == "tight" else 0.5, abs=0.05)
 
 
-def test_t06_half_the_reach_would_not_be_private():
+def test_half_the_reach_would_not_be_private_t06():
     """The ball's sensitivity is the least: with nine tenths of it a pair is told apart by more than epsilon."""
     ball = L1Ball(1.0, 3)
     mechanism = ExponentialMechanism(0.9 * ball.score_sensitivity(0.3), 1.0)
@@ -68,7 +68,7 @@ def test_t06_half_the_reach_would_not_be_private():
     assert np.abs(ratio).max() > 1.05
 
 
-def test_t06_the_choice_misses_the_best_as_rarely_as_the_bound_says():
+def test_the_choice_misses_the_best_as_rarely_as_the_bound_says_t06():
     mechanism, noise, scores = ExponentialMechanism(0.2, 1.0), seeded(3), np.array([1.0] + [0.0] * 200)
     for failure in (0.5, 0.1):
         below = sum(scores[mechanism.choose(scores, noise)] < 1 - mechanism.shortfall(201, failure) for _ in range(500))

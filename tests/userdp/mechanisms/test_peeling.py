@@ -50,7 +50,7 @@ both = pytest.mark.parametrize("accounting", ["tight", "paper"])
 
 
 @both
-def test_t09_without_noise_the_largest_entries_are_returned_with_their_signs(accounting):
+def test_without_noise_the_largest_entries_are_returned_with_their_signs_t09(accounting):
     values = np.array([0.5, -4.0, 1.0, 0.0, 3.0, -2.0])
     mechanism = peeling(accounting=accounting)
     np.testing.assert_array_equal(mechanism.select(values, Silent()), [1, 4, 5])
@@ -60,14 +60,14 @@ def test_t09_without_noise_the_largest_entries_are_returned_with_their_signs(acc
 @both
 @settings(max_examples=30)
 @given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 99))
-def test_t09_outputs_are_sparse_and_entries_are_chosen_once(accounting, sparsity, more, seed):
+def test_outputs_are_sparse_and_entries_are_chosen_once_t09(accounting, sparsity, more, seed):
     rng = np.random.default_rng(seed)
     values, mechanism = rng.normal(size=sparsity + more), peeling(sparsity, accounting=accounting)
     assert len(set(mechanism.select(values, SeededNoise(rng)).tolist())) == sparsity
     assert np.count_nonzero(mechanism.release(values, SeededNoise(rng))) == sparsity
 
 
-def test_t09_the_same_seed_gives_the_same_bits():
+def test_the_same_seed_gives_the_same_bits_t09():
     values = np.arange(9.0)
     first, same, other = (peeling().release(values, SeededNoise(np.random.default_rng(seed))) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, same)
@@ -110,7 +110,7 @@ def test_lemma_15_the_largest_of_many_noises_is_seldom_beyond_its_bound():
 # --- How much noise --------------------------------------------------------------------------------------------------
 
 
-def test_t09_the_papers_scale_is_that_of_the_noise_of_selections_and_of_the_release():
+def test_the_papers_scale_is_that_of_the_noise_of_selections_and_of_the_release_t09():
     mechanism = peeling(2, accounting="paper")
     assert mechanism.scale == pytest.approx(2 * 0.1 * math.sqrt(3 * 2 * math.log(1e5)))
     source = Recorded(np.random.default_rng(1))
@@ -120,13 +120,13 @@ def test_t09_the_papers_scale_is_that_of_the_noise_of_selections_and_of_the_rele
         assert stats.kstest(drawn, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
 
 
-def test_t09_released_entries_have_laplace_noise_of_the_scale():
+def test_released_entries_have_laplace_noise_of_the_scale_t09():
     mechanism, rng = peeling(1), np.random.default_rng(4)
     found = [mechanism.release(np.array([7.0, -900.0]), SeededNoise(rng))[1] + 900 for _ in range(4000)]
     assert stats.kstest(found, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
 
 
-def test_t09_selection_by_gumbel_noise_has_the_probabilities_of_the_exponential_mechanism():
+def test_selection_by_gumbel_noise_has_the_probabilities_of_the_exponential_mechanism_t09():
     mechanism, rng = peeling(1, 0.5, 2.0), np.random.default_rng(5)
     values = np.array([0.0, 1.0, -2.0, 0.5])
     weights = np.exp(np.abs(values) / mechanism.scale)
@@ -137,7 +137,7 @@ def test_t09_selection_by_gumbel_noise_has_the_probabilities_of_the_exponential_
 
 @settings(max_examples=100)
 @given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -2).map(math.exp), st.floats(1e-3, 1e3))
-def test_t10_the_noise_keeps_the_budget(sparsity, epsilon, delta, sensitivity):
+def test_the_noise_keeps_the_budget_t10(sparsity, epsilon, delta, sensitivity):
     tight = peeling(sparsity, sensitivity, epsilon, delta)
     ratio = sensitivity / tight.scale
     if tight.pure:
@@ -153,7 +153,7 @@ def test_t10_the_noise_keeps_the_budget(sparsity, epsilon, delta, sensitivity):
 
 @settings(max_examples=100)
 @given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -0.1).map(math.exp))
-def test_t10_the_papers_noise_is_refused_where_its_proof_fails(sparsity, epsilon, delta):
+def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon, delta):
     log = math.log(1 / delta)
     rho = 5 / 24 * epsilon**2 / log
     if rho + 2 * math.sqrt(rho * log) > epsilon:
@@ -169,7 +169,7 @@ def test_t10_the_papers_noise_is_refused_where_its_proof_fails(sparsity, epsilon
     assert paper.cost == Cost(test_epsilon=epsilon, test_delta=delta)
 
 
-def test_t10_for_one_delta_as_large_as_a_tenth_the_paper_holds_up_to_epsilon_one():
+def test_for_one_delta_as_large_as_a_tenth_the_paper_holds_up_to_epsilon_one_t10():
     assert peeling(1, 1.0, 0.96, 0.1, "paper").scale > 0
     with pytest.raises(BadInput, match=r"= 0.963 at delta = 0.1"):
         peeling(1, 1.0, 1.0, 0.1, "paper")
@@ -185,7 +185,7 @@ def test_few_entries_are_cheapest_by_pure_privacy_and_many_are_not():
 
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 @pytest.mark.parametrize("sparsity", [1, 2])
-def test_l10_neighbours_are_hard_to_tell_apart(accounting, sparsity):
+def test_neighbours_are_hard_to_tell_apart_l10(accounting, sparsity):
     """Which entries are chosen, counted for a pair of worst neighbours: no event is likelier than the budget allows."""
     mechanism, draws = peeling(sparsity, 1.0, 1.0, 1e-3, accounting), 4000
     rng = np.random.default_rng(6)

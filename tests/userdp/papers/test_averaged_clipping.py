@@ -89,7 +89,7 @@ def played(parameters, constants, oracle, rng, project=None, start=None):
 
 @settings(max_examples=60)
 @given(vectors, vectors, clips, st.floats(0.01, 100))
-def test_t01_the_clip_is_the_projection_on_the_ball(u, v, clip, factor):
+def test_the_clip_is_the_projection_on_the_ball_t01(u, v, clip, factor):
     clipped = average_clip(u, clip)
     norm = np.linalg.norm(u)
     assert np.linalg.norm(clipped) <= clip * (1 + 1e-12)
@@ -108,7 +108,7 @@ def test_t01_the_clip_is_the_projection_on_the_ball(u, v, clip, factor):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_t01_what_is_not_finite_becomes_zero_and_zero_stays_zero(bad):
+def test_what_is_not_finite_becomes_zero_and_zero_stays_zero_t01(bad):
     np.testing.assert_array_equal(average_clip(np.array([1.0, bad]), 1.0), np.zeros(2))
     np.testing.assert_array_equal(average_clip(np.zeros(2), 1.0), np.zeros(2))
     assert np.linalg.norm(average_clip(np.array([1e300, -1e308]), 2.0)) == pytest.approx(2.0)
@@ -118,7 +118,7 @@ def test_t01_what_is_not_finite_becomes_zero_and_zero_stays_zero(bad):
 
 @settings(max_examples=60)
 @given(vectors, clips)
-def test_t02_a_batch_of_one_is_clipped_as_a_sample_is(gradient, clip):
+def test_a_batch_of_one_is_clipped_as_a_sample_is_t02(gradient, clip):
     np.testing.assert_allclose(average_clip(gradient / 1, clip), clip_rows(gradient[None], clip)[0], rtol=1e-12)
     rng = np.random.default_rng(0)
     common = {"step": 0.1, "clip": clip, "noise_multiplier": 0.0, "rng": rng}
@@ -127,7 +127,7 @@ def test_t02_a_batch_of_one_is_clipped_as_a_sample_is(gradient, clip):
     np.testing.assert_allclose(ours.points, theirs.points, rtol=1e-12)
 
 
-def test_t02_opposite_gradients_cancel_before_the_clip_only():
+def test_opposite_gradients_cancel_before_the_clip_only_t02():
     huge = np.array([[1e6, 0.0], [-1e6, 0.0], [0.0, 0.3]])
     np.testing.assert_allclose(average_clip(huge.mean(axis=0), 1.0), [0.0, 0.1])
     rows = np.array([[10.0], [-9.0]])
@@ -135,7 +135,7 @@ def test_t02_opposite_gradients_cancel_before_the_clip_only():
     assert clip_rows(rows, 1.0).mean(axis=0) == pytest.approx([0.0])
 
 
-def test_t03_the_sensitivity_is_twice_the_clip_and_not_the_clip():
+def test_the_sensitivity_is_twice_the_clip_and_not_the_clip_t03():
     batch, clip = 7, 0.5
     others = np.array([-2 * batch * clip, 0.0])
     one = np.array([4 * batch * clip, 0.0])
@@ -153,7 +153,7 @@ HIGH, LOW, CHANCE, CLIP = 4.0, -0.2105263157894737, 0.05, 2.0
 
 
 @pytest.mark.parametrize("batch", BIASES)
-def test_t04_the_bias_by_enumeration(batch):
+def test_the_bias_by_enumeration_t04(batch):
     """Gradient 1 plus noise of +4 (5 %) or -0.21: the batch's mean is a binomial's, so nothing is estimated."""
     heads = np.arange(batch + 1)
     chances = binom.pmf(heads, batch, CHANCE)
@@ -175,7 +175,7 @@ def test_t04_the_bias_by_enumeration(batch):
 
 
 @pytest.mark.parametrize("chance", [0.01, 0.1, 0.5])
-def test_t04_the_sharp_constant_is_nearly_attained(chance):
+def test_the_sharp_constant_is_nearly_attained_t04(chance):
     """Gradient 1 = clip / 2, noise of +clip with that chance, centred."""
     clip, low = 2.0, -2.0 * chance / (1 - chance)
     variance = chance * clip**2 + (1 - chance) * low**2
@@ -184,14 +184,14 @@ def test_t04_the_sharp_constant_is_nearly_attained(chance):
 
 
 @pytest.mark.parametrize("batch", [1, 10, 1000])
-def test_t05_no_batch_helps_a_mean_outside_the_clip(batch):
+def test_no_batch_helps_a_mean_outside_the_clip_t05(batch):
     mean, clip = 3.0, 1.0
     rows = mean + np.random.default_rng(1).normal(size=(200, batch))
     clipped = [average_clip(np.array([row.mean()]), clip)[0] for row in rows]
     assert abs(np.mean(clipped) - mean) >= mean - clip
 
 
-def test_t06_the_constrained_case():
+def test_the_constrained_case_t06():
     found = constrained(UNIT, 10)
     assert (found.rounds, found.clip, found.batch) == (10, 2.0, 298)
     assert found.step == pytest.approx(0.13554252, abs=5e-9)
@@ -211,7 +211,7 @@ def test_t06_the_constrained_case():
         (SECOND, 12, 0.00303386, 0.49329026, 13.40469251, 12.16223669, 25, 0.00932125, 616.9451),
     ],
 )
-def test_t06_the_unconstrained_case(constants, rounds, step, excess, clip, tight, batch, noise, bound):
+def test_the_unconstrained_case_t06(constants, rounds, step, excess, clip, tight, batch, noise, bound):
     found = unconstrained(constants, rounds)
     assert found.step == pytest.approx(step, abs=5e-9)
     assert found.excess == pytest.approx(excess, abs=5e-9)
@@ -230,7 +230,7 @@ def test_t06_the_unconstrained_case(constants, rounds, step, excess, clip, tight
         (1.0, 14.0, 1, 0.00815018, 0.00150218, 601.2141),
     ],
 )
-def test_t06_the_non_smooth_case(exponent, clip, batch, step, noise, bound):
+def test_the_non_smooth_case_t06(exponent, clip, batch, step, noise, bound):
     found = non_smooth(UNIT, exponent, 10, alpha=0.1)
     assert found.clip == pytest.approx(clip, abs=5e-9)
     assert found.batch == batch
@@ -240,7 +240,7 @@ def test_t06_the_non_smooth_case(exponent, clip, batch, step, noise, bound):
     assert found.risk_bound == pytest.approx(bound, abs=5e-5)
 
 
-def test_t06_default_rounds():
+def test_default_rounds_t06():
     found = [constrained(TheoryConstants(10**power, 10, 1.0, 10.0**-power)) for power in (4, 5, 6, 7, 8)]
     assert [parameters.rounds for parameters in found] == [8, 14, 25, 46, 85]
     assert [parameters.batch for parameters in found] == [191, 584, 1861, 6298, 21504]
@@ -252,7 +252,7 @@ def test_t06_default_rounds():
     assert 0.5 * 4 <= excess <= 2 * 4
 
 
-def test_t06_restarts():
+def test_restarts_t06():
     epsilon, delta = step_budget(1.0, 1e-9, 6)
     assert epsilon == pytest.approx(0.03118933, abs=5e-9)
     assert delta == pytest.approx(8.3333e-11, rel=1e-5)
@@ -286,7 +286,7 @@ def test_t06_restarts():
     st.floats(0.1, 5),
     st.integers(10**4, 10**7),
 )
-def test_t07_how_parameters_scale(rounds, radius, smoothness, deviation, samples):
+def test_how_parameters_scale_t07(rounds, radius, smoothness, deviation, samples):
     constants = TheoryConstants(samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
     double = TheoryConstants(2 * samples, 5, 1.0, 1e-6, radius, smoothness, deviation)
     noise = paper_noise(constants, 1.0, 10, rounds)
@@ -310,7 +310,7 @@ def test_t07_how_parameters_scale(rounds, radius, smoothness, deviation, samples
     assert tight.clip**2 / 4 == pytest.approx(reach * tight.clip + tight.excess)
 
 
-def test_t08_one_round_returns_the_start_whatever_the_noise():
+def test_one_round_returns_the_start_whatever_the_noise_t08():
     start = np.arange(3.0)
     found = averaged_clipping_sgd(
         lambda _, x: x, start, 1, step=0.5, clip=1.0, noise_multiplier=100.0, rng=np.random.default_rng(0)
@@ -319,7 +319,7 @@ def test_t08_one_round_returns_the_start_whatever_the_noise():
     assert np.linalg.norm(found.last - start) > 1
 
 
-def test_t09_without_noise_and_clip_it_is_gradient_descent():
+def test_without_noise_and_clip_it_is_gradient_descent_t09():
     rng = np.random.default_rng(0)
     rows, x = rng.normal(size=(50, 4)), np.zeros(4)
     oracle = batch_mean(lambda x, drawn: (x - rows[drawn]).sum(axis=0), poisson_rows(50, 50, rng), 50)
@@ -334,7 +334,7 @@ def test_t09_without_noise_and_clip_it_is_gradient_descent():
 
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.floats(0.05, 10), st.floats(0, 3), st.floats(0.01, 1), st.booleans())
-def test_t10_the_inequalities_of_every_path(seed, clip, multiplier, step, bounded):
+def test_the_inequalities_of_every_path_t10(seed, clip, multiplier, step, bounded):
     """(15), (16), (18), (20): f = sum_j c_j x_j^2 / 2 with c_j up to L = 1, Cauchy noise, any clip and noise."""
     rng = np.random.default_rng(seed)
     curves = rng.uniform(0, 1, 4)
@@ -365,7 +365,7 @@ def test_t10_the_inequalities_of_every_path(seed, clip, multiplier, step, bounde
 
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.floats(0.01, 1), st.floats(0.01, 1))
-def test_t10_the_hoelder_inequality_of_every_path(seed, exponent, step, alpha):
+def test_the_hoelder_inequality_of_every_path_t10(seed, exponent, step, alpha):
     """(24), for f = ||x||^(1 + nu) / (1 + nu), which has M = 2^(1 - nu)."""
     rng, constant = np.random.default_rng(seed), 2 ** (1 - exponent)
     exact: list[np.ndarray] = []
@@ -395,7 +395,7 @@ def hoelder_gradient(x, exponent):
 # --- Statistical -----------------------------------------------------------------------------------------------------
 
 
-def test_t11_the_errors_of_the_mean_stay_within_theorem_1():
+def test_the_errors_of_the_mean_stay_within_theorem_1_t11():
     constants = TheoryConstants(10**4, 10, 1.0, 1e-4)
     parameters = constrained(constants)
     log, rounds = math.log(4 / 0.1), parameters.rounds
@@ -416,7 +416,7 @@ def test_t11_the_errors_of_the_mean_stay_within_theorem_1():
 
 
 @pytest.mark.parametrize("case", ["constrained", "unconstrained", "non_smooth"])
-def test_t12_the_risk_bounds_hold_and_iterates_stay_near(case):
+def test_the_risk_bounds_hold_and_iterates_stay_near_t12(case):
     constants = UNIT
     find = {"constrained": constrained, "unconstrained": unconstrained, "non_smooth": lambda s: non_smooth(s, 1.0)}
     parameters = find[case](constants)
@@ -433,7 +433,7 @@ def test_t12_the_risk_bounds_hold_and_iterates_stay_near(case):
 
 
 @pytest.mark.slow
-def test_t12_the_gap_falls_with_n_at_least_as_fast_as_proven():
+def test_the_gap_falls_with_n_at_least_as_fast_as_proven_t12():
     medians = []
     for power, seeds in ((4, 31), (5, 31), (6, 15), (7, 5)):
         constants = TheoryConstants(10**power, 10, 1.0, 10.0**-power)
@@ -450,7 +450,7 @@ def test_t12_the_gap_falls_with_n_at_least_as_fast_as_proven():
     assert constrained(TheoryConstants(10**8, 10, 1.0, 1e-8)).risk_bound == pytest.approx(2.44, abs=0.005)
 
 
-def test_t13_noise_is_normal_and_fresh():
+def test_noise_is_normal_and_fresh_t13():
     found = averaged_clipping_sgd(
         lambda _, x: np.zeros(5),
         np.zeros(5),
@@ -470,7 +470,7 @@ def test_t13_noise_is_normal_and_fresh():
     assert np.abs(covariance - np.eye(5)).max() < 6 * math.sqrt(2 / 8000)
 
 
-def test_t14_poisson_batches_vary_and_the_divisor_does_not():
+def test_poisson_batches_vary_and_the_divisor_does_not_t14():
     rng = np.random.default_rng(0)
     rows = poisson_rows(1000, 40, rng)
     sizes = np.array([len(rows(0)) for _ in range(3000)])
@@ -487,7 +487,7 @@ def test_t14_poisson_batches_vary_and_the_divisor_does_not():
     assert np.abs(found.gradients).min() > 0
 
 
-def test_t14_fresh_batches_share_nothing_and_large_ones_are_clamped(caplog):
+def test_fresh_batches_share_nothing_and_large_ones_are_clamped_t14(caplog):
     rng = np.random.default_rng(0)
     rows = fresh_rows(20, 6, 3, rng)
     together = np.concatenate([rows(index) for index in range(3)])
@@ -500,7 +500,7 @@ def test_t14_fresh_batches_share_nothing_and_large_ones_are_clamped(caplog):
 
 
 @pytest.mark.parametrize(("rate", "rounds", "batch"), [(0.01, 100, 50), (0.2, 10, 3)])
-def test_t15_averaging_before_the_clip_takes_2m_times_the_noise(rate, rounds, batch):
+def test_averaging_before_the_clip_takes_2m_times_the_noise_t15(rate, rounds, batch):
     multiplier = calibrate_sampled_gaussian([(rate, rounds)], 1.0, 1e-5)
     ours = averaged_clipping_sgd(
         lambda _, x: x, np.zeros(2000), 1, step=1, clip=0.7, noise_multiplier=multiplier, rng=np.random.default_rng(0)
@@ -518,7 +518,7 @@ def test_t15_averaging_before_the_clip_takes_2m_times_the_noise(rate, rounds, ba
     np.testing.assert_allclose(ours.gradients, 2 * batch * theirs.gradients, rtol=1e-12)
 
 
-def test_t16_the_accountant_by_hand():
+def test_the_accountant_by_hand_t16():
     orders = sampled_gaussian_rdp(1.0, 0.01)
     assert orders[0] == pytest.approx(math.log1p(1e-4 * math.expm1(1)))
     assert orders[0] == pytest.approx(1.7181342e-4, rel=1e-7)
@@ -533,7 +533,7 @@ def test_t16_the_accountant_by_hand():
 @pytest.mark.slow
 @settings(max_examples=4)
 @given(st.floats(0.2, 4), st.sampled_from([1e-5, 1e-7]), st.sampled_from([0.003, 0.05]), st.sampled_from([20, 400]))
-def test_t16_what_is_calibrated_keeps_the_budget_by_two_accountants(epsilon, delta, rate, rounds):
+def test_what_is_calibrated_keeps_the_budget_by_two_accountants_t16(epsilon, delta, rate, rounds):
     multiplier = calibrate_sampled_gaussian([(rate, rounds)], epsilon, delta)
     spent = sampled_gaussian_epsilon([SampledRounds(multiplier, rate, rounds)], delta)
     assert 0.999 * epsilon <= spent <= epsilon or multiplier == pytest.approx(0.05)
@@ -544,7 +544,7 @@ def test_t16_what_is_calibrated_keeps_the_budget_by_two_accountants(epsilon, del
     assert calibrate_sampled_gaussian([(2 * rate, rounds)], epsilon, delta) >= multiplier
 
 
-def test_t16_unequal_rounds_add_up_and_nonsense_is_refused():
+def test_unequal_rounds_add_up_and_nonsense_is_refused_t16():
     parts = [SampledRounds(1.5, 0.01, 30), SampledRounds(1.5, 0.01, 70)]
     whole = sampled_gaussian_epsilon([SampledRounds(1.5, 0.01, 100)], 1e-6)
     assert sampled_gaussian_epsilon(parts, 1e-6) == pytest.approx(whole, rel=1e-12)
@@ -595,7 +595,7 @@ def fractional_epsilon(noise_multiplier, rate, rounds, delta):
 @pytest.mark.parametrize(
     "row", [pytest.param(row, marks=() if index in (0, 4) else pytest.mark.slow) for index, row in enumerate(TABLE)]
 )
-def test_t16_what_the_papers_experiments_cost(row):
+def test_what_the_papers_experiments_cost_t16(row):
     n, batch, epochs, delta, epsilon, ratio, single, double, needed, constant = row
     rounds, rate = round(epochs * n / batch), batch / n
     noise = paper_noise(TheoryConstants(n, 1, epsilon, delta), 1.0, batch, rounds)
@@ -618,7 +618,7 @@ def test_t16_what_the_papers_experiments_cost(row):
 
 
 @pytest.mark.slow
-def test_t17_the_papers_noise_is_refuted_and_the_accountants_is_not():
+def test_the_papers_noise_is_refuted_and_the_accountants_is_not_t17():
     """Scripted batches: others give -clip, the target, if drawn, +clip; is a step ever on the target's side?"""
     n, delta = 10**5, 1e-5
     parameters = constrained(TheoryConstants(n, 10, 1.0, delta))
@@ -656,7 +656,7 @@ def test_t17_the_papers_noise_is_refuted_and_the_accountants_is_not():
     assert absent - math.e * present <= delta
 
 
-def test_t18_restarts_halve_the_gap_until_the_noise_and_keep_the_budget():
+def test_restarts_halve_the_gap_until_the_noise_and_keep_the_budget_t18():
     constants, rounds = TheoryConstants(10**9, 10, 1.0, 1e-9), 9899
     runs = restarted(constants, 1.0, 12.5, 6, rounds)[:3]
     rng = np.random.default_rng(0)
@@ -678,7 +678,7 @@ def test_t18_restarts_halve_the_gap_until_the_noise_and_keep_the_budget():
     np.testing.assert_allclose(quiet[0].points[1], 1 - runs[0].step)
 
 
-def test_t18_the_schedule_of_distances():
+def test_the_schedule_of_distances_t18():
     distances = radii(8.0, 1.0)
     assert [next(distances) for _ in range(3)] == pytest.approx([4.0, math.sqrt(8), 2.0])
     floored = radii(8.0, 1.0, factor=2.0, floor=1.0)
@@ -687,7 +687,7 @@ def test_t18_the_schedule_of_distances():
 
 
 @pytest.mark.parametrize("degrees", [2.1, 3.0])
-def test_t19_heavy_tails_spread_the_clipped_model_less(degrees):
+def test_heavy_tails_spread_the_clipped_model_less_t19(degrees):
     ends: dict[bool, list[float]] = {True: [], False: []}
     for clipped, norms in ends.items():
         for seed in range(150):
@@ -699,7 +699,7 @@ def test_t19_heavy_tails_spread_the_clipped_model_less(degrees):
     assert np.max(ends[True]) < np.max(ends[False])
 
 
-def test_t19_cauchy_noise_gives_no_nan():
+def test_cauchy_noise_gives_no_nan_t19():
     rng = np.random.default_rng(0)
     oracle = quadratic(rng, 3, 2, lambda rng, shape: rng.standard_t(1, size=shape) * 1e307)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -709,7 +709,7 @@ def test_t19_cauchy_noise_gives_no_nan():
     assert np.isfinite(found.points).all()
 
 
-def test_t20_hoelder_gradients():
+def test_hoelder_gradients_t20():
     for exponent in (0.0, 0.5, 1.0):
         constant = 2 ** (1 - exponent)
         rng = np.random.default_rng(0)
@@ -736,7 +736,7 @@ def test_t20_hoelder_gradients():
         assert non_smooth(constants, exponent, 10).step <= first * (1 + 1e-12)
 
 
-def test_t21_one_clip_and_one_batched_gradient_a_round():
+def test_one_clip_and_one_batched_gradient_a_round_t21():
     calls = []
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(100, 3))

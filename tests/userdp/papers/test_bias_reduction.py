@@ -35,7 +35,7 @@ def rng():
 
 
 @pytest.mark.parametrize("largest", range(12))
-def test_c04_chances_sum_to_one_and_moments_are_exact(largest):
+def test_chances_sum_to_one_and_moments_are_exact_c04(largest):
     law = TruncatedGeometric(largest)
     normaliser = law.chances[0]
     assert law.chances.sum() == pytest.approx(1, abs=1e-15)
@@ -47,7 +47,7 @@ def test_c04_chances_sum_to_one_and_moments_are_exact(largest):
 
 
 @pytest.mark.parametrize("largest", [0, 1, 4, 9])
-def test_c04_samples_follow_the_law(largest):
+def test_samples_follow_the_law_c04(largest):
     law = TruncatedGeometric(largest)
     counts = np.bincount(law.sample(np.random.default_rng(largest), 200_000), minlength=largest + 1)
     assert len(counts) == largest + 1
@@ -72,7 +72,7 @@ def test_too_few_records_and_levels_out_of_range_are_refused():
 # --- The filter ------------------------------------------------------------------------------------------------------
 
 
-def test_c07_incremental_charges_are_the_closed_form():
+def test_incremental_charges_are_the_closed_form_c07():
     limit, rng = PrivacyFilter(2.0, 1e-6, 1e-5), np.random.default_rng(4)
     epsilons, deltas = rng.uniform(0, 0.05, 100), rng.uniform(0, 1e-8, 100)
     for epsilon, delta in zip(epsilons, deltas, strict=True):
@@ -84,7 +84,7 @@ def test_c07_incremental_charges_are_the_closed_form():
 
 
 @given(st.floats(1e-3, 50), st.floats(1e-12, 0.5))
-def test_c07_the_largest_sum_of_squares_is_where_the_limit_is_reached(epsilon, delta):
+def test_the_largest_sum_of_squares_is_where_the_limit_is_reached_c07(epsilon, delta):
     limit = PrivacyFilter(epsilon, delta, 0.1)
     assert spread(limit.largest_sum_of_squares, delta) == pytest.approx(epsilon, rel=1e-9)
     step = math.sqrt(limit.largest_sum_of_squares)
@@ -92,7 +92,7 @@ def test_c07_the_largest_sum_of_squares_is_where_the_limit_is_reached(epsilon, d
     assert not limit.can_run(step * (1 + 1e-6), 0.0)
 
 
-def test_c07_the_papers_threshold():
+def test_the_papers_threshold_c07():
     # In units of epsilon = 1, with half of it and delta / 4 for the spread.
     assert PrivacyFilter(0.5, 1e-6 / 4, 1e-6 / 4).largest_sum_of_squares == pytest.approx(0.0080902, abs=5e-8)
 
@@ -172,7 +172,7 @@ def expected_estimate(rows, oracle):
 
 
 @pytest.mark.parametrize("records", [4, 6, 8])
-def test_c05_the_expectation_is_that_of_the_largest_batch(records):
+def test_the_expectation_is_that_of_the_largest_batch_c05(records):
     rows = np.random.default_rng(records).normal(size=(records, 2))
     size = int(TruncatedGeometric.for_records(records).batches[-1])
     largest = [
@@ -182,7 +182,7 @@ def test_c05_the_expectation_is_that_of_the_largest_batch(records):
 
 
 @pytest.mark.parametrize("level", range(6))
-def test_c06_with_an_exact_oracle_the_estimate_is_the_single_record(level, rng):
+def test_with_an_exact_oracle_the_estimate_is_the_single_record_c06(level, rng):
     rows = rng.normal(size=(64, 5))
     draw = Draw.of(64, level, rng)
     estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], 0.1, ExactMean(9.0), SILENCE)
@@ -235,7 +235,7 @@ def estimates(rows, oracle, count, rng):
 
 
 @pytest.mark.slow
-def test_c23_the_mean_is_that_of_the_oracle_on_everybody_and_the_second_moment_is_bounded(rng):
+def test_the_mean_is_that_of_the_oracle_on_everybody_and_the_second_moment_is_bounded_c23(rng):
     rows = sparse_rows(8, 4, 1, rng)
     oracle = ProjectedMean(4, SparseVectors(1, 1.0), 1.5)
     found = estimates(rows, oracle, 40_000, rng)
@@ -247,7 +247,7 @@ def test_c23_the_mean_is_that_of_the_oracle_on_everybody_and_the_second_moment_i
     assert (found**2).sum(axis=1).mean() < bound
 
 
-def test_c23_the_second_moment_grows_like_the_logarithm_of_the_number_of_records():
+def test_the_second_moment_grows_like_the_logarithm_of_the_number_of_records_c23():
     oracle = ProjectedMean(10_000, SparseVectors(4, 1.0), 20.0)
     bounds = [second_moment_bound(TruncatedGeometric(level), oracle) for level in (7, 11, 15, 19)]
     # Once the noise is small, each level adds about as much; four levels are a factor of 16 in the records.
@@ -273,7 +273,7 @@ def test_an_oracle_is_noisy_in_proportion_to_what_a_record_can_move():
 
 
 @pytest.mark.slow
-def test_c28_the_bias_is_that_of_the_largest_batch_not_that_of_the_batch_drawn(rng):
+def test_the_bias_is_that_of_the_largest_batch_not_that_of_the_batch_drawn_c28(rng):
     """Plain steps of two records see the bias of two; bias-reduced ones, of two most often, see that of all 64."""
     rows = np.zeros((64, 3))
     rows[:, 0] = 1.0  # at the edge of the ball, where projecting costs most

@@ -78,7 +78,7 @@ def test_a_theory_out_of_range_is_refused_by_name(wrong):
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 @pytest.mark.parametrize("beta", [0.3, 1.0, math.inf])
-def test_t06_a_round_on_neighbouring_folds_is_pure(mode, beta):
+def test_a_round_on_neighbouring_folds_is_pure_t06(mode, beta):
     """From samples to the law of the vertex: all replacements among the worst there can be."""
     given, scale, fold = theory(inverse_variance=beta, mode=mode, epsilon=0.7), 0.5, 4
     rng, worst = np.random.default_rng(0), 0.0
@@ -98,7 +98,7 @@ def test_t06_a_round_on_neighbouring_folds_is_pure(mode, beta):
     assert given.choice_sensitivity(scale, fold) <= theory(mode="paper").choice_sensitivity(scale, fold)
 
 
-def test_t06_paper_and_tight_sensitivities():
+def test_paper_and_tight_sensitivities_t06():
     fold = 100
     paper = 4 * math.sqrt(2) * 2.0 * 0.5 / (3 * fold)  # ||W||_1 = 2, the diameter
     assert theory(mode="paper").choice_sensitivity(0.5, fold) == pytest.approx(paper)
@@ -109,7 +109,7 @@ def test_t06_paper_and_tight_sensitivities():
 # --- T11, T12: folds and iterates ------------------------------------------------------------------------------------
 
 
-def test_t11_a_record_of_fold_t_does_not_touch_what_was_released_before():
+def test_a_record_of_fold_t_does_not_touch_what_was_released_before_t11():
     data = np.random.default_rng(0).normal(size=(61, 3))
     changed = data.copy()
     changed[31] = [1e6, -1e6, 1e6]  # of fold 4, folds of 10
@@ -119,7 +119,7 @@ def test_t11_a_record_of_fold_t_does_not_touch_what_was_released_before():
     assert not np.array_equal(ends[0][4:], ends[1][4:])
 
 
-def test_t11_folds_have_floor_of_n_over_t_samples():
+def test_folds_have_floor_of_n_over_t_samples_t11():
     given = theory(samples=61)
     with pytest.raises(BadInput, match=r"a fold has shape \(10, 3\)"):
         robust_frank_wolfe(lambda index, w: np.zeros((11, 3)), np.zeros(3), given, 6, 1.0, seed=0)
@@ -127,7 +127,7 @@ def test_t11_folds_have_floor_of_n_over_t_samples():
         robust_frank_wolfe(lambda index, w: np.zeros((1, 3)), np.zeros(3), given, 62, 1.0, seed=0)
 
 
-def test_t12_iterates_stay_in_the_ball_and_the_start_fades():
+def test_iterates_stay_in_the_ball_and_the_start_fades_t12():
     data = 1e9 * np.random.default_rng(0).standard_cauchy((600, 3))
     start = starting_at(3)
     given = theory()
@@ -143,7 +143,7 @@ def test_t12_iterates_stay_in_the_ball_and_the_start_fades():
 # --- T13: the bound, and no noise ------------------------------------------------------------------------------------
 
 
-def test_t13_the_bound_holds_for_any_error_of_the_choice():
+def test_the_bound_holds_for_any_error_of_the_choice_t13():
     rng = np.random.default_rng(0)
     for _ in range(100):
         d, rounds, error = int(rng.integers(2, 8)), int(rng.integers(1, 30)), 10 ** rng.uniform(-3, 1)
@@ -161,7 +161,7 @@ def test_t13_the_bound_holds_for_any_error_of_the_choice():
         assert loss(w) <= excess_bound(rounds, curvature, start, error)
 
 
-def test_t13_without_noise_it_is_frank_wolfe_on_truncated_gradients():
+def test_without_noise_it_is_frank_wolfe_on_truncated_gradients_t13():
     data = np.random.default_rng(0).standard_t(3, (300, 3)) + np.array([0.6, -0.2, 0.0])
     found = robust_frank_wolfe(folds_of(data, 6), np.zeros(3), theory(samples=300, epsilon=NO_NOISE), 6, 2.0, seed=0)
     w = np.zeros(3)
@@ -190,7 +190,7 @@ def test_default_scale_and_rounds_minimise_the_bound(mode):
     assert theory(samples=40).rounds(1e9) == 1
 
 
-def test_t13_the_bound_covers_runs_on_heavy_tails():
+def test_the_bound_covers_runs_on_heavy_tails_t13():
     """The whole bound, with the true second moment: the misses are no more than it allows."""
     mean, rounds, misses = np.array([0.5, -0.3, 0.1]), 8, 0
     given = theory(samples=4000, second_moment=3.0 + 1.5**2)  # t with 3 degrees of freedom
@@ -229,14 +229,14 @@ def excess_of(samples, dimension, repeats=4, radius=1.0):
     return float(np.mean(ends))
 
 
-def test_t15_the_excess_falls_with_the_samples_as_fast_as_the_theory_says():
+def test_the_excess_falls_with_the_samples_as_fast_as_the_theory_says_t15():
     sizes = [4000, 16_000, 64_000]
     slope = np.polyfit(np.log(sizes), np.log([excess_of(size, 20) for size in sizes]), 1)[0]
     assert slope <= -0.25
 
 
 @pytest.mark.slow
-def test_t15_the_dimension_costs_little_more_than_its_logarithm():
+def test_the_dimension_costs_little_more_than_its_logarithm_t15():
     assert excess_of(20_000, 160) <= 2 * excess_of(20_000, 40)
 
 
@@ -248,7 +248,7 @@ def strategy(users=600, epsilon=1.0, delta=0.0, **options):
     return make(RobustFrankWolfe, options.pop("problem", PROBLEM), users, epsilon, delta, **options)
 
 
-def test_t11_the_strategy_draws_disjoint_cohorts_without_looking_at_data():
+def test_the_strategy_draws_disjoint_cohorts_without_looking_at_data_t11():
     method = strategy(users=61)
     cohorts = [method._ask(index).users for index in range(6)]
     assert {len(cohort) for cohort in cohorts} == {10}
@@ -265,7 +265,7 @@ def test_the_strategy_promises_pure_privacy_and_less_than_epsilon_with_a_delta()
 
 
 @pytest.mark.parametrize("unit", ["user", "sample"])
-def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit):
+def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t04(unit):
     """Of the worst records there can be; samples with users of unequal sizes, for the divisor is public."""
     sizes = [1] * 12 if unit == "user" else [1, 5, 2, 4] * 3
     problem, rng, worst = Wild(3), np.random.default_rng(0), 0.0
@@ -291,14 +291,14 @@ def test_t04_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity(unit
     )
 
 
-def test_t04_a_user_of_many_samples_is_not_shortened_at_sample_level():
+def test_a_user_of_many_samples_is_not_shortened_at_sample_level_t04():
     """A clip of its whole sum would let one sample move what the others add."""
     method = strategy(2, problem=Quadratic(3, 1e6, 2.0), rounds=1, unit="sample", facts={"samples": 20}, scale=1.0)
     values = gathered(method, federation_of(np.full((20, 3), 1e6), sizes=[19, 1]), 0, np.zeros(3)).values
     np.testing.assert_allclose(values, np.full(3, -20 * largest_truncated(1.0)), rtol=1e-9)
 
 
-def test_t12_the_strategy_is_the_algorithm_on_its_cohorts():
+def test_the_strategy_is_the_algorithm_on_its_cohorts_t12():
     values = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
     method = strategy(seed=4)
     cohorts = [method._ask(index).users for index in range(6)]
@@ -359,7 +359,7 @@ CONFIG = {
 
 
 @pytest.mark.slow
-def test_t16_a_report_shows_zero_and_the_run_without_privacy_beside_the_private_number(tmp_path):
+def test_a_report_shows_zero_and_the_run_without_privacy_beside_the_private_number_t16(tmp_path):
     assert make_plan(parse_config(CONFIG)).guarantee.delta == 0
     directory = simulate(parse_config(CONFIG), directory=tmp_path / "run").directory
     result = json.loads((directory / "result.json").read_text())

@@ -54,7 +54,7 @@ def regression(records, dimension=200, sparsity=2, noise=0.1, seed=0):
 
 
 @pytest.mark.parametrize("sparsity", [1, 2, 4])
-def test_t08_the_sensitivity_of_a_step_holds_and_is_attained(sparsity):
+def test_the_sensitivity_of_a_step_holds_and_is_attained_t08(sparsity):
     """Every pattern of signs of one record against every other: the worst step, in a coordinate that is not in use."""
     level, rate, size = 1.7, 0.4, 5
     bound = truncated_gradient_bound(level, sparsity)
@@ -77,7 +77,7 @@ def test_t08_the_sensitivity_of_a_step_holds_and_is_attained(sparsity):
 
 
 @pytest.mark.parametrize("value", [1e300, -1e300, math.inf, -math.inf, math.nan, 0.0])
-def test_t08_no_record_moves_a_step_by_more_than_the_sensitivity(value, monkeypatch):
+def test_no_record_moves_a_step_by_more_than_the_sensitivity_t08(value, monkeypatch):
     steps = []
     monkeypatch.setattr(Peeling, "release", lambda self, values, noise: steps.append(values) or np.zeros_like(values))
     rng = np.random.default_rng(1)
@@ -91,14 +91,14 @@ def test_t08_no_record_moves_a_step_by_more_than_the_sensitivity(value, monkeypa
     assert np.isfinite(steps[1]).all()
 
 
-def test_t11_folds_are_disjoint_blocks_and_leave_the_remainder_out():
+def test_folds_are_disjoint_blocks_and_leave_the_remainder_out_t11():
     assert folds(10, 3) == [slice(0, 3), slice(3, 6), slice(6, 9)]
     assert folds(4, 4) == [slice(i, i + 1) for i in range(4)]
     assert [log_rounds(n) for n in (1, 2, 8, 200_000)] == [1, 1, 2, 12]
 
 
 @pytest.mark.parametrize("changed", [0, 2, 3])
-def test_t11_a_record_changes_the_models_after_its_fold_alone(changed):
+def test_a_record_changes_the_models_after_its_fold_alone_t11(changed):
     features, targets, truth = regression(4000, 20)
     rows = np.random.default_rng(2).standard_t(3, (4000, 20))
 
@@ -117,7 +117,7 @@ def test_t11_a_record_changes_the_models_after_its_fold_alone(changed):
         assert not np.array_equal(old[changed + 1], new[changed + 1])
 
 
-def test_t12_iterates_are_sparse_and_in_the_unit_ball():
+def test_iterates_are_sparse_and_in_the_unit_ball_t12():
     features, targets, _ = regression(3000, 30)
     start = np.zeros(30)
     start[4] = -1.0
@@ -140,7 +140,7 @@ def reference(features, targets, sparsity, rate, rounds):
     return w
 
 
-def test_t13_without_noise_it_is_hard_thresholding_which_converges_linearly():
+def test_without_noise_it_is_hard_thresholding_which_converges_linearly_t13():
     features, targets, truth = regression(40_000, 50, noise=0.0)
     features = features.astype(np.float64)
     settings = budget(rounds=10, epsilon=1e12)
@@ -154,7 +154,7 @@ def test_t13_without_noise_it_is_hard_thresholding_which_converges_linearly():
 
 
 @pytest.mark.slow
-def test_t15_t16_the_usable_regime_beside_the_zero_model_and_no_privacy():
+def test_the_usable_regime_beside_the_zero_model_and_no_privacy_t15_t16():
     """n = 200,000, d = 200, s = 2, standard normal features, noise 0.1; excess risk ||w - w*||^2, 1 for w = 0."""
     features, targets, truth = regression(200_000)
 
@@ -173,7 +173,7 @@ def test_t15_t16_the_usable_regime_beside_the_zero_model_and_no_privacy():
     assert np.mean([excess(1.0, seeded(seed)) for seed in range(3)]) < 0.9
 
 
-def test_t15_in_the_papers_own_experiment_the_zero_model_wins():
+def test_in_the_papers_own_experiment_the_zero_model_wins_t15():
     """Features of deviation 5, s = 20, epsilon 1: the noise on each entry is as long as the whole true parameter."""
     features, targets, truth = regression(20_000, 100, 20)
     features *= np.float32(5.0)
@@ -254,7 +254,7 @@ def test_no_record_moves_a_truncated_step_by_more_than_the_sensitivity(bad, monk
         assert moved > 0.99 * fit.peeling.sensitivity
 
 
-def test_t13_without_noise_it_is_thresholding_of_the_robust_mean():
+def test_without_noise_it_is_thresholding_of_the_robust_mean_t13():
     truth, gradients = spikes(30), mean_gradients(spikes(30), 8000, 1)
     settings = budget(3, epsilon=1e12, learning_rate=1 / 3, rounds=4)
     expected = np.zeros(30)
@@ -268,7 +268,7 @@ def test_t13_without_noise_it_is_thresholding_of_the_robust_mean():
 
 
 @pytest.mark.slow
-def test_t15_t16_sparse_means_of_heavy_tails_beside_the_zero_model():
+def test_sparse_means_of_heavy_tails_beside_the_zero_model_t15_t16():
     """Entries w* + t(3), amplitude 2, s* = 3, s = 6, d = 200: squared errors, 12 for w = 0."""
     errors = {}
     for records in (5_000, 20_000):

@@ -95,7 +95,7 @@ def on_ball(radius):
 
 @quick
 @given(arrays(np.float64, (5, 3), elements=wild | st.floats(-3, 3)), st.sampled_from([0.1, 1.0, 1e3]))
-def test_v01_the_clip_is_the_projection_on_a_ball(samples, radius):
+def test_the_clip_is_the_projection_on_a_ball_v01(samples, radius):
     clipped = clip_samples(samples, radius)
     assert np.all(np.linalg.norm(clipped, axis=1) <= radius * (1 + 1e-12))
     np.testing.assert_allclose(clip_samples(clipped, radius), clipped, rtol=1e-12)
@@ -110,12 +110,12 @@ def test_v01_the_clip_is_the_projection_on_a_ball(samples, radius):
 
 @quick
 @given(arrays(np.float64, (2, 3), elements=st.floats(-1e6, 1e6)), st.floats(0.1, 1e3))
-def test_v01_the_clip_is_1_lipschitz(pair, radius):
+def test_the_clip_is_1_lipschitz_v01(pair, radius):
     clipped = clip_samples(pair, radius)
     assert np.linalg.norm(clipped[0] - clipped[1]) <= np.linalg.norm(pair[0] - pair[1]) * (1 + 1e-9) + 1e-9
 
 
-def test_v01_directions_stay_and_huge_records_keep_their_norm():
+def test_directions_stay_and_huge_records_keep_their_norm_v01():
     clipped = clip_samples(np.array([[3e200, 4e200], [0.0, 0.0], [3e-200, 4e-200]]), 2.0)
     np.testing.assert_allclose(clipped[0], [1.2, 1.6], rtol=1e-15)
     np.testing.assert_array_equal(clipped[1:], [[0.0, 0.0], [3e-200, 4e-200]])
@@ -123,7 +123,7 @@ def test_v01_directions_stay_and_huge_records_keep_their_norm():
 
 @quick
 @given(arrays(np.float64, (4, 2), elements=wild), arrays(np.float64, (2,), elements=wild), st.integers(0, 3))
-def test_v02_replacing_any_record_moves_the_simple_mean_by_at_most_2r_over_n(samples, other, which):
+def test_replacing_any_record_moves_the_simple_mean_by_at_most_2r_over_n_v02(samples, other, which):
     neighbour = samples.copy()
     neighbour[which] = other
     rng = np.random.default_rng(0)
@@ -132,7 +132,7 @@ def test_v02_replacing_any_record_moves_the_simple_mean_by_at_most_2r_over_n(sam
     assert sample_mechanism(0.7, 4, 0.5).l2_sensitivity == pytest.approx(2 * 0.7 / 4)
 
 
-def test_v02_the_bound_is_attained():
+def test_the_bound_is_attained_v02():
     samples = np.zeros((4, 2))
     ends = []
     for record in ([9.0, 9.0], [-9.0, -9.0]):
@@ -143,7 +143,7 @@ def test_v02_the_bound_is_attained():
 
 @quick
 @given(arrays(np.float64, (11, 2), elements=wild), arrays(np.float64, (2,), elements=wild), st.integers(0, 10))
-def test_v03_replacing_a_record_moves_at_most_one_group_and_by_at_most_2r_over_m(samples, other, which):
+def test_replacing_a_record_moves_at_most_one_group_and_by_at_most_2r_over_m_v03(samples, other, which):
     partition = random_partition(11, 3, np.random.default_rng(2))
     neighbour = samples.copy()
     neighbour[which] = other
@@ -155,7 +155,7 @@ def test_v03_replacing_a_record_moves_at_most_one_group_and_by_at_most_2r_over_m
         assert not moved.any()
 
 
-def test_v03_groups_are_disjoint_of_one_size_and_leave_out_random_samples():
+def test_groups_are_disjoint_of_one_size_and_leave_out_random_samples_v03():
     left = np.zeros(11)
     for seed in range(600):
         partition = random_partition(11, 3, np.random.default_rng(seed))
@@ -166,7 +166,7 @@ def test_v03_groups_are_disjoint_of_one_size_and_leave_out_random_samples():
 
 
 @pytest.mark.parametrize(("divisor", "shape"), [(50, (3,)), (7, (4, 3))])
-def test_v04_the_noise_is_white_and_its_variance_2r2_over_rho_n2(divisor, shape):
+def test_the_noise_is_white_and_its_variance_2r2_over_rho_n2_v04(divisor, shape):
     radius, rho = 1.3, 0.4
     mechanism = sample_mechanism(radius, divisor, rho)
     variance = 2 * radius**2 / (rho * divisor**2)
@@ -180,7 +180,7 @@ def test_v04_the_noise_is_white_and_its_variance_2r2_over_rho_n2(divisor, shape)
         assert alpha * mechanism.l2_sensitivity**2 / (2 * variance) == pytest.approx(rho * alpha, rel=1e-12)
 
 
-def test_v04_the_estimators_add_just_this_noise():
+def test_the_estimators_add_just_this_noise_v04():
     samples = np.arange(24.0).reshape(12, 2) / 24
     for make, divisor in (
         (lambda rho, rng: simple_clip_mean(samples, 1.0, rho, rng), 12),
@@ -191,7 +191,7 @@ def test_v04_the_estimators_add_just_this_noise():
         np.testing.assert_allclose(noise, np.random.default_rng(1).normal(scale=deviation, size=noise.shape))
 
 
-def test_v05_golden_values_of_the_conversions():
+def test_golden_values_of_the_conversions_v05():
     assert round(rho_for(1.0, 1e-5, "paper"), 6) == 0.016495
     assert round(rho_for(1.0, 1e-5), 6) == 0.020820
     assert pure_to_zcdp(0.3) == pytest.approx(0.045)
@@ -199,7 +199,7 @@ def test_v05_golden_values_of_the_conversions():
 
 @quick
 @given(st.floats(1e-4, 1.0), st.floats(1e-12, 0.5), st.integers(1, 10_000))
-def test_v05_conversions_and_the_split_over_steps_stay_within_the_budget(epsilon, delta, steps):
+def test_conversions_and_the_split_over_steps_stay_within_the_budget_v05(epsilon, delta, steps):
     paper, tight = rho_for(epsilon, delta, "paper"), rho_for(epsilon, delta)
     assert paper <= tight
     assert zcdp_to_epsilon_simple(paper, delta) <= epsilon * (1 + 1e-12)
@@ -213,14 +213,14 @@ def test_v05_conversions_and_the_split_over_steps_stay_within_the_budget(epsilon
 
 
 @pytest.mark.parametrize("steps", [1, 7, 100])
-def test_v05_exact_composition_of_the_steps_is_within_advanced_composition(steps):
+def test_exact_composition_of_the_steps_is_within_advanced_composition_v05(steps):
     each, each_delta = step_budget(0.8, 1e-5, steps)
     assert delta_of(Cost(test_epsilon=each, test_delta=each_delta), steps, 0.8) <= 1e-5
 
 
 @quick
 @given(st.floats(1e-3, 1.0), st.floats(1e-10, 1e-3), st.floats(0, 1))
-def test_v05_the_papers_group_rho_stays_within_the_budget_over_its_whole_region(epsilon, delta, where):
+def test_the_papers_group_rho_stays_within_the_budget_over_its_whole_region_v05(epsilon, delta, where):
     low, high = paper_group_range(epsilon, delta)
     groups = min(math.floor(high), math.ceil(low * (high / low) ** where))
     rho = paper_group_rho(epsilon, delta, groups)
@@ -235,7 +235,7 @@ def test_v05_the_papers_group_rho_stays_within_the_budget_over_its_whole_region(
 
 @quick
 @given(st.floats(0.01, 4.0), st.floats(1e-10, 1e-2), st.floats(2, 7))
-def test_v05_the_calibrated_group_rho_spends_the_budget_and_not_more(epsilon, delta, magnitude):
+def test_the_calibrated_group_rho_spends_the_budget_and_not_more_v05(epsilon, delta, magnitude):
     groups = int(10**magnitude)
     try:
         rho = calibrated_group_rho(epsilon, delta, groups)
@@ -257,7 +257,7 @@ def test_v05_the_calibrated_group_rho_spends_the_budget_and_not_more(epsilon, de
 
 @pytest.mark.parametrize(("epsilon", "groups"), [(0.2, 500), (0.5, 2000), (1.0, 2000), (2.0, 6000)])
 @pytest.mark.parametrize("slack", [1e-3, 1e-6])
-def test_v05_a_second_accountant_finds_shuffled_randomisers_at_least_as_private(epsilon, groups, slack):
+def test_a_second_accountant_finds_shuffled_randomisers_at_least_as_private_v05(epsilon, groups, slack):
     """Hiding among clones, summed exactly: the number of clones, and how many of them look like either input.
 
     Each of the other k - 1 randomisers is a clone of the two inputs with chance e^-epsilon, of either one with equal
@@ -278,7 +278,7 @@ def test_v05_a_second_accountant_finds_shuffled_randomisers_at_least_as_private(
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-def test_v05_a_second_accountant_finds_the_zcdp_noise_within_the_budget(epsilon):
+def test_a_second_accountant_finds_the_zcdp_noise_within_the_budget_v05(epsilon):
     accountant = RdpAccountant()
     accountant.compose(GaussianDpEvent(1 / math.sqrt(2 * rho_for(epsilon, 1e-5) / 10)), 10)
     assert 0.7 * epsilon < accountant.get_epsilon(1e-5) <= epsilon
@@ -286,12 +286,12 @@ def test_v05_a_second_accountant_finds_the_zcdp_noise_within_the_budget(epsilon)
 
 @pytest.mark.parametrize(("groups", "ratio"), [(1e3, 0.012), (1e4, 0.11), (1e5, 1.04)])
 @pytest.mark.parametrize("epsilon", [0.05, 0.3])
-def test_v05_golden_ratio_of_the_papers_group_rho_to_no_amplification(groups, ratio, epsilon):
+def test_golden_ratio_of_the_papers_group_rho_to_no_amplification_v05(groups, ratio, epsilon):
     found = paper_group_rho(epsilon, 1e-5, int(groups)) / rho_for(epsilon, 1e-5, "paper")
     assert found == pytest.approx(ratio, rel=0.04)
 
 
-def test_v05_the_paper_gains_from_about_1e5_groups_only_where_they_are_allowed():
+def test_the_paper_gains_from_about_1e5_groups_only_where_they_are_allowed_v05():
     def gains(groups, delta, epsilon=0.1):
         return paper_group_rho(epsilon, delta, groups) > rho_for(epsilon, delta, "paper")
 
@@ -309,12 +309,12 @@ def test_v05_the_paper_gains_from_about_1e5_groups_only_where_they_are_allowed()
 @pytest.mark.parametrize(
     ("epsilon", "groups", "ratio"), [(1, 1e3, 1.3), (1, 3e3, 3.5), (1, 1e4, 6.2), (0.1, 1e3, 2.3), (0.1, 1e4, 15)]
 )
-def test_v05_golden_ratio_of_the_calibrated_group_rho_to_no_amplification(epsilon, groups, ratio):
+def test_golden_ratio_of_the_calibrated_group_rho_to_no_amplification_v05(epsilon, groups, ratio):
     found = calibrated_group_rho(epsilon, 1e-5, int(groups)) / rho_for(epsilon, 1e-5)
     assert found == pytest.approx(ratio, rel=0.035)
 
 
-def test_v05_group_rhos_grow_with_groups_and_epsilon_and_auto_takes_the_largest():
+def test_group_rhos_grow_with_groups_and_epsilon_and_auto_takes_the_largest_v05():
     assert paper_group_rho(0.2, 1e-5, 4000) > paper_group_rho(0.2, 1e-5, 2000)
     assert paper_group_rho(0.4, 1e-5, 2000) == pytest.approx(4 * paper_group_rho(0.2, 1e-5, 2000))
     assert group_rho(1.0, 1e-5, 20) == rho_for(1.0, 1e-5) == group_rho(1.0, 1e-5, 20, "parallel")
@@ -346,12 +346,12 @@ def test_v05_group_rhos_grow_with_groups_and_epsilon_and_auto_takes_the_largest(
         (lambda: pure_to_zcdp(-1.0), "epsilon = -1.0"),
     ],
 )
-def test_v05_what_does_not_hold_is_refused(make, message):
+def test_what_does_not_hold_is_refused_v05(make, message):
     with pytest.raises(BadInput, match=message):
         make()
 
 
-def test_v05_outside_its_proviso_shuffling_amplifies_nothing():
+def test_outside_its_proviso_shuffling_amplifies_nothing_v05():
     """The amplification theorem says nothing of randomisers that weak, nor of so few of them."""
     groups, slack = 2000, 5e-6
     limit = math.log(groups / (16 * math.log(4 / slack)))
@@ -363,7 +363,7 @@ def test_v05_outside_its_proviso_shuffling_amplifies_nothing():
 @each_share
 @pytest.mark.parametrize("dimension", [1, 2, 4])
 @pytest.mark.parametrize("groups", [1, 20])
-def test_v06_one_common_point_is_approached_by_a_quarter_each_step(share, dimension, groups):
+def test_one_common_point_is_approached_by_a_quarter_each_step_v06(share, dimension, groups):
     point, start = np.arange(1.0, dimension + 1), np.full(dimension, -2.0)
     distance = np.linalg.norm(point - start)
     centre = deep_centre(np.tile(point, (groups, 1)), share, 12, start)
@@ -374,7 +374,7 @@ def test_v06_one_common_point_is_approached_by_a_quarter_each_step(share, dimens
 @each_share
 @given(values=st.lists(st.floats(-5, 5, width=16), min_size=1, max_size=15))
 @quick
-def test_v07_in_one_dimension_the_reach_is_that_of_brute_force(share, values):
+def test_in_one_dimension_the_reach_is_that_of_brute_force_v07(share, values):
     points = np.array(values)[:, None]
     rank = math.ceil(round(share * len(values), 9))
     ordered = np.sort(points[:, 0])
@@ -385,7 +385,7 @@ def test_v07_in_one_dimension_the_reach_is_that_of_brute_force(share, values):
 @each_share
 @given(points=planes)
 @quick
-def test_v07_in_the_plane_the_reach_is_that_of_a_fine_grid(share, points):
+def test_in_the_plane_the_reach_is_that_of_a_fine_grid_v07(share, points):
     found = reach(points, share, np.random.default_rng(0))
     angles = np.linspace(0, 2 * math.pi, 7200, endpoint=False)
     rank = needed(len(points), share)
@@ -402,7 +402,7 @@ def check_feasible(points, found, rank):
 
 
 @each_share
-def test_v07_the_ascent_in_the_plane_never_exceeds_the_exact_reach_and_comes_within_a_thousandth(share):
+def test_the_ascent_in_the_plane_never_exceeds_the_exact_reach_and_comes_within_a_thousandth_v07(share):
     """With the default starts, where the exact reach is positive; elsewhere it is lower, which ends the iteration."""
     rng = np.random.default_rng(3)
     positive = 0
@@ -421,7 +421,7 @@ def test_v07_the_ascent_in_the_plane_never_exceeds_the_exact_reach_and_comes_wit
 
 @each_share
 @pytest.mark.parametrize(("count", "dimension"), [(30, 5), (10, 40), (60, 3)])
-def test_v07_in_more_dimensions_the_reach_is_feasible(share, count, dimension):
+def test_in_more_dimensions_the_reach_is_feasible_v07(share, count, dimension):
     rng = np.random.default_rng(count)
     points = rng.standard_normal((count, dimension)) + 0.5
     found = reach(points, share, rng)
@@ -432,7 +432,7 @@ def test_v07_in_more_dimensions_the_reach_is_feasible(share, count, dimension):
 @each_share
 @given(points=planes, mean=arrays(np.float64, 2, elements=st.floats(-5, 5)), where=st.floats(0, 6.28))
 @quick
-def test_v08_lemma_7_holds_for_any_points_and_any_mean(share, points, mean, where):
+def test_lemma_7_holds_for_any_points_and_any_mean_v08(share, points, mean, where):
     """Distance and direction to the mean up to r_0, whatever the points and the mean are."""
     settled = farthest_but_a_tenth(points, mean)
     for dimension in (1, 2):
@@ -451,7 +451,7 @@ def test_v08_lemma_7_holds_for_any_points_and_any_mean(share, points, mean, wher
 
 @each_share
 @pytest.mark.parametrize("dimension", [1, 2])
-def test_v09_outliers_of_a_twentieth_of_the_points_do_no_harm(share, dimension):
+def test_outliers_of_a_twentieth_of_the_points_do_no_harm_v09(share, dimension):
     rng = np.random.default_rng(11)
     points = rng.standard_normal((40, dimension))
     points[:2] = 1e6
@@ -466,7 +466,7 @@ def test_v09_outliers_of_a_twentieth_of_the_points_do_no_harm(share, dimension):
 
 
 @each_share
-def test_v10_the_centre_moves_turns_and_scales_with_the_points(share):
+def test_the_centre_moves_turns_and_scales_with_the_points_v10(share):
     rng = np.random.default_rng(7)
     points, start, shift = rng.standard_t(3, (25, 2)), np.array([4.0, -3.0]), np.array([10.0, 20.0])
     turn = np.array([[0.6, -0.8], [0.8, 0.6]])
@@ -477,7 +477,7 @@ def test_v10_the_centre_moves_turns_and_scales_with_the_points(share):
     np.testing.assert_allclose(deep_centre(points[::-1], share, 30, start).point, plain, atol=1e-6)
 
 
-def test_v10_the_estimators_scale_with_the_samples_and_repeat_with_the_seed():
+def test_the_estimators_scale_with_the_samples_and_repeat_with_the_seed_v10():
     samples = np.random.default_rng(0).standard_t(3, (200, 2))
 
     def simple(data, radius, seed=4):
@@ -495,7 +495,7 @@ def test_v10_the_estimators_scale_with_the_samples_and_repeat_with_the_seed():
     np.testing.assert_allclose(noiseless, simple_clip_mean(samples, 2.0, math.inf, np.random.default_rng(0)))
 
 
-def test_v11_the_average_is_of_the_points_where_gradients_are_taken_and_they_stay_in_the_domain():
+def test_the_average_is_of_the_points_where_gradients_are_taken_and_they_stay_in_the_domain_v11():
     visited = []
 
     def gradients(w):
@@ -509,7 +509,7 @@ def test_v11_the_average_is_of_the_points_where_gradients_are_taken_and_they_sta
 
 
 @pytest.mark.parametrize("samples", [50, 2000, 30_000])
-def test_v11_the_numbers_of_a_descent(samples):
+def test_the_numbers_of_a_descent_v11(samples):
     d, shape = 5, {"smoothness": 2.0, "diameter": 3.0, "moment": 1.5}
     plan = simple_descent(samples, d, 4.0, 0.9, 1e-5, **shape)
     rho = rho_for(0.9, 1e-5, "paper")
@@ -526,7 +526,7 @@ def test_v11_the_numbers_of_a_descent(samples):
     assert simple_descent(samples, d, 4.0, 0.9, 1e-5, **shape, max_rounds=3).rounds <= 3
 
 
-def test_v11_the_numbers_of_the_iterative_descent():
+def test_the_numbers_of_the_iterative_descent_v11():
     shape = {"groups": 20, "smoothness": 2.0, "diameter": 3.0, "moment": 1.5}
     n, d = 20_000, 5
     plan = iterative_descent(n, d, 3.0, 0.9, 1e-5, **shape)
@@ -542,7 +542,7 @@ def test_v11_the_numbers_of_the_iterative_descent():
     assert paper.wanted_rounds == pytest.approx((n * 0.9 / math.sqrt(d)) ** (2 - 2 / 3) / d)
 
 
-def test_v11_the_papers_constants_drown_every_gradient():
+def test_the_papers_constants_drown_every_gradient_v11():
     """With its accounting and its T, the noise on the mean of all groups has a norm of some 40,000 M."""
     delta, rounds, groups, samples, d = 1e-5, 100, 1000, 10**6, 10
     each, each_delta = step_budget(1.0, delta, rounds)
@@ -555,7 +555,7 @@ def test_v11_the_papers_constants_drown_every_gradient():
     assert 1e9 < power < 4e9
 
 
-def test_v12_without_noise_and_clip_it_is_averaged_gradient_descent():
+def test_without_noise_and_clip_it_is_averaged_gradient_descent_v12():
     rng = np.random.default_rng(2)
     data = student(300, 3, 5.0, rng) + np.array([0.3, 0.0, 0.0])
     mean, rounds = data.mean(axis=0), 25
@@ -572,7 +572,7 @@ def test_v12_without_noise_and_clip_it_is_averaged_gradient_descent():
     assert risk <= 2.0**2 * math.sqrt(2 / rounds)
 
 
-def test_v13_the_radius_switches_branch_exactly_where_rho_is_one_over_d():
+def test_the_radius_switches_branch_exactly_where_rho_is_one_over_d_v13():
     n, d, p = 10_000, 8, 3.0
     first = [math.sqrt(d) * (n * math.sqrt(rho / d)) ** (1 / p) for rho in (0.5 / d, 1 / d, 2 / d)]
     second = math.sqrt(d) * (n / d) ** (1 / p)
@@ -584,7 +584,7 @@ def test_v13_the_radius_switches_branch_exactly_where_rho_is_one_over_d():
     )
 
 
-def test_v13_closed_form_of_rounds_limits_and_growth():
+def test_closed_form_of_rounds_limits_and_growth_v13():
     n, d, epsilon = 50_000, 6, 0.7
     for p in (2.0, 3.5):
         radius = group_radius(n, d, p, epsilon**2)
@@ -611,7 +611,7 @@ def bias_bounds(dimension, moment, order, radius):
 
 
 @pytest.mark.parametrize("order", [2.0, 3.0])
-def test_v14_clipping_bias_is_within_both_bounds(order):
+def test_clipping_bias_is_within_both_bounds_v14(order):
     rng = np.random.default_rng(14)
     mean = np.array([0.8, -0.4, 0.2])
     data = student(200_000, 3, order + 0.5, rng) + mean
@@ -628,7 +628,7 @@ def test_v14_clipping_bias_is_within_both_bounds(order):
 
 
 @pytest.mark.parametrize("order", [2.0, 4.0])
-def test_v14_clipping_bias_of_rare_large_records_is_exact(order):
+def test_clipping_bias_of_rare_large_records_is_exact_v14(order):
     chance, size, direction = 0.01, 50.0, np.array([0.6, 0.8])
     moment = size * chance ** (1 / order)
     rare = np.zeros((1000, 2))
@@ -639,7 +639,7 @@ def test_v14_clipping_bias_of_rare_large_records_is_exact(order):
         assert bias <= bias_bounds(2, moment, order, radius)
 
 
-def test_v15_theorem_2_covers_the_error():
+def test_theorem_2_covers_the_error_v15():
     """At least 1 - beta of runs within the bound, at beta = 0.1; the bound is loose, so all of them are."""
     n, d, p, beta, rho = 500, 3, 3.0, 0.1, 0.05
     rng = np.random.default_rng(15)
@@ -653,7 +653,7 @@ def test_v15_theorem_2_covers_the_error():
     assert max(errors) > 0.02 * bound
 
 
-def test_v16_the_norms_moment_and_the_tail_of_the_clipped_mean():
+def test_the_norms_moment_and_the_tail_of_the_clipped_mean_v16():
     rng = np.random.default_rng(16)
     for order, freedom in ((2.0, 4.5), (4.0, 9.0)):
         lengths = np.linalg.norm(student(100_000, 4, freedom, rng), axis=1)
@@ -667,7 +667,7 @@ def test_v16_the_norms_moment_and_the_tail_of_the_clipped_mean():
         assert stats.binomtest(int((means > t).sum()), replicates, bound, "greater").pvalue > 1e-6
 
 
-def test_v16_the_tail_bound_holds_exactly_for_rare_records():
+def test_the_tail_bound_holds_exactly_for_rare_records_v16():
     """One record in fifty is large: the clipped mean is a binomial, and its tail known exactly."""
     n, chance, size = 60, 0.02, 9.0
     moment = size * math.sqrt(chance)
@@ -691,7 +691,7 @@ def simple_error(samples, dimension, order, epsilon, rng, runs=20):
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [2.0, 4.0])
 @pytest.mark.parametrize("epsilon", [0.2, 1.0])
-def test_v17_slope_in_the_number_of_samples(order, epsilon):
+def test_slope_in_the_number_of_samples_v17(order, epsilon):
     rng, sizes = np.random.default_rng(17), [2000, 8000, 32_000, 128_000]
     found = slope(sizes, [simple_error(n, 10, order, epsilon, rng) for n in sizes])
     assert found == pytest.approx(-(1 - 1 / order), abs=0.08)
@@ -699,7 +699,7 @@ def test_v17_slope_in_the_number_of_samples(order, epsilon):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [2.0, 4.0])
-def test_v17_slope_in_the_dimension(order):
+def test_slope_in_the_dimension_v17(order):
     rng, sizes = np.random.default_rng(17), [4, 8, 16, 32, 64]
     found = slope(sizes, [simple_error(20_000, d, order, 0.1, rng) for d in sizes])
     assert found == pytest.approx(1 - 1 / (2 * order), abs=0.08)
@@ -707,13 +707,13 @@ def test_v17_slope_in_the_dimension(order):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [2.0, 4.0])
-def test_v17_slope_in_epsilon(order):
+def test_slope_in_epsilon_v17(order):
     rng, sizes = np.random.default_rng(17), [0.05, 0.1, 0.2, 0.5, 1.0]
     found = slope(sizes, [simple_error(20_000, 10, order, epsilon, rng) for epsilon in sizes])
     assert found == pytest.approx(-(1 - 1 / order), abs=0.08)
 
 
-def test_v18_without_noise_the_tails_of_the_iterative_mean_are_below_those_of_the_sample_mean():
+def test_without_noise_the_tails_of_the_iterative_mean_are_below_those_of_the_sample_mean_v18():
     """Student's t with 2.1 degrees of freedom, 99 % quantile over 300 data sets; 100 groups, share 0.5."""
     rng = np.random.default_rng(18)
     errors = []
@@ -726,7 +726,7 @@ def test_v18_without_noise_the_tails_of_the_iterative_mean_are_below_those_of_th
 
 
 @pytest.mark.parametrize("start", [5.0, 50.0])
-def test_v18_a_share_of_nine_tenths_stops_at_the_edge_of_the_middle_and_a_half_goes_on(start):
+def test_a_share_of_nine_tenths_stops_at_the_edge_of_the_middle_and_a_half_goes_on_v18(start):
     """From afar, in units of the standard deviation of a group mean; from the points' median both end near it."""
     rng = np.random.default_rng(181)
     errors = {0.9: [], 0.5: [], "median": []}
@@ -743,7 +743,7 @@ def test_v18_a_share_of_nine_tenths_stops_at_the_edge_of_the_middle_and_a_half_g
 
 
 @pytest.mark.parametrize("dimension", [1, 2])
-def test_v19_with_noise_the_error_is_within_the_proven_distance(dimension):
+def test_with_noise_the_error_is_within_the_proven_distance_v19(dimension):
     n, p, rho, beta = 40_000, 3.0, 0.02, 0.5
     rng = np.random.default_rng(19)
     groups, moment = paper_groups(beta), student_moment(3.5, p)
@@ -775,7 +775,7 @@ def quadratic_risk(samples, epsilon, rng, runs):
     return plan.rounds, float(np.mean(risks))
 
 
-def test_v20_rounds_and_risk_of_small_runs():
+def test_rounds_and_risk_of_small_runs_v20():
     rng = np.random.default_rng(20)
     rounds, first = quadratic_risk(2000, 1.0, rng, 12)
     more, second = quadratic_risk(8000, 1.0, rng, 6)
@@ -786,7 +786,7 @@ def test_v20_rounds_and_risk_of_small_runs():
 
 
 @pytest.mark.slow
-def test_v20_risk_falls_with_samples():
+def test_risk_falls_with_samples_v20():
     rng = np.random.default_rng(201)
     _, first = quadratic_risk(2000, 1.0, rng, 6)
     rounds, last = quadratic_risk(32_000, 1.0, rng, 2)
@@ -794,7 +794,7 @@ def test_v20_risk_falls_with_samples():
     assert last < 0.2 * first
 
 
-def test_v20_the_iterative_descent_learns_too():
+def test_the_iterative_descent_learns_too_v20():
     rng = np.random.default_rng(202)
     data = student(20_000, 2, 4.2, rng) + np.array([0.5, 0.0])
     shape = {"smoothness": 1.0, "diameter": 2.0, "moment": student_moment(4.2, 4.0) + 1, "max_rounds": 30}
@@ -803,7 +803,7 @@ def test_v20_the_iterative_descent_learns_too():
     assert 0.5 * np.sum((found - [0.5, 0.0]) ** 2) < 0.3 * 0.125
 
 
-def test_v21_a_known_partition_shows_the_whole_shift_and_a_secret_one_its_kth_root():
+def test_a_known_partition_shows_the_whole_shift_and_a_secret_one_its_kth_root_v21():
     groups, size, radius, rho = 8, 5, 1.0, 0.5
     deviation = sample_mechanism(radius, size, rho).standard_deviation
     assert 2 * radius / size / deviation == pytest.approx(math.sqrt(2 * rho))
@@ -829,14 +829,14 @@ def test_v21_a_known_partition_shows_the_whole_shift_and_a_secret_one_its_kth_ro
     np.testing.assert_allclose(shifts, [math.sqrt(2 * rho), math.sqrt(2 * rho / groups)], atol=0.09)
 
 
-def test_v21_for_a_fixed_partition_the_papers_theorem_is_false():
+def test_for_a_fixed_partition_the_papers_theorem_is_false_v21():
     """Groups that can be told apart: what remains is one Gaussian, and its delta is 3900 times what is claimed."""
     rho = paper_group_rho(0.01, 1e-5, 450_000_000)
     found = delta_of(Cost(noise_multiplier=1 / math.sqrt(2 * rho)), 1, 0.01)
     assert round(found, 3) == 0.039
 
 
-def test_v21_shuffled_gaussians_lose_no_more_than_is_claimed():
+def test_shuffled_gaussians_lose_no_more_than_is_claimed_v21():
     """All other records zero: the density ratio is known, and delta at epsilon is the mean of its excess.
 
     With the group known the same noise would lose more than delta.
@@ -854,7 +854,7 @@ def test_v21_shuffled_gaussians_lose_no_more_than_is_claimed():
 
 
 @pytest.mark.parametrize(("sizes", "uniform"), [((2, 2), True), ((2, 2, 2), True), ((3, 1), False), ((3, 2), False)])
-def test_v21_representatives_are_assigned_uniformly_only_if_groups_have_one_size(sizes, uniform):
+def test_representatives_are_assigned_uniformly_only_if_groups_have_one_size_v21(sizes, uniform):
     """The step of the proof that needs equal groups, by enumeration.
 
     Record 0 represents its group, a uniform record each other group. Given the representatives as a set and the other

@@ -40,7 +40,7 @@ def sparse_rows(rng, records, dimension, sparsity):
 
 
 @pytest.mark.parametrize(("dimension", "most"), [(1, 30), (2, 17), (3, 9), (4, 6), (7, 2)])
-def test_c15_the_net_is_every_lattice_point_of_the_ball_once(dimension, most):
+def test_the_net_is_every_lattice_point_of_the_ball_once_c15(dimension, most):
     side = range(-math.isqrt(most), math.isqrt(most) + 1)
     expected = {z for z in itertools.product(side, repeat=dimension) if sum(v * v for v in z) <= most}
     points = lattice_points(dimension, most)
@@ -51,7 +51,7 @@ def test_c15_the_net_is_every_lattice_point_of_the_ball_once(dimension, most):
 
 @settings(max_examples=100)
 @given(seeds, st.integers(1, 6), st.integers(1, 12))
-def test_c15_rounding_towards_zero_thresholds_and_covers_at_once(seed, dimension, steps):
+def test_rounding_towards_zero_thresholds_and_covers_at_once_c15(seed, dimension, steps):
     """Lemma 7.3 and the net in one step: few entries, in the net, within tau, and a small loss of risk."""
     rng = np.random.default_rng(seed)
     sparsity = int(rng.integers(1, dimension + 1))
@@ -69,7 +69,7 @@ def test_c15_rounding_towards_zero_thresholds_and_covers_at_once(seed, dimension
     assert np.all(rise <= math.sqrt(sparsity) * made.tau + 1e-12)
 
 
-def test_c15_nets_too_large_are_refused():
+def test_nets_too_large_are_refused_c15():
     assert SparseExponential(10, 20, 2, 1.0, 1.0, 1.0, 5).candidates == 585_129
     with pytest.raises(BadInput, match=r"steps = 6: .*at most 1e"):
         SparseExponential(10, 20, 2, 1.0, 1.0, 1.0, 6)
@@ -100,7 +100,7 @@ def law(made, risk):
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_c15_choices_have_the_law_of_the_exponential_mechanism(secure):
+def test_choices_have_the_law_of_the_exponential_mechanism_c15(secure):
     made, rows, targets = setting(epsilon=20.0)
     probabilities = law(made, absolute(rows, targets))
     noise = SecureNoise() if secure else SeededNoise(np.random.default_rng(3))
@@ -116,7 +116,7 @@ def test_c15_choices_have_the_law_of_the_exponential_mechanism(secure):
 
 @settings(max_examples=60)
 @given(seeds, st.floats(0.1, 5.0))
-def test_c15_neighbours_laws_differ_by_epsilon_at_most_exactly(seed, epsilon):
+def test_neighbours_laws_differ_by_epsilon_at_most_exactly_c15(seed, epsilon):
     made, rows, targets = setting(epsilon=epsilon)
     rng = np.random.default_rng(seed)
     other, moved = rows.copy(), targets.copy()
@@ -125,7 +125,7 @@ def test_c15_neighbours_laws_differ_by_epsilon_at_most_exactly(seed, epsilon):
     assert np.abs(ratio).max() <= epsilon * (1 + 1e-9)
 
 
-def test_c15_a_declared_spread_counts_where_it_is_smaller():
+def test_a_declared_spread_counts_where_it_is_smaller_c15():
     made, rows, targets = setting(spread=0.5)
     assert made.range_of_losses == 0.5
     assert setting(spread=9.0)[0].range_of_losses == 2.0
@@ -136,7 +136,7 @@ def test_c15_a_declared_spread_counts_where_it_is_smaller():
     assert np.abs(np.log(laws[0] / laws[1])).max() <= made.epsilon
 
 
-def test_c25_the_excess_is_below_its_bound_and_falls_with_n():
+def test_the_excess_is_below_its_bound_and_falls_with_n_c25():
     rng = np.random.default_rng(4)
     dimension, bounds = 3, []
     direction = np.zeros(dimension)
@@ -157,7 +157,7 @@ def test_c25_the_excess_is_below_its_bound_and_falls_with_n():
     assert bounds[0] > 2 * bounds[1] > 2 * bounds[2]
 
 
-def test_c26_choices_do_not_refute_epsilon_and_do_refute_a_sensitivity_that_is_too_small():
+def test_choices_do_not_refute_epsilon_and_do_refute_a_sensitivity_that_is_too_small_c26():
     """One record, f(x) = x against -x: both laws add up to the same, so half of epsilon is what can be seen."""
     runs, bounds = 20_000, []
     for spread in (2.0, 0.5):  # the second is four times too small

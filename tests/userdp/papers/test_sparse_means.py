@@ -78,7 +78,7 @@ def check_nearest(vector, point, l1_radius, l2_radius):
 
 @settings(max_examples=300)
 @given(vectors, scales, st.floats(0.05, 4))
-def test_c01_the_l1_projection_is_feasible_optimal_and_idempotent(vector, scale, ratio):
+def test_the_l1_projection_is_feasible_optimal_and_idempotent_c01(vector, scale, ratio):
     vector, radius = vector * scale, ratio * scale
     point = project_l1(vector, radius)
     if np.abs(vector).sum() <= radius:
@@ -95,7 +95,7 @@ def test_c01_the_l1_projection_is_feasible_optimal_and_idempotent(vector, scale,
 
 @settings(max_examples=300)
 @given(vectors, scales, st.floats(0.05, 4), st.floats(0.05, 2))
-def test_c01_the_projection_on_both_balls_is_feasible_optimal_and_idempotent(vector, scale, l1_ratio, l2_ratio):
+def test_the_projection_on_both_balls_is_feasible_optimal_and_idempotent_c01(vector, scale, l1_ratio, l2_ratio):
     vector, l1_radius, l2_radius = vector * scale, l1_ratio * scale, l2_ratio * scale
     point = project_l1_l2(vector, l1_radius, l2_radius)
     check_nearest(vector / scale, point / scale, l1_ratio, l2_ratio)
@@ -105,7 +105,7 @@ def test_c01_the_projection_on_both_balls_is_feasible_optimal_and_idempotent(vec
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_c01_projections_agree_with_a_quadratic_program(seed):
+def test_projections_agree_with_a_quadratic_program_c01(seed):
     rng = np.random.default_rng(seed)
     vector, s, norm = rng.normal(size=6), float(rng.uniform(1, 4)), float(rng.uniform(0.2, 1.0))
     l1_radius = norm * math.sqrt(s)
@@ -125,7 +125,7 @@ def test_c01_projections_agree_with_a_quadratic_program(seed):
         np.testing.assert_allclose(point, solved.x[:6] - solved.x[6:], atol=2e-6)
 
 
-def test_c01_projections_of_huge_and_tiny_numbers():
+def test_projections_of_huge_and_tiny_numbers_c01():
     np.testing.assert_allclose(project_l1([1e308] * 4, 1.0), [0.25] * 4)
     np.testing.assert_allclose(project_l1([1e300, 1.0], 1e-300), [1e-300, 0.0])
     np.testing.assert_array_equal(project_l1([5e-324, 0.0], 1.0), [5e-324, 0.0])
@@ -138,7 +138,7 @@ def test_c01_projections_of_huge_and_tiny_numbers():
 
 
 @pytest.mark.parametrize("vector", [[math.nan, 1.0], [math.inf], [], [[1.0]]])
-def test_c01_what_cannot_be_projected_is_refused(vector):
+def test_what_cannot_be_projected_is_refused_c01(vector):
     with pytest.raises(BadInput, match="the vector to project"):
         project_l1(vector, 1.0)
     with pytest.raises(BadInput, match="the vector to project"):
@@ -146,7 +146,7 @@ def test_c01_what_cannot_be_projected_is_refused(vector):
 
 
 @pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf])
-def test_c01_a_radius_out_of_range_is_refused_by_name(radius):
+def test_a_radius_out_of_range_is_refused_by_name_c01(radius):
     with pytest.raises(BadInput, match=f"l1 radius = {radius}"):
         project_l1([1.0], radius)
     with pytest.raises(BadInput, match=f"l2 radius = {radius}"):
@@ -222,7 +222,7 @@ def test_the_sensitivities_are_attained_by_opposite_records():
     st.sampled_from(["l1", "l1l2"]),
     st.sampled_from([1e-6, 0.1, 1.0, 1e6]),
 )
-def test_c02_the_error_is_bounded_by_the_noise_whatever_the_noise(data, sparsity, ball, size):
+def test_the_error_is_bounded_by_the_noise_whatever_the_noise_c02(data, sparsity, ball, size):
     rows = data.draw(arrays(np.float64, (4, 8), elements=st.floats(-1, 1, width=32)))
     noise = size * data.draw(arrays(np.float64, 8, elements=st.floats(-1, 1, width=32)))
     mean = enforce_membership(rows, sparsity, 1.0).mean(axis=0)
@@ -234,7 +234,7 @@ def test_c02_the_error_is_bounded_by_the_noise_whatever_the_noise(data, sparsity
         assert error <= 2 + 1e-9
 
 
-def test_c02_the_bound_holds_on_blocks_and_against_noise_that_opposes_the_mean():
+def test_the_bound_holds_on_blocks_and_against_noise_that_opposes_the_mean_c02():
     rng = np.random.default_rng(0)
     mean = block_data(400, 2000, 4, 20, 1.0, rng).mean(axis=0)
     mechanism = ProjectionMechanism(400, SparseVectors(4, 1.0), 1.0, 0.0)
@@ -246,7 +246,7 @@ def test_c02_the_bound_holds_on_blocks_and_against_noise_that_opposes_the_mean()
 # --- c03: noise scales ---------------------------------------------------------------------------------------------
 
 
-def test_c03_noise_scales_of_the_paper():
+def test_noise_scales_of_the_paper_c03():
     members = SparseVectors(4, 1.0)
     assert ProjectionMechanism(1000, members, 1.0, 0.0).mechanism.scale == pytest.approx(0.004, rel=1e-12)
     classical = ProjectionMechanism(1000, members, 1.0, 1e-6, "classical").mechanism
@@ -258,7 +258,7 @@ def test_c03_noise_scales_of_the_paper():
     assert deviation == pytest.approx(0.0162841, abs=5e-8)
 
 
-def test_c03_measurements_of_the_paper():
+def test_measurements_of_the_paper_c03():
     recovery = SparseRecovery(1000, 20_000, SparseVectors(4, 1.0), 1.0, 1e-6, "paper")
     assert recovery.count == 1571
     assert round(recovery.count * math.log(recovery.count) ** 2) == 85_088
@@ -308,7 +308,7 @@ def test_a_mean_that_is_not_finite_is_refused():
 
 
 @pytest.mark.parametrize(("d", "m", "s", "noise"), [(200, 60, 3, 0.0), (300, 80, 5, 0.05), (400, 40, 20, 0.1)])
-def test_c11_basis_pursuit_solves_the_equations_with_the_least_l1_norm(d, m, s, noise):
+def test_basis_pursuit_solves_the_equations_with_the_least_l1_norm_c11(d, m, s, noise):
     rng = np.random.default_rng(d + m)
     truth = np.zeros(d)
     truth[rng.permutation(d)[:s]] = rng.normal(size=s)
@@ -322,13 +322,13 @@ def test_c11_basis_pursuit_solves_the_equations_with_the_least_l1_norm(d, m, s, 
         np.testing.assert_allclose(found, truth, atol=1e-5)
 
 
-def test_c11_basis_pursuit_of_nothing_is_nothing():
+def test_basis_pursuit_of_nothing_is_nothing_c11():
     np.testing.assert_array_equal(basis_pursuit(np.eye(2, 5), np.zeros(2)), np.zeros(5))
 
 
 @settings(max_examples=200)
 @given(st.data(), st.integers(1, 4), st.sampled_from([0.1, 1.0, 3.0]))
-def test_c11_what_follows_recovery_is_short_and_no_further_from_the_mean(data, sparsity, size):
+def test_what_follows_recovery_is_short_and_no_further_from_the_mean_c11(data, sparsity, size):
     rows = data.draw(arrays(np.float64, (3, 8), elements=st.floats(-1, 1, width=32)))
     recovered = size * data.draw(arrays(np.float64, 8, elements=st.floats(-1, 1, width=32)))
     mean = enforce_membership(rows, sparsity, 0.8).mean(axis=0)
@@ -345,7 +345,7 @@ def recovery_of(isometry="gershgorin", records=3000, dimension=600, **change):
 
 
 @pytest.mark.parametrize("isometry", ["kappa", "gershgorin"])
-def test_c11_a_release_can_be_repeated_and_comes_close(isometry):
+def test_a_release_can_be_repeated_and_comes_close_c11(isometry):
     mean = block_data(3000, 600, 2, 4, 1.0, np.random.default_rng(1)).mean(axis=0)
     recovery = recovery_of(isometry)
     releases = [
@@ -356,7 +356,7 @@ def test_c11_a_release_can_be_repeated_and_comes_close(isometry):
     assert np.linalg.norm(releases[0] - mean) < 0.15
 
 
-def test_c11_the_measurements_get_the_noise_of_their_mechanism():
+def test_the_measurements_get_the_noise_of_their_mechanism_c11():
     recovery = recovery_of()
     matrix = recovery.matrix(np.random.default_rng(2))
     assert matrix.shape == (60, 600)
@@ -372,14 +372,14 @@ def test_c11_the_measurements_get_the_noise_of_their_mechanism():
 
 
 @pytest.mark.parametrize("change", [{"records": 20}, {"records": 2, "measurements": None}])
-def test_c11_where_noise_would_drown_everything_the_answer_is_zero_whatever_the_data(change):
+def test_where_noise_would_drown_everything_the_answer_is_zero_whatever_the_data_c11(change):
     recovery = recovery_of(**change)
     for mean in (np.zeros(600), np.eye(600)[0]):
         released = recovery.release(mean, np.random.default_rng(2), Fixed(5.0))
         np.testing.assert_array_equal(released, np.zeros(600))
 
 
-def test_c11_in_low_dimensions_it_is_the_projection_mechanism():
+def test_in_low_dimensions_it_is_the_projection_mechanism_c11():
     recovery = recovery_of(measurements=None)
     assert recovery.low_dimensional
     mean = np.zeros(600)
@@ -399,7 +399,7 @@ def worst_stretch(matrix, sparsity, rng, trials=200):
     return max(float(np.linalg.norm(matrix[:, support], 2)) for support in supports)
 
 
-def test_c12_the_stretch_of_a_matrix_is_never_exceeded():
+def test_the_stretch_of_a_matrix_is_never_exceeded_c12():
     """By s-sparse records and by means of them; replacing one moves the measurements by twice as much."""
     rng = np.random.default_rng(0)
     for m, s in ((10, 2), (20, 2), (40, 4), (100, 3)):
@@ -413,7 +413,7 @@ def test_c12_the_stretch_of_a_matrix_is_never_exceeded():
     assert gershgorin_stretch(matrix, 1) == pytest.approx(np.linalg.norm(matrix, axis=0).max())
 
 
-def test_c12_the_largest_inner_product_is_found_in_any_block_of_columns():
+def test_the_largest_inner_product_is_found_in_any_block_of_columns_c12():
     matrix = np.random.default_rng(1).normal(size=(5, 3000))
     gram = matrix.T @ matrix
     longest = gram.diagonal().max()
@@ -422,7 +422,7 @@ def test_c12_the_largest_inner_product_is_found_in_any_block_of_columns():
 
 
 @pytest.mark.parametrize(("m", "d", "s"), [(20, 30, 1), (40, 30, 2)])
-def test_c12_the_stretch_bound_fails_no_more_often_than_it_says(m, d, s):
+def test_the_stretch_bound_fails_no_more_often_than_it_says_c12(m, d, s):
     """All supports of each of 1,000 matrices are looked at. The bound exceeds the 95% quantile by about two fifths."""
     rng, failure = np.random.default_rng(0), 0.05
     bound = stretch_bound(m, d, s, failure)
@@ -444,7 +444,7 @@ def largest_pair(gram):
     return values.max()
 
 
-def test_c12_fewest_measurements_for_the_papers_isometry():
+def test_fewest_measurements_for_the_papers_isometry_c12():
     cases = [(1, 10_000, 1e-6, 369.04), (2, 20_000, 1e-6, 600.9), (4, 20_000, 1e-6, 1008.1), (10, 10**6, 1e-8, 2932.9)]
     for s, d, delta, number in cases:
         # Differences of two records are 2s-sparse; by the triangle inequality it is enough to look at each record.
@@ -502,7 +502,7 @@ def test_isometry_numbers_out_of_range_are_refused(call):
 
 
 @pytest.mark.parametrize(("d", "s"), [(4, 1), (10, 1), (8, 2), (12, 3), (12, 4), (14, 4), (14, 6)])
-def test_c17_a_packing_is_as_large_and_as_far_apart_as_the_lemma_says(d, s):
+def test_a_packing_is_as_large_and_as_far_apart_as_the_lemma_says_c17(d, s):
     packing = greedy_packing(d, s)
     np.testing.assert_allclose(np.linalg.norm(packing, axis=1), 1.0)
     assert ((packing != 0).sum(axis=1) == s).all()
@@ -512,12 +512,12 @@ def test_c17_a_packing_is_as_large_and_as_far_apart_as_the_lemma_says(d, s):
 
 
 @pytest.mark.parametrize(("d", "s"), [(3, 0), (3, 4), (60, 30)])
-def test_c17_a_packing_that_cannot_be_listed_is_refused(d, s):
+def test_a_packing_that_cannot_be_listed_is_refused_c17(d, s):
     with pytest.raises(BadInput, match=f"dimension = {d}, sparsity = {s}"):
         greedy_packing(d, s)
 
 
-def test_c17_blocks_are_repeated_vectors_on_supports_of_their_own():
+def test_blocks_are_repeated_vectors_on_supports_of_their_own_c17():
     rows = block_data(23, 40, 3, 5, 2.0, np.random.default_rng(0)).toarray()
     assert rows.shape == (23, 40)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [2.0] * 20 + [0.0] * 3)
@@ -532,12 +532,12 @@ def test_c17_blocks_are_repeated_vectors_on_supports_of_their_own():
     ("n", "d", "s", "blocks", "norm"),
     [(0, 9, 1, 1, 1.0), (9, 9, 2, 5, 1.0), (3, 9, 1, 4, 1.0), (9, 9, 1, 0, 1.0), (9, 9, 1, 1, math.nan)],
 )
-def test_c17_blocks_that_do_not_fit_are_refused(n, d, s, blocks, norm):
+def test_blocks_that_do_not_fit_are_refused_c17(n, d, s, blocks, norm):
     with pytest.raises(BadInput):
         block_data(n, d, s, blocks, norm, np.random.default_rng(0))
 
 
-def test_c17_the_hardest_number_of_blocks_fits_and_grows_with_the_budget():
+def test_the_hardest_number_of_blocks_fits_and_grows_with_the_budget_c17():
     assert hardest_blocks(2000, 10**4, 4, 1.0, 0.0) == round(2000 / (4 * math.log(10**4)))
     assert hardest_blocks(2000, 10**4, 4, 1.0, 1e-6) == round(2000 / math.sqrt(4 * math.log(10**4) * math.log(1e6)))
     assert hardest_blocks(10**6, 64, 4, 1.0, 0.0) == 16
@@ -563,7 +563,7 @@ def errors(n, d, s, epsilon, delta, seeds, first=0, **options):
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize(("n", "d"), [(50, 500), (500, 500), (2000, 40)])
 @pytest.mark.parametrize("ball", ["l1", "l1l2"])
-def test_c18_errors_exceed_the_explicit_bounds_no_more_often_than_allowed(n, d, ball):
+def test_errors_exceed_the_explicit_bounds_no_more_often_than_allowed_c18(n, d, ball):
     beta, epsilon, delta, s = 0.1, 1.0, 1e-6, 4
     pure = ProjectionMechanism(n, SparseVectors(s, 1.0), epsilon, 0.0, ball=ball)
     approximate = ProjectionMechanism(n, SparseVectors(s, 1.0), epsilon, delta, "classical", ball)
@@ -583,7 +583,7 @@ def test_c18_errors_exceed_the_explicit_bounds_no_more_often_than_allowed(n, d, 
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5])
-def test_c18_the_bounds_on_noise_hold_where_they_bite(beta):
+def test_the_bounds_on_noise_hold_where_they_bite_c18(beta):
     """The bounds on the noise itself, which are nearly sharp: 3,000 draws of each law."""
     rng, d = np.random.default_rng(0), 30
     wide = SparseVectors(d, 1e9)  # its l1 ball is so large that only the length of the noise counts
@@ -606,7 +606,7 @@ SIZES = [500, 1000, 2000, 4000, 8000, 16_000]
 
 
 @pytest.mark.parametrize(("delta", "low", "high"), [(1e-6, -0.58, -0.45), (0.0, -0.72, -0.5)])
-def test_c19_in_high_dimensions_errors_fall_like_the_root_of_n(delta, low, high):
+def test_in_high_dimensions_errors_fall_like_the_root_of_n_c19(delta, low, high):
     """Measured: slopes of -0.51 and -0.64, the latter still bending; noise as it is falls like 1/n, from far above."""
     means = [errors(n, 40_000, 4, 1.0, delta, 3).mean() for n in SIZES]
     assert low <= slope(SIZES, means) <= high
@@ -616,13 +616,13 @@ def test_c19_in_high_dimensions_errors_fall_like_the_root_of_n(delta, low, high)
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
-def test_c20_in_low_dimensions_errors_fall_like_n(delta):
+def test_in_low_dimensions_errors_fall_like_n_c20(delta):
     sizes = [20_000, 40_000, 80_000, 160_000, 320_000]
     means = [errors(n, 64, 4, 1.0, delta, 20, first=100 * index).mean() for index, n in enumerate(sizes)]
     assert -1.05 <= slope(sizes, means) <= -0.95
 
 
-def test_c21_errors_hardly_depend_on_the_dimension():
+def test_errors_hardly_depend_on_the_dimension_c21():
     """Measured: 0.110, 0.127, 0.134, 0.136 where noise as it is has norm 0.17, 0.53, 1.7, 5.3 (classical noise)."""
     means = [
         errors(2000, d, 4, 1.0, 1e-6, 2, calibration="classical").mean() for d in (1000, 10_000, 100_000, 1_000_000)
@@ -634,7 +634,7 @@ def test_c21_errors_hardly_depend_on_the_dimension():
 
 
 @pytest.mark.parametrize(("delta", "low", "high"), [(1e-6, 0.18, 0.32), (0.0, 0.42, 0.58)])
-def test_c22_errors_grow_with_a_small_power_of_the_sparsity(delta, low, high):
+def test_errors_grow_with_a_small_power_of_the_sparsity_c22(delta, low, high):
     """Theory: 1/4, and 1/2 for pure privacy. Measured: 0.24 and 0.50."""
     sparsities = [1, 2, 4, 8, 16, 32]
     means = [errors(4000, 40_000, s, 1.0, delta, 3).mean() for s in sparsities]
@@ -661,11 +661,11 @@ def audit(mechanism, delta, runs=20_000, halved=False):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("delta", "sparsity", "least"), [(0.0, 1, 0.7), (0.0, 3, 0.3), (0.01, 2, 0.6)])
-def test_c26_the_projection_mechanism_leaks_no_more_than_it_claims(delta, sparsity, least):
+def test_the_projection_mechanism_leaks_no_more_than_it_claims_c26(delta, sparsity, least):
     mechanism = ProjectionMechanism(20, SparseVectors(sparsity, 1.0), 1.0, delta)
     assert least < audit(mechanism, delta) <= 1.0
 
 
 @pytest.mark.slow
-def test_c26_half_the_noise_is_found():
+def test_half_the_noise_is_found_c26():
     assert audit(ProjectionMechanism(20, SparseVectors(1, 1.0), 1.0, 0.0), 0.0, halved=True) > 1.2
