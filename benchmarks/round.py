@@ -157,8 +157,8 @@ def robust_mean(gradients: NDArray[np.float32], numbers: dict[str, float]) -> Ve
     if score / USERS < numbers["threshold"]:
         raise SystemExit("the score of this data lies below the threshold: choose another radius")
     trim = USERS // 3 + 1
-    center = np.sort(gradients, axis=0)[trim : USERS - trim].mean(axis=0)
-    return np.clip(gradients, center - 2 * radius, center + 2 * radius).mean(axis=0, dtype=np.float64)
+    centre = np.sort(gradients, axis=0)[trim : USERS - trim].mean(axis=0)
+    return np.clip(gradients, centre - 2 * radius, centre + 2 * radius).mean(axis=0, dtype=np.float64)
 
 
 # userdp -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What can go wrong, sorted by who has to act.
 
-`BadInput` is the user's to mend (the command line turns it into exit code 2), `RunFailed` happened to a
+`BadInput` is the user's to fix (the command line turns it into exit code 2), `RunFailed` happened to a
 run that was well specified (exit code 1). Every message is one clear sentence or two: the field, the value,
 what to do.
 """

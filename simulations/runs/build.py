@@ -92,7 +92,7 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
         )
     if train is not None:
         if users not in (None, train.users):
-            raise BadInput(f"the data give {train.users} training users where {users} are declared: mend data.users")
+            raise BadInput(f"the data give {train.users} training users where {users} are declared: correct data.users")
         users = train.users
     fewest, most = data.sample_limits
     return PublicFacts(users=users, min_samples=fewest, max_samples=most, samples=samples)
@@ -112,7 +112,7 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
         return
     if guarantee.holds and guarantee.unit == "sample" and guarantee.relation == "replace_one":
         raise BadInput(
-            f"data.samples = {facts.samples}, but the training users hold {train.samples} samples: mend data.samples"
+            f"data.samples = {facts.samples}, but the training users hold {train.samples} samples: correct data.samples"
         )
     log.warning(
         "data.samples = %d is not the number of samples that the training users hold: means are divided by what is "

@@ -314,7 +314,7 @@ class RecentredClipping(UserLevelStrategy):
     def _ask(self, index: int) -> Request:
         centre = self.memory
         computation = Computation(
-            "user_gradient", reduce="sum", clip_norm=centre.radius, center=centre.point, statistic="log_distance"
+            "user_gradient", reduce="sum", clip_norm=centre.radius, centre=centre.point, statistic="log_distance"
         )
         return Request(self.scheme.sampler.cohort(index), computation)
 

@@ -49,10 +49,10 @@ class RotationScheme(RowScheme):
     selection_share: float
     selection_epsilon: float
 
-    def clamped_mean(self, rotated: Rows, centers: Vector) -> Vector:
+    def clamped_mean(self, rotated: Rows, centres: Vector) -> Vector:
         """Of (B, d') rows, each coordinate held to its interval."""
         interval = 2 * self.grid.half_width
-        return np.asarray(np.clip(rotated, centers - interval, centers + interval).mean(axis=0))
+        return np.asarray(np.clip(rotated, centres - interval, centres + interval).mean(axis=0))
 
 
 def selection_share(rho: float, cells: int, size: int, batch: int, failure: float) -> float:
@@ -183,17 +183,17 @@ class WinsorizedRotation(UserLevelStrategy):
         computation = Computation("user_gradient", clip_norm=self.options.clip_norm)
         return Request(self.scheme.sampler.cohort(index), computation)
 
-    def _centers(self, index: int, rotated: Vector) -> Vector:
+    def _centres(self, index: int, rotated: Vector) -> Vector:
         """(d',) the middle of each coordinate's interval."""
         scheme, grid = self.scheme, self.scheme.grid
         if grid.cells == 1:
-            return np.repeat(grid.centers, scheme.rotation.size)
+            return np.repeat(grid.centres, scheme.rotation.size)
         return grid.select(rotated, scheme.selection_epsilon, self._noise(index, 1))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme = self.scheme
         rotated = scheme.rotation(gathered.values)
-        clamped = scheme.clamped_mean(rotated, self._centers(index, rotated))
+        clamped = scheme.clamped_mean(rotated, self._centres(index, rotated))
         mean = scheme.mechanism.release(clamped, self._noise(index, 2))
         following = self.problem.domain.project(x - scheme.rate * scheme.rotation.inverse(mean[None])[0])
         return Step(following, following, {"noise_deviation": scheme.mechanism.standard_deviation})

@@ -80,7 +80,7 @@ def l1_ball(radius: float, problem: Problem) -> L1Ball:
         BadInput: it does not.
     """
     box = problem.domain
-    room = box.radius - float(np.abs(box.center).max())
+    room = box.radius - float(np.abs(box.centre).max())
     if not radius <= room:
         raise BadInput(
             f"strategy.l1_radius = {radius:g}: the l1 ball about zero must lie in the problem's domain, which has "

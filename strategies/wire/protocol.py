@@ -1,6 +1,6 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
-Beside a clip, ``center`` travels if rows are clipped about one, ``coins`` if samples are drawn, and ``partition`` where
+Beside a clip, ``centre`` travels if rows are clipped about one, ``coins`` if samples are drawn, and ``partition`` where
 samples are summed by groups: which group each sample OF THIS NODE'S users is in, and no other.
 
 | message | server -> node | node -> server |
@@ -95,8 +95,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
         if coins.most is not None:
             config_of_coins["most"] = coins.most
         content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
-    if computation.center is not None:
-        content["center"] = model_record(computation.center)
+    if computation.centre is not None:
+        content["centre"] = model_record(computation.centre)
     if (partition := computation.partition) is not None:
         groups = partition.groups.astype(_GROUPS).tobytes()
         content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
@@ -125,7 +125,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         separate=bool(config.get("separate", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
         coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
-        center=model_vector(cast(ArrayRecord, message.content["center"])) if "center" in message.content else None,
+        centre=model_vector(cast(ArrayRecord, message.content["centre"])) if "centre" in message.content else None,
         partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)

@@ -150,11 +150,11 @@ def concentration_score(rows: Rows, kernel: Kernel) -> float:
     Raises:
         BadInput: rows are not a non-empty matrix of finite numbers.
     """
-    center = coordinate_median(rows)
+    centre = coordinate_median(rows)
     whole = len(rows) * STEPS
     # The overflow that a difference of huge rows may cause is an infinite distance, whose phi is 0.
     with np.errstate(over="ignore"):
-        steps = _ramp_pairs(rows, center, kernel) if isinstance(kernel, RampKernel) else _all_pairs(rows, kernel)
+        steps = _ramp_pairs(rows, centre, kernel) if isinstance(kernel, RampKernel) else _all_pairs(rows, kernel)
     return (whole + 2 * steps) / whole
 
 
@@ -172,10 +172,10 @@ def _all_pairs(rows: Rows, kernel: Kernel) -> int:
     return total
 
 
-def _ramp_pairs(rows: Rows, center: NDArray[np.float64], kernel: RampKernel) -> int:
+def _ramp_pairs(rows: Rows, centre: NDArray[np.float64], kernel: RampKernel) -> int:
     """Steps of the ramp's phi over all pairs i < j; only undecided pairs are computed.
 
-    With ``r_i = ||q_i - center||_inf`` the triangle inequality gives phi = 1 when ``r_i + r_j <= rho / 2`` and
+    With ``r_i = ||q_i - centre||_inf`` the triangle inequality gives phi = 1 when ``r_i + r_j <= rho / 2`` and
     phi = 0 when ``r_j - r_i >= rho``. In rising order of r, the undecided partners j > i of each i are
     consecutive, and both their ends are found by bisection.
 
@@ -188,7 +188,7 @@ def _ramp_pairs(rows: Rows, center: NDArray[np.float64], kernel: RampKernel) -> 
     """
     import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
 
-    deviations = _deviations(rows, center)
+    deviations = _deviations(rows, centre)
     order = np.argsort(deviations, kind="stable")
     deviations = deviations[order]
     later = np.arange(1, len(rows) + 1)
@@ -250,11 +250,11 @@ def _distances(left: "torch.Tensor", right: "torch.Tensor") -> Distances:
     return np.asarray(torch.cdist(left, right, p=torch.inf).numpy())
 
 
-def _deviations(rows: Rows, center: NDArray[np.float64]) -> NDArray[np.float64]:
+def _deviations(rows: Rows, centre: NDArray[np.float64]) -> NDArray[np.float64]:
     """(B,) sup-norm distance of each row from the centre, by blocks of rows."""
     step = max(1, _TILE * _TILE // rows.shape[1])
     blocks = range(0, len(rows), step)
-    return np.concatenate([np.abs(rows[first : first + step] - center).max(axis=1) for first in blocks])
+    return np.concatenate([np.abs(rows[first : first + step] - centre).max(axis=1) for first in blocks])
 
 
 def _check_radius(radius: float) -> None:

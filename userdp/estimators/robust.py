@@ -125,12 +125,12 @@ class Estimator(ABC):
         """The width in use."""
 
     @abstractmethod
-    def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
+    def _held_mean(self, ordered: NDArray[np.float64], centre: Vector) -> Vector:
         """(c,) estimate from (c, B) values and their (c,) centre; may write into the values."""
 
     @abstractmethod
-    def _sensitivity(self, batch: int, center_moves: float) -> float:
-        """Bound on ``||g - g'||_inf`` when trimmed means differ by at most ``center_moves``."""
+    def _sensitivity(self, batch: int, centre_moves: float) -> float:
+        """Bound on ``||g - g'||_inf`` when trimmed means differ by at most ``centre_moves``."""
 
     @property
     def minimum_batch(self) -> int:
@@ -214,12 +214,12 @@ class Debiased(Estimator):
         """The width in use."""
         return self.radius if self.width is None else self.width
 
-    def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
-        held: Vector = np.clip(finite_mean(ordered, axis=1), center - self.clip_width, center + self.clip_width)
+    def _held_mean(self, ordered: NDArray[np.float64], centre: Vector) -> Vector:
+        held: Vector = np.clip(finite_mean(ordered, axis=1), centre - self.clip_width, centre + self.clip_width)
         return held
 
-    def _sensitivity(self, batch: int, center_moves: float) -> float:
-        return center_moves + 2 * self.clip_width
+    def _sensitivity(self, batch: int, centre_moves: float) -> float:
+        return centre_moves + 2 * self.clip_width
 
     def _trim(self, batch: int) -> int:
         return (batch - 1) // 2 if self.statistic == "median" else super()._trim(batch)
@@ -256,13 +256,13 @@ class Winsorized(Estimator):
         """The width in use."""
         return 2 * self.radius if self.width is None else self.width
 
-    def _held_mean(self, ordered: NDArray[np.float64], center: Vector) -> Vector:
-        low, high = center[:, None] - self.clip_width, center[:, None] + self.clip_width
+    def _held_mean(self, ordered: NDArray[np.float64], centre: Vector) -> Vector:
+        low, high = centre[:, None] - self.clip_width, centre[:, None] + self.clip_width
         return finite_mean(np.clip(ordered, low, high, out=ordered), axis=1)
 
-    def _sensitivity(self, batch: int, center_moves: float) -> float:
+    def _sensitivity(self, batch: int, centre_moves: float) -> float:
         movers = batch // 3 if self.clip_width >= 2 * self.radius else batch
-        return (movers * center_moves + 2 * self.clip_width) / batch
+        return (movers * centre_moves + 2 * self.clip_width) / batch
 
 
 def _checked(rows: Rows) -> Rows:

@@ -92,7 +92,7 @@ class CellGrid:
         return max(1, math.ceil(self.reach / self.half_width))
 
     @property
-    def centers(self) -> NDArray[np.float64]:
+    def centres(self) -> NDArray[np.float64]:
         """(K,) middle of each cell, symmetric about zero."""
         return np.asarray((2 * np.arange(self.cells) - self.cells + 1) * self.half_width, dtype=np.float64)
 
@@ -117,4 +117,4 @@ class CellGrid:
         as an exponential mechanism (Cesar, Rogers 2021, Lemma 3.2); the d' choices compose to ``d' epsilon^2 / 8``.
         Sampled by Gumbel noise.
         """
-        return np.asarray(self.centers[noise.choose(self.scores(rows), epsilon)])
+        return np.asarray(self.centres[noise.choose(self.scores(rows), epsilon)])

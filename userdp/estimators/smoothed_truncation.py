@@ -29,18 +29,18 @@ def soft_truncation(values: Array) -> Array:
     return np.asarray(inside - inside**3 / 6)
 
 
-def smoothed_truncation(centers: Array, widths: Array) -> Array:
+def smoothed_truncation(centres: Array, widths: Array) -> Array:
     """``h(a, b) = E phi(a + b u)``, u standard normal, entry by entry; within ``+-2 sqrt(2)/3``.
 
     The closed form cancels where the noise is wide (a cube of the centre against terms that undo it); there the bounded
     inner part is integrated by Gauss-Legendre, whose integrand is smooth for just those entries.
 
     Args:
-        centers: a, finite.
+        centres: a, finite.
         widths: b >= 0, of the same shape.
     """
-    centers, b = np.broadcast_arrays(np.asarray(centers, dtype=np.float64), np.asarray(widths, dtype=np.float64))
-    a = np.abs(centers)  # odd in the centre, to the last bit
+    centres, b = np.broadcast_arrays(np.asarray(centres, dtype=np.float64), np.asarray(widths, dtype=np.float64))
+    a = np.abs(centres)  # odd in the centre, to the last bit
     # Most entries of most data: the edge is so many deviations away that the cubic is all there is (to 1e-16).
     result = np.array(a * (1 - np.minimum(b, 1) ** 2 / 2) - np.minimum(a, _EDGE) ** 3 / 6)
     far = a + _DEVIATIONS * b > _EDGE
@@ -49,7 +49,7 @@ def smoothed_truncation(centers: Array, widths: Array) -> Array:
     narrow = far & (b > 0) & ~wide & (a < _SATURATED)
     result[wide] = _by_quadrature(a[wide], b[wide])
     result[narrow] = _closed_form(a[narrow], b[narrow])
-    return np.asarray(np.copysign(np.clip(result, 0.0, LARGEST), centers))
+    return np.asarray(np.copysign(np.clip(result, 0.0, LARGEST), centres))
 
 
 def largest_truncated(inverse_variance: float) -> float:
@@ -81,8 +81,8 @@ def noisily_truncated(values: Array, inverse_variance: float) -> Array:
     """
     largest = largest_truncated(inverse_variance)
     # Beyond any bound of use, all values are equally far out.
-    centers = np.clip(np.where(np.isnan(values), 0.0, values), -_FAR, _FAR)
-    truncated = smoothed_truncation(centers, np.abs(centers) / math.sqrt(inverse_variance))
+    centres = np.clip(np.where(np.isnan(values), 0.0, values), -_FAR, _FAR)
+    truncated = smoothed_truncation(centres, np.abs(centres) / math.sqrt(inverse_variance))
     return np.asarray(np.clip(truncated, -largest, largest))
 
 

@@ -87,7 +87,7 @@ class Computation:
         reduce: "rows" for one row a user, "sum" for their sum alone.
         clip_norm: l2 norm that each user's row is clipped to; None leaves rows as they are.
         l1_norm: l1 norm that it is clipped to after that, for Laplace noise; None for no such clip.
-        center: (p,) public vector that is taken off each row before the clip; the server adds it again. Rows that are
+        centre: (p,) public vector that is taken off each row before the clip; the server adds it again. Rows that are
             not finite become zero after that, so such a user (like a missing one) counts as the centre. None for zero.
         statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
         give.
@@ -105,7 +105,7 @@ class Computation:
     clip_norm: float | None = None
     l1_norm: float | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)
-    center: Vector | None = field(default=None, compare=False)
+    centre: Vector | None = field(default=None, compare=False)
     statistic: str | None = None
     noise: LocalNoise | None = None
     separate: bool = False
@@ -114,12 +114,12 @@ class Computation:
 
     def __post_init__(self) -> None:
         if self.partition is not None:
-            others = (self.center, self.statistic, self.noise, self.l1_norm)
+            others = (self.centre, self.statistic, self.noise, self.l1_norm)
             if self.reduce != "sum" or self.name not in GROUPED or any(other is not None for other in others):
                 raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
-        if self.coins is not None and (self.center is not None or self.statistic is not None):
+        if self.coins is not None and (self.centre is not None or self.statistic is not None):
             raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
 
     def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[AnyRows, int]:
@@ -188,13 +188,13 @@ class Computation:
         Raises:
             BadInput: the centre is no finite (p,) vector.
         """
-        if self.center is not None or self.statistic is not None:
+        if self.centre is not None or self.statistic is not None:
             rows = dense(rows)
-        if self.center is not None:
-            if self.center.shape != rows.shape[1:] or not np.isfinite(self.center).all():
-                raise BadInput(f"the centre must be {rows.shape[1]} finite numbers, got shape {self.center.shape}")
+        if self.centre is not None:
+            if self.centre.shape != rows.shape[1:] or not np.isfinite(self.centre).all():
+                raise BadInput(f"the centre must be {rows.shape[1]} finite numbers, got shape {self.centre.shape}")
             with np.errstate(over="ignore"):  # a row that overflows is not finite, and counts as the centre
-                rows = dense(rows) - self.center
+                rows = dense(rows) - self.centre
         rows, non_finite = finite_rows(rows)
         clipped = rows if self.clip_norm is None else clip_rows(rows, self.clip_norm)
         if self.l1_norm is not None:
@@ -207,7 +207,7 @@ class Computation:
     @property
     def keeps_zeros(self) -> bool:
         """Whether sparse gradients give sparse rows; a centre, a statistic, noise and groups make all entries count."""
-        filled = (self.center, self.statistic, self.noise, self.partition)
+        filled = (self.centre, self.statistic, self.noise, self.partition)
         return self.name in KEEPS_ZEROS and all(other is None for other in filled)
 
     def width(self, dimension: int) -> int:

@@ -22,9 +22,9 @@ from userdp.problems.segments import clip_factors, parts, user_averages, weighte
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The domain ``{x : |x_j - center_j| <= radius}``; ``radius = inf`` is the whole space."""
+    """The domain ``{x : |x_j - centre_j| <= radius}``; ``radius = inf`` is the whole space."""
 
-    center: Vector
+    centre: Vector
     radius: float
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class Box:
         """Nearest point of the box (1-Lipschitz in every coordinate)."""
         if np.isinf(self.radius):
             return x
-        return np.clip(x, self.center - self.radius, self.center + self.radius)
+        return np.clip(x, self.centre - self.radius, self.centre + self.radius)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Problem(ABC):
 
     def initial(self) -> Vector:
         """(p,) where training starts: the centre of the domain."""
-        return self.domain.center.copy()
+        return self.domain.centre.copy()
 
     @abstractmethod
     def bound(self, block: Block) -> tuple[Block, int]:

@@ -28,9 +28,9 @@ from userdp.sampling import WeightedBatches, WeightedSlots
 codes = st.integers(0, len(WILD) - 1)
 
 
-def about(method, center, radius):
+def about(method, centre, radius):
     """The strategy as if earlier releases had led to this centre and radius."""
-    method.memory.point, method.memory.radius = np.asarray(center, dtype=np.float64), radius
+    method.memory.point, method.memory.radius = np.asarray(centre, dtype=np.float64), radius
     return method
 
 
@@ -57,9 +57,9 @@ def of_means(m, seed, users, dimension, *, unit=False, outliers=0.0):
     st.floats(1e-3, 10),
 )
 def test_replacing_one_user_moves_both_releases_by_at_most_their_stated_sensitivities(
-    users, other, who, center, radius
+    users, other, who, centre, radius
 ):
-    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3), center, radius)
+    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3), centre, radius)
     neighbour = users.copy()
     neighbour[who] = other
     means = [gathered(method, federation_of(data), 0, np.zeros(3)).values / 5 for data in (users, neighbour)]
@@ -183,7 +183,7 @@ def test_centre_and_radius_follow_from_released_values_alone():
     first._step(0, np.zeros(3), Gathered(values, 0, 0))
     second._step(0, np.zeros(3), Gathered(values + 50 * (noise[0] - noise[1]), 3, 7))
     assert np.linalg.norm(noise[0][:3] - noise[1][:3]) > 0.05
-    np.testing.assert_allclose(first._ask(1).computation.center, second._ask(1).computation.center)
+    np.testing.assert_allclose(first._ask(1).computation.centre, second._ask(1).computation.centre)
     assert first._ask(1).computation.clip_norm == pytest.approx(second._ask(1).computation.clip_norm)
 
 
@@ -287,19 +287,19 @@ def test_noise_that_drowns_the_clip_is_a_warning():
 
 def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
     block = federation_of([[0.0, 0.0]]).block(np.arange(1))
-    for center in (np.zeros(3), np.array([0.0, np.inf])):
+    for centre in (np.zeros(3), np.array([0.0, np.inf])):
         with pytest.raises(BadInput, match="centre must be 2 finite numbers"):
-            Computation(clip_norm=1.0, center=center)(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
+            Computation(clip_norm=1.0, centre=centre)(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
     with pytest.raises(BadInput, match="statistic 'median' is unknown"):
         Computation(clip_norm=1.0, statistic="median")(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
 
 
 def test_centre_and_statistic_travel_in_the_message():
-    asked = Computation(clip_norm=0.5, center=np.array([0.1, -2.0]), statistic="log_distance")
+    asked = Computation(clip_norm=0.5, centre=np.array([0.1, -2.0]), statistic="log_distance")
     content = train_content(model_record(np.zeros(2)), np.arange(2), asked)
     users, read = read_request(Message(content, 1, MessageType.TRAIN))
     np.testing.assert_array_equal(users, [0, 1])
-    np.testing.assert_array_equal(read.center, asked.center)
+    np.testing.assert_array_equal(read.centre, asked.centre)
     assert read == asked
 
 

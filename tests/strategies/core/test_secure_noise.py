@@ -110,7 +110,7 @@ def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
     grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
     drawn = grid.select(np.repeat(rows, 10_000, axis=1), 1.5, SecureNoise())
     weights = np.exp(0.75 * grid.scores(rows)[0])
-    counts = [(np.abs(drawn - center) < 0.1).sum() for center in grid.centers]
+    counts = [(np.abs(drawn - centre) < 0.1).sum() for centre in grid.centres]
     assert stats.chisquare(counts, 10_000 * weights / weights.sum()).pvalue > FALSE_ALARM
 
 

@@ -68,7 +68,7 @@ def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
     neighbour[3] = other / 16
     scores = grid.scores(rows)
     assert np.abs(scores - grid.scores(neighbour)).max() <= 1
-    edges = np.append(grid.centers - 0.5, grid.centers[-1] + 0.5)
+    edges = np.append(grid.centres - 0.5, grid.centres[-1] + 0.5)
     inside = np.clip(rows, -3.999999, 3.999999)
     for column in range(2):
         for cell in range(8):
@@ -81,7 +81,7 @@ def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
     draws = grid.select(np.repeat(rows, 20000, axis=1), 1.5, SeededNoise(np.random.default_rng(0)))
     weights = np.exp(0.75 * grid.scores(rows)[0])
-    shares = [(np.abs(draws - center) < 0.1).mean() for center in grid.centers]
+    shares = [(np.abs(draws - centre) < 0.1).mean() for centre in grid.centres]
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.015)  # over four standard errors
 
 
@@ -91,12 +91,12 @@ def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     arrays(np.int64, 3, elements=codes),
     arrays(np.float64, 4, elements=st.floats(-1, 1)),
 )
-def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(users, other, centers):
+def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(users, other, centres):
     method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=0.1)
     neighbour = users.copy()
     neighbour[2] = other
     rows = [gathered(method, federation_of(data), 0, np.zeros(3)).values for data in (users, neighbour)]
-    means = [method.scheme.clamped_mean(method.scheme.rotation(values), centers) for values in rows]
+    means = [method.scheme.clamped_mean(method.scheme.rotation(values), centres) for values in rows]
     assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
 
 
@@ -130,10 +130,10 @@ def test_a_round_by_hand():
     samples = np.random.default_rng(5).normal(size=(40, 4))
     method = make(WinsorizedRotation, problem, 40, 4.0, 1e-3, seed=8, rounds=1, deviation=0.05, clip_norm=9.0)
     rotated, epsilon = method.scheme.rotation(-samples.astype(np.float32)), method.plan.numbers["selection_epsilon"]
-    centers = method.scheme.grid.select(rotated, epsilon, SeededNoise(stream(8, "noise", 0, 1)))
-    assert np.any(centers != method.scheme.grid.select(rotated, 1e9, SeededNoise(stream(8, "noise", 0, 1))))
+    centres = method.scheme.grid.select(rotated, epsilon, SeededNoise(stream(8, "noise", 0, 1)))
+    assert np.any(centres != method.scheme.grid.select(rotated, 1e9, SeededNoise(stream(8, "noise", 0, 1))))
     reach = method.plan.numbers["interval"]
-    mean = np.clip(rotated, centers - reach, centers + reach).mean(axis=0)
+    mean = np.clip(rotated, centres - reach, centres + reach).mean(axis=0)
     mean += stream(8, "noise", 0, 2).normal(scale=method.scheme.mechanism.standard_deviation, size=4)
     x = problem.domain.project(-method.scheme.rotation.inverse(mean[None])[0])
     np.testing.assert_allclose(final(run(method, federation_of(samples))), x, rtol=1e-6)

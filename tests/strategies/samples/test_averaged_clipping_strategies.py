@@ -184,9 +184,9 @@ def test_a_step_moves_with_one_sample_by_the_sensitivity_that_its_noise_is_for(k
 
 
 def test_smoothed_truncation_by_hand_and_by_integration():
-    centers, widths = np.array([0.1, 0.9, 2.5, -4.0]), np.array([0.3, 1.0, 2.0, 0.3])
+    centres, widths = np.array([0.1, 0.9, 2.5, -4.0]), np.array([0.3, 1.0, 2.0, 0.3])
     np.testing.assert_allclose(
-        smoothed_truncation(centers, widths), [0.09533337, 0.51791957, 0.72261438, -0.94280904], atol=5e-9
+        smoothed_truncation(centres, widths), [0.09533337, 0.51791957, 0.72261438, -0.94280904], atol=5e-9
     )
     rng = np.random.default_rng(0)
     u = np.linspace(-12, 12, 200_001)
@@ -281,7 +281,7 @@ def test_samples_beyond_the_declared_number_are_never_drawn():
     with pytest.raises(BadInput, match="most = 0"):
         SampleCoins(0.5, coins.keys, most=0)
     with pytest.raises(BadInput, match="no centre and no statistic"):
-        Computation(coins=coins, center=np.zeros(2))
+        Computation(coins=coins, centre=np.zeros(2))
 
 
 def test_a_round_that_draws_nobody_is_a_sum_of_zero():

@@ -333,7 +333,7 @@ def test_wrong_partitions_are_refused():
     one = Partition(np.array([[0]], dtype=np.int32), 1)
     with pytest.raises(BadInput, match="a partition of 1 users was sent for 2"):
         one.regroup(Block(np.ones((2, 2), dtype=np.float32), np.array([0, 1, 2])))
-    for changes in ({"name": "user_gradient"}, {"reduce": "rows"}, {"center": np.zeros(2)}, {"l1_norm": 1.0}):
+    for changes in ({"name": "user_gradient"}, {"reduce": "rows"}, {"centre": np.zeros(2)}, {"l1_norm": 1.0}):
         settings = {"name": "clipped_sample_sum", "reduce": "sum", "partition": one} | changes
         with pytest.raises(BadInput, match="cannot be grouped: only plain sums over samples"):
             Computation(**settings)

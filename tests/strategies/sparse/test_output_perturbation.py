@@ -95,14 +95,14 @@ def test_boxes_and_l1_balls_agree_with_linear_programs_c10(seed, d):
 @given(seeds, st.integers(1, 20), st.sampled_from([1.0, 1.5, 2.0, 3.0, math.inf]))
 def test_a_ball_has_no_point_nearer_and_the_answer_is_twice_the_noise_at_most_c10(seed, d, order):
     rng = np.random.default_rng(seed)
-    center, inside = rng.normal(0, 1, d), rng.normal(0, 1, d)
-    inside = center + inside / max(1.0, np.linalg.norm(inside, order))
+    centre, inside = rng.normal(0, 1, d), rng.normal(0, 1, d)
+    inside = centre + inside / max(1.0, np.linalg.norm(inside, order))
     noisy = inside + rng.normal(0, rng.choice([1e-3, 1.0, 1e3]), d)
-    found = sup_project_ball(noisy, center, 1.0, order)
-    assert np.linalg.norm(found - center, order) <= 1 + 1e-9
+    found = sup_project_ball(noisy, centre, 1.0, order)
+    assert np.linalg.norm(found - centre, order) <= 1 + 1e-9
     away = float(np.abs(found - noisy).max())
     # The smallest numbers that any point within a slightly smaller t can have are outside the ball.
-    least = np.maximum(np.abs(noisy - center) - away * (1 - 1e-6), 0)
+    least = np.maximum(np.abs(noisy - centre) - away * (1 - 1e-6), 0)
     assert away == 0 or np.linalg.norm(least, order) > 1 - 1e-9
     assert np.abs(found - inside).max() <= 2 * np.abs(noisy - inside).max() * (1 + 1e-9)
 

@@ -234,11 +234,11 @@ def traced(project, rate, seed, size):
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(DOMAINS)), st.floats(1e-3, 2.0), st.floats(1e-3, 3.0))
 def test_regret_of_projected_steps_whatever_the_oracle_answers_c09(seed, domain, rate, size):
-    project, center = DOMAINS[domain], generator(seed).normal(size=3)
+    project, centre = DOMAINS[domain], generator(seed).normal(size=3)
     x, g = traced(project, rate, seed, size)
-    best = project(center)  # of F(x) = ||x - center||^2 / 2 over the domain
-    loss = lambda points: np.sum((points - center) ** 2, axis=-1) / 2  # noqa: E731
-    wrong = np.sum((x[:-1] - center - g) * (x[:-1] - best))
+    best = project(centre)  # of F(x) = ||x - centre||^2 / 2 over the domain
+    loss = lambda points: np.sum((points - centre) ** 2, axis=-1) / 2  # noqa: E731
+    wrong = np.sum((x[:-1] - centre - g) * (x[:-1] - best))
     regret = np.sum(loss(x[:-1]) - loss(best))
     bound = np.sum((x[0] - best) ** 2) / (2 * rate) + rate / 2 * np.sum(g**2) + wrong
     assert regret <= bound + 1e-9 * (1 + abs(bound) + np.sum(g**2))
@@ -255,13 +255,13 @@ def test_gradients_along_free_steps_whatever_the_oracle_answers_c09(seed, rate, 
 
 
 def test_without_noise_a_quadratic_is_minimised_as_by_sgd_c27():
-    centers = generator(1).normal(size=(4096, 3)) * 0.1 + [1.0, -1.0, 0.5]
+    centres = generator(1).normal(size=(4096, 3)) * 0.1 + [1.0, -1.0, 0.5]
     budget = StepBudget(4096, 1.0, 1e-8)
-    gradients = lambda x, who: x - centers[who]  # noqa: E731
+    gradients = lambda x, who: x - centres[who]  # noqa: E731
     found = stopped_sgd(gradients, np.zeros(3), budget, ExactMean(9.0), 0.1, generator(2), SeededNoise(generator()))
     assert found.steps > 100
     # Of the average: the start weighs 1 / (eta T), the spread of single records sqrt(d / T).
-    assert np.linalg.norm(found.model - centers.mean(axis=0)) < 1.5 / (0.1 * found.steps) + 0.1 * 3 * math.sqrt(
+    assert np.linalg.norm(found.model - centres.mean(axis=0)) < 1.5 / (0.1 * found.steps) + 0.1 * 3 * math.sqrt(
         3 / found.steps
     )
 

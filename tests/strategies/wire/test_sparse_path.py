@@ -384,7 +384,7 @@ COMPUTATIONS = {
     "sample_sum": (Computation("sample_sum"), True),
     "clipped_sample_sum": (Computation("clipped_sample_sum", parameters={"sample_clip_norm": 0.1}), True),
     "coins": (Computation("clipped_sample_sum", parameters={"sample_clip_norm": 0.1}, coins=COINS), True),
-    "centre": (Computation(clip_norm=0.2, center=np.full(D, 0.1)), False),
+    "centre": (Computation(clip_norm=0.2, centre=np.full(D, 0.1)), False),
     "statistic": (Computation(clip_norm=0.2, statistic="unclipped"), False),
     "noise": (Computation(clip_norm=0.2, noise=LocalNoise(0.1, 3, 1)), False),
     "local_update": (Computation("local_update", parameters={"steps": 3.0, "step_size": 0.1}), False),

@@ -84,15 +84,15 @@ SIZES = st.one_of(st.floats(-300, 308.2).map(lambda power: 10.0**power), st.samp
 @settings(max_examples=200)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=4),
-    center=SIZES,
+    centre=SIZES,
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 40),
     radius=st.sampled_from([1.0, 0.7, 1e-250, 1e250]),
 )
-def test_certificates_give_exactly_what_all_pairs_give_for_rows_of_any_size(sizes, center, seed, batch, radius):
+def test_certificates_give_exactly_what_all_pairs_give_for_rows_of_any_size(sizes, centre, seed, batch, radius):
     """Groups of rows that are equal, a few floats apart or within a radius, about a centre that may be huge itself."""
     rng = np.random.default_rng(seed)
-    places = np.clip(np.array([*sizes, center]) * min(1.0, radius), -1.7e308, 1.7e308)
+    places = np.clip(np.array([*sizes, centre]) * min(1.0, radius), -1.7e308, 1.7e308)
     rows = rng.choice(places, size=(batch, 2)) * rng.choice([-1.0, 1.0], size=(batch, 1))
     rows[: batch // 2 + 1] = -places[-1]
     rows = np.where(rng.random(rows.shape) < 0.3, np.nextafter(rows, 0), rows)

@@ -344,8 +344,8 @@ def test_one_user_moves_later_models_and_scores_within_the_bounds(kernel, estima
     x = y = np.zeros(dimension)
     for step in range(30):
         curvature = rng.uniform(0, smoothness, size=(batch, dimension))
-        center = rng.uniform(-0.4, 0.4, size=(batch, dimension))
-        own, other = curvature * x - center, curvature * y - center
+        centre = rng.uniform(-0.4, 0.4, size=(batch, dimension))
+        own, other = curvature * x - centre, curvature * y - centre
         if step == 0:
             other[3] = FAR
         else:
@@ -363,8 +363,8 @@ def test_the_geometric_median_is_not_lipschitz_but_the_coordinate_median_is():
     moved = np.array([[0, 0], [0, small], [1, 0], [1, 0]])
 
     def geometric_median(rows):
-        def total(center):
-            return np.linalg.norm(rows - center, axis=1).sum()
+        def total(centre):
+            return np.linalg.norm(rows - centre, axis=1).sum()
 
         starts = [*rows, rows.mean(axis=0)]
         options = {"xatol": 1e-12, "fatol": 1e-14, "maxfev": 4000}

@@ -67,10 +67,10 @@ def test_a_sample_that_cannot_be_used_weighs_nothing_and_other_users_keep_their_
 def test_a_user_that_cannot_be_used_counts_as_the_centre_in_the_statistic_too(statistic):
     case = next(iter(CASES.values()))
     block = set_aside(case.block(SIZES), MARKED)
-    center = np.full(case.problem.dimension, 0.3)
-    computation = Computation(clip_norm=0.2, center=center, statistic=statistic)
+    centre = np.full(case.problem.dimension, 0.3)
+    computation = Computation(clip_norm=0.2, centre=centre, statistic=statistic)
     rows, counted = answer(case, block, computation)
-    at_the_centre, _ = computation.finish(center[None])
+    at_the_centre, _ = computation.finish(centre[None])
     np.testing.assert_array_equal(rows[[1, 3]], np.repeat(at_the_centre, 2, axis=0))
     assert counted == 2
 

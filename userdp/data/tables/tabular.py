@@ -183,7 +183,7 @@ def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.
     owner = users.mapped(ranks[label] for label in users.distinct)
     if labels[0] == "":
         raise BadInput(
-            f"the user column {column!r} has {first_row(owner == 0)} without a user; mend or remove these rows"
+            f"the user column {column!r} has {first_row(owner == 0)} without a user; fix or remove these rows"
         )
     return np.array(labels, dtype=object), np.bincount(owner).astype(np.int64), owner
 

@@ -48,8 +48,8 @@ class AcceleratedDescent:
     def step(self, gradient: Vector) -> None:
         """One step along the gradient of phi at `query`, (d,)."""
         theta = self._theta
-        center = (1 - theta) * self._lead + theta * self.query
-        self._lead = self._project(center - self._rate * gradient)
+        centre = (1 - theta) * self._lead + theta * self.query
+        self._lead = self._project(centre - self._rate * gradient)
         self.point = (1 - theta) * self.point + theta * self._lead
         self.query = (self.point + theta * self._lead) / (1 + theta)
 

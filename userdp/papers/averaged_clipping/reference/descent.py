@@ -85,9 +85,9 @@ def everywhere(x: Vector) -> Vector:
     return x
 
 
-def ball(center: Vector, radius: float) -> Project:
+def ball(centre: Vector, radius: float) -> Project:
     """The projection on the l2 ball."""
-    return lambda x: center + average_clip(x - center, radius)
+    return lambda x: centre + average_clip(x - centre, radius)
 
 
 def poisson_rows(samples: int, batch: int, rng: np.random.Generator) -> Callable[[int], Indices]:

@@ -26,16 +26,16 @@ def sup_project_box(point: Vector, low: ArrayLike, high: ArrayLike) -> Vector:
     return np.asarray(np.clip(point, low, high))
 
 
-def sup_project_ball(point: Vector, center: Vector | float, radius: float, order: float) -> Vector:
-    """A point of ``{x : ||x - center||_p <= radius}`` nearest to ``point`` (d,) in the sup norm, any p >= 1.
+def sup_project_ball(point: Vector, centre: Vector | float, radius: float, order: float) -> Vector:
+    """A point of ``{x : ||x - centre||_p <= radius}`` nearest to ``point`` (d,) in the sup norm, any p >= 1.
 
-    *Proof.* Let ``v = point - center``. A point x within t of ``point`` has ``|x_j - center_j| >= (|v_j| - t)_+`` for
+    *Proof.* Let ``v = point - centre``. A point x within t of ``point`` has ``|x_j - centre_j| >= (|v_j| - t)_+`` for
     each j. So no point of the ball lies within t unless the l_p norm of these numbers, ``soft(v, t)``, is at most
-    ``radius``; and then ``center + soft(v, t)`` does. The answer takes the smallest such t, rounded up.
+    ``radius``; and then ``centre + soft(v, t)`` does. The answer takes the smallest such t, rounded up.
 
     Args:
         point: (d,), finite.
-        center: (d,) or a number.
+        centre: (d,) or a number.
         radius: > 0.
         order: p, 1 to infinity.
 
@@ -46,7 +46,7 @@ def sup_project_ball(point: Vector, center: Vector | float, radius: float, order
         raise BadInput(f"radius = {radius}: must be a positive number")
     if not order >= 1:
         raise BadInput(f"order = {order}: an l_p ball needs p of at least 1")
-    offset = np.asarray(point - center, dtype=np.float64)
+    offset = np.asarray(point - centre, dtype=np.float64)
     if not np.isfinite(offset).all():
         raise BadInput("a point to project must be finite")
     largest = float(np.abs(offset).max(initial=0.0))
@@ -60,7 +60,7 @@ def sup_project_ball(point: Vector, center: Vector | float, radius: float, order
     step = 1e-15 * largest
     while excess(threshold) > 0:  # a root may be found from outside, by a hair
         threshold, step = threshold + step, 2 * step
-    return np.asarray(center + _soft(offset, threshold))
+    return np.asarray(centre + _soft(offset, threshold))
 
 
 def _soft(values: Vector, threshold: float) -> Vector:
