@@ -263,7 +263,7 @@ def build(
     if radius is None:
         return None
     if calibrated:
-        multiplier = calibrate_noise(setting.epsilon, setting.delta, 1, test_epsilon=epsilon, test_delta=delta)
+        multiplier = calibrate_noise(setting.epsilon, setting.delta, 1, pure_epsilon=epsilon, failure_delta=delta)
     else:
         multiplier = calibrate_noise(setting.epsilon - epsilon, setting.delta - delta, 1)
     kernel = KERNELS[setting.kernel](radius)
@@ -286,7 +286,7 @@ def build(
         estimator=make_estimator(setting.estimate, setting.statistic, radius),
         kernel=kernel,
         phases=tuple(chain),
-        cost=Cost(noise_multiplier=multiplier, test_epsilon=epsilon, test_delta=delta),
+        cost=Cost(noise_multiplier=multiplier, pure_epsilon=epsilon, failure_delta=delta),
         predicted_risk=risk + noise,
         pass_probability=passing * (1 - setting.failure / 2),
     )

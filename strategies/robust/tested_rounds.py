@@ -195,9 +195,9 @@ class TestedRounds(UserLevelStrategy):
             )
         test = agreement.test
         multiplier = calibrate_noise(
-            privacy.epsilon, privacy.delta, options.epochs, test_epsilon=test.epsilon, test_delta=test.delta
+            privacy.epsilon, privacy.delta, options.epochs, pure_epsilon=test.epsilon, failure_delta=test.delta
         )
-        cost = Cost(noise_multiplier=multiplier, test_epsilon=test.epsilon, test_delta=test.delta)
+        cost = Cost(noise_multiplier=multiplier, pure_epsilon=test.epsilon, failure_delta=test.delta)
         sampler = DisjointBatches(n, batch, options.epochs, self.seed)
         return TestedScheme(
             guarantee=self._promise(

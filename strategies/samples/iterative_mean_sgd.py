@@ -102,7 +102,7 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
         each_delta = delta / (2 * rounds)
         each = calibrate_steps(epsilon, delta, rounds, each_delta)
     rho = group_rho(*share_of_group(each, each_delta, together), groups, accounting, "exact")
-    return Spending(accounting, rho, Cost(test_epsilon=each, test_delta=each_delta))
+    return Spending(accounting, rho, Cost(pure_epsilon=each, failure_delta=each_delta))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,8 +286,8 @@ class IterativeMeanSGD(SampleLevel):
         if self.scheme.spending.accounting == "parallel":
             one = replace(cost, noise_multiplier=cost.noise_multiplier * self.scheme.weight)
         else:
-            each, each_delta = share_of_group(cost.test_epsilon, cost.test_delta, self.group)
-            one = Cost(test_epsilon=each, test_delta=each_delta)
+            each, each_delta = share_of_group(cost.pure_epsilon, cost.failure_delta, self.group)
+            one = Cost(pure_epsilon=each, failure_delta=each_delta)
         return epsilon_of(one, self.scheme.rounds, self.privacy.delta)
 
     # A round -------------------------------------------------------------------------------------------------------

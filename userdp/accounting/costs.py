@@ -1,16 +1,16 @@
 """What a run costs in privacy, exactly, and how much noise a budget needs.
 
-One participation of a user may meet a Gaussian mechanism and a test that is (test_epsilon, test_delta)-DP.
+One participation of a user may meet a Gaussian mechanism and a test that is (pure_epsilon, failure_delta)-DP.
 Composition is exact for the worst such mechanisms, without discretisation:
 
 1. A dominating pair. For any history, the neighbouring transcripts of one participation are those of an
-   (test_epsilon, 0)-DP step followed by a Gaussian, or within total variation test_delta of each other (see
-   `userdp.mechanisms.concentration_tests`). Both are dominated by the product of randomised response at test_epsilon
-   (Kairouz, Oh, Viswanath 2015), a Gaussian, and an event of probability test_delta that reveals everything.
+   (pure_epsilon, 0)-DP step followed by a Gaussian, or within total variation failure_delta of each other (see
+   `userdp.mechanisms.concentration_tests`). Both are dominated by the product of randomised response at pure_epsilon
+   (Kairouz, Oh, Viswanath 2015), a Gaussian, and an event of probability failure_delta that reveals everything.
    Products of dominating pairs dominate adaptive compositions (Zhu, Dong, Wang 2022).
 2. k participations: the Gaussians are one Gaussian of noise multiplier ``z / sqrt(k)``; the privacy loss of k
-   randomised responses is ``(2J - k) test_epsilon`` with J binomial(k, e^t / (1 + e^t)); the revealing event has
-   probability at most ``k test_delta``, which is added to delta.
+   randomised responses is ``(2J - k) pure_epsilon`` with J binomial(k, e^t / (1 + e^t)); the revealing event has
+   probability at most ``k failure_delta``, which is added to delta.
 3. The hockey-stick divergence of a product averages that of the Gaussian over the other's privacy loss L:
    ``delta(epsilon) = E_L[delta_Gaussian(epsilon - L)]``, where for ``mu = sqrt(k) / z`` and every real x
    ``delta_Gaussian(x) = Phi(mu/2 - x/mu) - e^x Phi(-mu/2 - x/mu)`` (Balle, Wang 2018, Theorem 8).
@@ -46,21 +46,21 @@ class Cost:
 
     Attributes:
         noise_multiplier: standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian.
-        test_epsilon: of a pure test, Laplace or exponential mechanism; 0 for none.
-        test_delta: probability with which a test may fail to protect; 0 for none.
+        pure_epsilon: of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none.
+        failure_delta: probability with which it may fail to protect; 0 for none.
     """
 
     noise_multiplier: float = math.inf
-    test_epsilon: float = 0.0
-    test_delta: float = 0.0
+    pure_epsilon: float = 0.0
+    failure_delta: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.noise_multiplier > 0:
             raise BadInput(f"noise multiplier = {self.noise_multiplier}: must be positive")
-        if not 0 <= self.test_epsilon < math.inf:
-            raise BadInput(f"test epsilon = {self.test_epsilon}: must be zero or a positive number")
-        if not 0 <= self.test_delta < 1:
-            raise BadInput(f"test delta = {self.test_delta}: must lie in [0, 1)")
+        if not 0 <= self.pure_epsilon < math.inf:
+            raise BadInput(f"pure epsilon = {self.pure_epsilon}: must be zero or a positive number")
+        if not 0 <= self.failure_delta < 1:
+            raise BadInput(f"failure delta = {self.failure_delta}: must lie in [0, 1)")
 
 
 @lru_cache(maxsize=4096)
@@ -76,8 +76,8 @@ def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
     if participations == 0:
         return 0.0
     mu = math.sqrt(participations) / cost.noise_multiplier
-    losses, chances = _test_losses(cost.test_epsilon, participations)
-    return min(1.0, float(chances @ _gaussian_delta(mu, epsilon - losses)) + participations * cost.test_delta)
+    losses, chances = _test_losses(cost.pure_epsilon, participations)
+    return min(1.0, float(chances @ _gaussian_delta(mu, epsilon - losses)) + participations * cost.failure_delta)
 
 
 @lru_cache(maxsize=4096)
@@ -93,12 +93,12 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
     _check_participations(participations)
     if delta != 0:
         _check_delta(delta)
-    left = delta - participations * cost.test_delta
+    left = delta - participations * cost.failure_delta
     if left < 0:
         return math.inf
     # Pure epsilons add up; randomised response attains it, so there is no root to find where nothing is left over.
     no_gaussian = math.isinf(cost.noise_multiplier) or participations == 0
-    most = participations * cost.test_epsilon if no_gaussian else math.inf
+    most = participations * cost.pure_epsilon if no_gaussian else math.inf
     if left == 0:
         return most
     if delta_of(cost, participations, 0.0) <= delta:
@@ -114,7 +114,7 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def calibrate_noise(
-    epsilon: float, delta: float, participations: int, test_epsilon: float = 0.0, test_delta: float = 0.0
+    epsilon: float, delta: float, participations: int, pure_epsilon: float = 0.0, failure_delta: float = 0.0
 ) -> float:
     """Smallest noise multiplier (rounded up) that keeps ``participations`` participations (epsilon, delta)-DP.
 
@@ -130,13 +130,13 @@ def calibrate_noise(
         return excess(noise_multiplier) <= 0
 
     def excess(noise_multiplier: float) -> float:
-        return delta_of(Cost(noise_multiplier, test_epsilon, test_delta), participations, epsilon) - delta
+        return delta_of(Cost(noise_multiplier, pure_epsilon, failure_delta), participations, epsilon) - delta
 
     low, high = _NOISE_RANGE
     if not fits(high):
         raise BadInput(
             f"epsilon = {epsilon:g}, delta = {delta:g} leaves nothing for noise after {participations} tests of "
-            f"epsilon {test_epsilon:g} and delta {test_delta:g}: raise the budget or lower the tests' share"
+            f"epsilon {pure_epsilon:g} and delta {failure_delta:g}: raise the budget or lower the tests' share"
         )
     if fits(low):
         return low
@@ -148,21 +148,24 @@ def calibrate_noise(
 
 
 @lru_cache(maxsize=1024)
-def calibrate_steps(epsilon: float, delta: float, participations: int, test_delta: float) -> float:
-    """Largest epsilon (rounded down) of (epsilon, test_delta)-DP mechanisms that compose to (epsilon, delta)-DP.
+def calibrate_steps(epsilon: float, delta: float, participations: int, failure_delta: float) -> float:
+    """Largest epsilon (rounded down) of (epsilon, failure_delta)-DP mechanisms that compose to (epsilon, delta)-DP.
 
     Raises:
-        BadInput: a budget out of range, or a test_delta of ``delta / participations`` or more.
+        BadInput: a budget out of range, or a failure_delta of ``delta / participations`` or more.
     """
     _check_participations(participations, least=1)
     _check_delta(delta)
     if not 0 < epsilon < math.inf:
         raise BadInput(f"epsilon = {epsilon}: must be a positive number")
-    if not 0 <= participations * test_delta < delta:
-        raise BadInput(f"{participations} mechanisms of delta {test_delta:g} leave nothing of delta = {delta:g}")
+    if not 0 <= participations * failure_delta < delta:
+        raise BadInput(f"{participations} mechanisms of delta {failure_delta:g} leave nothing of delta = {delta:g}")
 
     def excess(log_step: float) -> float:
-        return delta_of(Cost(test_epsilon=math.exp(log_step), test_delta=test_delta), participations, epsilon) - delta
+        return (
+            delta_of(Cost(pure_epsilon=math.exp(log_step), failure_delta=failure_delta), participations, epsilon)
+            - delta
+        )
 
     # One step alone may spend everything, and simple composition always holds.
     low, high = math.log(epsilon / participations), math.log(2 * epsilon)
@@ -179,13 +182,13 @@ def _gaussian_delta(mu: float, x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=256)
-def _test_losses(test_epsilon: float, participations: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The privacy losses of composed randomised responses, and their probabilities."""
-    if test_epsilon == 0:
+    if pure_epsilon == 0:
         return np.zeros(1), np.ones(1)
     heads = np.arange(participations + 1, dtype=np.float64)
-    probability = 1 / (1 + math.exp(-test_epsilon))
-    losses: NDArray[np.float64] = (2.0 * heads - participations) * test_epsilon
+    probability = 1 / (1 + math.exp(-pure_epsilon))
+    losses: NDArray[np.float64] = (2.0 * heads - participations) * pure_epsilon
     return losses, _binom_pmf(heads, participations, probability)
 
 

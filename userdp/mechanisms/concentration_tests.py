@@ -135,7 +135,7 @@ class ConcentrationTest(ABC):
     @property
     def cost(self) -> Cost:
         """What one run of the test costs."""
-        return Cost(test_epsilon=self.epsilon, test_delta=self.delta)
+        return Cost(pure_epsilon=self.epsilon, failure_delta=self.delta)
 
     @abstractmethod
     def session(self, noise: NoiseSource) -> Session:

@@ -40,7 +40,7 @@ class ExponentialMechanism:
     @property
     def cost(self) -> Cost:
         """What one choice costs."""
-        return Cost(test_epsilon=self.epsilon)
+        return Cost(pure_epsilon=self.epsilon)
 
     @property
     def rho(self) -> float:

@@ -45,7 +45,7 @@ class LaplaceMechanism:
     @property
     def cost(self) -> Cost:
         """What one release costs."""
-        return Cost(test_epsilon=self.epsilon)
+        return Cost(pure_epsilon=self.epsilon)
 
     def release(self, value: NDArray[np.floating], noise: NoiseSource) -> NDArray[np.float64]:
         """The value with noise, float64, of the same shape.

@@ -99,7 +99,7 @@ class Peeling:
     @property
     def cost(self) -> Cost:
         """What one release costs."""
-        return Cost(test_epsilon=self.epsilon, test_delta=0.0 if self.pure else self.delta)
+        return Cost(pure_epsilon=self.epsilon, failure_delta=0.0 if self.pure else self.delta)
 
     def select(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.int64]:
         """(s,) the entries chosen of (d,) finite values, in the order in which they were.

@@ -45,4 +45,4 @@ def private_quantile(
     below = np.searchsorted(np.sort(values), grid, side="left")
     utility = -np.abs(below - quantile * values.size)
     chosen = int(noise.choose(utility[None], epsilon)[0])
-    return float(grid[chosen]), Cost(test_epsilon=epsilon)
+    return float(grid[chosen]), Cost(pure_epsilon=epsilon)

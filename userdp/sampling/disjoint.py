@@ -133,7 +133,7 @@ class LaplaceBatches(DisjointBatches):
         return self.epochs / epsilon * (1 + _MARGIN)
 
     def _cost(self, noise_multiplier: float) -> Cost:
-        return Cost(test_epsilon=1 / noise_multiplier)
+        return Cost(pure_epsilon=1 / noise_multiplier)
 
 
 def check_batch(batch: int, users: int) -> None:

@@ -48,8 +48,8 @@ def test_the_plan_spends_the_budget_and_not_more(variant, problem, epsilon):
     assert plan.guarantee.holds
     assert plan.pass_probability >= 0.99 - 1e-9
     for phase in chosen.phases:
-        assert phase.test.cost.test_epsilon == chosen.cost.test_epsilon
-        assert phase.test.cost.test_delta == chosen.cost.test_delta
+        assert phase.test.cost.pure_epsilon == chosen.cost.pure_epsilon
+        assert phase.test.cost.failure_delta == chosen.cost.failure_delta
         step = phase.learning_rate * chosen.estimator.sup_sensitivity(chosen.batch)
         assert phase.l2_sensitivity == pytest.approx(math.sqrt(2) * step)
         assert phase.deviation == pytest.approx(chosen.cost.noise_multiplier * phase.l2_sensitivity)

@@ -168,7 +168,7 @@ def test_each_round_spends_what_group_privacy_and_composition_leave_it(accountin
     privacy, rounds, groups = Privacy(0.9, 1e-5), 4, 20_000
     spent = spending(accounting, privacy, rounds, groups, together)
     assert delta_of(spent.cost, rounds, 0.9) <= 1e-5
-    each, each_delta = spent.cost.test_epsilon, spent.cost.test_delta
+    each, each_delta = spent.cost.pure_epsilon, spent.cost.failure_delta
     one = share_of_group(each, each_delta, together)
     assert group_privacy(*one, together) == pytest.approx((each, each_delta))
     assert spent.rho == group_rho(*one, groups, accounting, "exact")
@@ -187,7 +187,7 @@ def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
 def test_exact_composition_of_the_steps_spends_the_budget():
     for rounds, share in ((1, 0.5), (20, 0.5), (20, 0.0)):
         each = calibrate_steps(0.9, 1e-5, rounds, share * 1e-5 / rounds)
-        spent = epsilon_of(Cost(test_epsilon=each, test_delta=share * 1e-5 / rounds), rounds, 1e-5)
+        spent = epsilon_of(Cost(pure_epsilon=each, failure_delta=share * 1e-5 / rounds), rounds, 1e-5)
         assert 0.9 * (1 - 1e-4) < spent <= 0.9
     for values, message in (((0.0, 1e-5, 2, 0.0), "epsilon = 0.0"), ((1.0, 1e-5, 2, 5e-6), "leave nothing of delta")):
         with pytest.raises(BadInput, match=message):

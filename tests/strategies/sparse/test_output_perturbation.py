@@ -531,7 +531,7 @@ def test_the_plan_says_who_is_trusted_and_when_the_bound_is_empty():
 
 
 def test_a_ledger_of_one_release_counts_rounds_and_charges_once():
-    ledger = ReleaseLedger(3, Cost(test_epsilon=0.5), 2, Privacy(0.5, 0.0))
+    ledger = ReleaseLedger(3, Cost(pure_epsilon=0.5), 2, Privacy(0.5, 0.0))
     assert ledger.epsilon() == 0
     before = ledger.spent()
     ledger.charge(np.arange(3))
@@ -542,6 +542,6 @@ def test_a_ledger_of_one_release_counts_rounds_and_charges_once():
     with pytest.raises(RunFailed, match="3 times where 2 are planned"):
         ledger.charge(np.arange(3))
     with pytest.raises(BadInput, match=r"more than privacy\.epsilon"):
-        ReleaseLedger(3, Cost(test_epsilon=0.6), 2, Privacy(0.5, 0.0))
+        ReleaseLedger(3, Cost(pure_epsilon=0.6), 2, Privacy(0.5, 0.0))
     with pytest.raises(BadInput, match="rounds = 0"):
-        ReleaseLedger(3, Cost(test_epsilon=0.5), 0, Privacy(0.5, 0.0))
+        ReleaseLedger(3, Cost(pure_epsilon=0.5), 0, Privacy(0.5, 0.0))

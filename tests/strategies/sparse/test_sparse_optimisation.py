@@ -103,7 +103,7 @@ def test_the_plan_spends_the_budget_once_however_many_rounds(kind, unit):
 def test_pure_privacy_is_given(kind):
     method = make(kind, Quadratic(30, 5.0, 1.0), 1000, 2.0, 0.0, sparsity=3)
     assert (method.plan.guarantee.epsilon, method.plan.guarantee.delta) == (2.0, 0.0)
-    assert method.scheme.peeling.cost == Cost(test_epsilon=2.0)
+    assert method.scheme.peeling.cost == Cost(pure_epsilon=2.0)
 
 
 @each_kind

@@ -46,15 +46,15 @@ def test_delta_of_one_gaussian_by_hand():
 def test_delta_of_one_pure_test_is_that_of_randomised_response(epsilon):
     truth = 1 / (1 + math.exp(-0.5))
     expected = truth - math.exp(epsilon) * (1 - truth)
-    assert delta_of(Cost(test_epsilon=0.5), 1, epsilon) == pytest.approx(expected, rel=1e-12)
-    assert delta_of(Cost(test_epsilon=0.5), 1, 0.5) == 0
-    assert delta_of(Cost(test_epsilon=0.5), 3, 1.5) == pytest.approx(0, abs=1e-15)
+    assert delta_of(Cost(pure_epsilon=0.5), 1, epsilon) == pytest.approx(expected, rel=1e-12)
+    assert delta_of(Cost(pure_epsilon=0.5), 1, 0.5) == 0
+    assert delta_of(Cost(pure_epsilon=0.5), 3, 1.5) == pytest.approx(0, abs=1e-15)
 
 
 def test_pure_tests_alone_cost_no_more_than_their_sum_and_many_cost_less():
-    assert epsilon_of(Cost(test_epsilon=0.5), 1, 1e-9) == pytest.approx(0.5, rel=1e-6)
-    assert epsilon_of(Cost(test_epsilon=0.5), 2, 1e-9) == pytest.approx(1.0, rel=1e-6)
-    assert epsilon_of(Cost(test_epsilon=0.1), 400, 1e-6) < 0.4 * 40
+    assert epsilon_of(Cost(pure_epsilon=0.5), 1, 1e-9) == pytest.approx(0.5, rel=1e-6)
+    assert epsilon_of(Cost(pure_epsilon=0.5), 2, 1e-9) == pytest.approx(1.0, rel=1e-6)
+    assert epsilon_of(Cost(pure_epsilon=0.1), 400, 1e-6) < 0.4 * 40
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_gaussians_agree_with_the_analytic_mechanism(multiplier, participations,
     ],
 )
 def test_compositions_agree_with_privacy_loss_distributions_on_a_grid(cost, participations):
-    """The Gaussian and (test_epsilon, test_delta) composed by another implementation, which rounds up to its grid."""
+    """The Gaussian and the (pure_epsilon, failure_delta) part, by another implementation, which rounds up to its grid."""
     grid = {"value_discretization_interval": 1e-4}
     parts = []
     if math.isfinite(cost.noise_multiplier):
         deviation = cost.noise_multiplier / math.sqrt(participations)
         parts.append(pld.from_gaussian_mechanism(deviation, sensitivity=1, **grid))
-    if cost.test_epsilon or cost.test_delta:
-        parameters = dp_accounting.pld.common.DifferentialPrivacyParameters(cost.test_epsilon, cost.test_delta)
+    if cost.pure_epsilon or cost.failure_delta:
+        parameters = dp_accounting.pld.common.DifferentialPrivacyParameters(cost.pure_epsilon, cost.failure_delta)
         parts.append(pld.from_privacy_parameters(parameters, **grid).self_compose(participations))
     rounded_up = functools.reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(1e-6)
     assert rounded_up - 1e-4 * (participations + 1) <= epsilon_of(cost, participations, 1e-6) <= rounded_up + 1e-6
@@ -103,23 +103,23 @@ def test_epsilon_is_at_most_that_of_renyi_accounting_and_basic_composition(multi
 @quick
 @given(
     multiplier=st.floats(0.5, 200),
-    test_epsilon=st.sampled_from([0.0, 0.01, 0.5]),
+    pure_epsilon=st.sampled_from([0.0, 0.01, 0.5]),
     participations=st.integers(1, 60),
     delta=DELTAS,
     more=st.floats(1.05, 3),
 )
 def test_epsilon_falls_with_noise_and_delta_and_grows_with_participations_and_tests(
-    multiplier, test_epsilon, participations, delta, more
+    multiplier, pure_epsilon, participations, delta, more
 ):
-    cost = Cost(multiplier, test_epsilon)
+    cost = Cost(multiplier, pure_epsilon)
     epsilon = epsilon_of(cost, participations, delta)
     assume(epsilon > 1e-9)
     more_than, less_than = epsilon * (1 + 1e-8), epsilon * (1 - 1e-8)  # epsilons are rounded up, each by its own hair
-    assert epsilon_of(Cost(multiplier * more, test_epsilon), participations, delta) <= more_than
+    assert epsilon_of(Cost(multiplier * more, pure_epsilon), participations, delta) <= more_than
     assert epsilon_of(cost, participations, min(0.9, delta * more)) <= more_than
     assert epsilon_of(cost, participations + 1, delta) >= less_than
-    assert epsilon_of(Cost(multiplier, test_epsilon + 0.1), participations, delta) >= less_than
-    assert epsilon_of(Cost(multiplier, test_epsilon, delta / participations / 3), participations, delta) >= less_than
+    assert epsilon_of(Cost(multiplier, pure_epsilon + 0.1), participations, delta) >= less_than
+    assert epsilon_of(Cost(multiplier, pure_epsilon, delta / participations / 3), participations, delta) >= less_than
     assert delta_of(cost, participations, epsilon) <= delta
 
 
@@ -131,11 +131,11 @@ def test_epsilon_falls_with_noise_and_delta_and_grows_with_participations_and_te
     share=st.sampled_from([0.0, 0.1, 0.5]),
 )
 def test_accounting_what_was_calibrated_returns_the_budget_from_below(epsilon, delta, participations, share):
-    test_epsilon, test_delta = share * epsilon / participations, share * delta / participations
-    multiplier = calibrate_noise(epsilon, delta, participations, test_epsilon, test_delta)
-    spent = epsilon_of(Cost(multiplier, test_epsilon, test_delta), participations, delta)
+    pure_epsilon, failure_delta = share * epsilon / participations, share * delta / participations
+    multiplier = calibrate_noise(epsilon, delta, participations, pure_epsilon, failure_delta)
+    spent = epsilon_of(Cost(multiplier, pure_epsilon, failure_delta), participations, delta)
     assert epsilon * (1 - 1e-6) <= spent <= epsilon
-    assert epsilon_of(Cost(multiplier * 0.999, test_epsilon, test_delta), participations, delta) > epsilon
+    assert epsilon_of(Cost(multiplier * 0.999, pure_epsilon, failure_delta), participations, delta) > epsilon
 
 
 def test_calibration_by_hand_and_scaling_with_the_root_of_participations():
@@ -145,7 +145,7 @@ def test_calibration_by_hand_and_scaling_with_the_root_of_participations():
 
 
 def test_joint_accounting_of_test_and_release_needs_less_noise_than_adding_epsilons():
-    joint = calibrate_noise(1.0, 1e-6, 1, test_epsilon=0.5, test_delta=5e-7)
+    joint = calibrate_noise(1.0, 1e-6, 1, pure_epsilon=0.5, failure_delta=5e-7)
     added = calibrate_noise(0.5, 5e-7, 1)
     assert calibrate_noise(1.0, 1e-6, 1) < joint < added
 
@@ -153,7 +153,7 @@ def test_joint_accounting_of_test_and_release_needs_less_noise_than_adding_epsil
 @pytest.mark.parametrize("participations", [1, 4])
 def test_epsilon_where_the_tests_use_up_delta_is_the_sum_of_theirs(participations):
     """A mechanism that is (epsilon, delta)-DP and no more, met once: its own epsilon, at its own delta."""
-    cost = Cost(test_epsilon=0.7, test_delta=2.0**-20)
+    cost = Cost(pure_epsilon=0.7, failure_delta=2.0**-20)
     assert epsilon_of(cost, participations, participations * 2.0**-20) == pytest.approx(0.7 * participations, rel=1e-15)
     # Less delta promises nothing; a little more costs hardly less.
     assert epsilon_of(cost, participations, participations * 2.0**-20 * (1 - 1e-9)) == math.inf
@@ -166,10 +166,10 @@ def test_the_extremes_cost_everything_or_nothing():
     assert epsilon_of(Cost(), 5, 1e-6) == 0
     assert epsilon_of(Cost(noise_multiplier=1.0), 0, 1e-6) == 0
     assert delta_of(Cost(noise_multiplier=1.0), 0, 0.0) == 0
-    assert epsilon_of(Cost(test_delta=1e-7), 5, 1e-6) == 0
-    assert epsilon_of(Cost(noise_multiplier=1.0, test_delta=1e-7), 10, 1e-6) == math.inf
+    assert epsilon_of(Cost(failure_delta=1e-7), 5, 1e-6) == 0
+    assert epsilon_of(Cost(noise_multiplier=1.0, failure_delta=1e-7), 10, 1e-6) == math.inf
     assert epsilon_of(Cost(noise_multiplier=1e-9), 1, 1e-6) == math.inf
-    assert delta_of(Cost(test_delta=0.6), 2, 1.0) == 1
+    assert delta_of(Cost(failure_delta=0.6), 2, 1.0) == 1
     assert epsilon_of(Cost(noise_multiplier=1e6), 1, 1e-6) == 0
 
 
@@ -178,9 +178,9 @@ def test_the_extremes_cost_everything_or_nothing():
     [
         (lambda: Cost(noise_multiplier=0.0), "noise multiplier = 0.0"),
         (lambda: Cost(noise_multiplier=math.nan), "noise multiplier = nan"),
-        (lambda: Cost(test_epsilon=-1.0), "test epsilon = -1.0"),
-        (lambda: Cost(test_epsilon=math.inf), "test epsilon = inf"),
-        (lambda: Cost(test_delta=1.0), "test delta = 1.0"),
+        (lambda: Cost(pure_epsilon=-1.0), "pure epsilon = -1.0"),
+        (lambda: Cost(pure_epsilon=math.inf), "pure epsilon = inf"),
+        (lambda: Cost(failure_delta=1.0), "failure delta = 1.0"),
         (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
         (lambda: epsilon_of(Cost(1.0), 1, -0.1), "delta = -0.1"),
         (lambda: epsilon_of(Cost(1.0), 1, 1.0), "delta = 1.0"),
@@ -189,8 +189,8 @@ def test_the_extremes_cost_everything_or_nothing():
         (lambda: calibrate_noise(0.0, 1e-6, 1), "epsilon = 0.0"),
         (lambda: calibrate_noise(1.0, math.nan, 1), "delta = nan"),
         (lambda: calibrate_noise(1.0, 1e-6, 0), "participations = 0"),
-        (lambda: calibrate_noise(1.0, 1e-6, 4, test_epsilon=0.5), "leaves nothing for noise after 4 tests"),
-        (lambda: calibrate_noise(1.0, 1e-6, 4, test_delta=3e-7), "leaves nothing for noise"),
+        (lambda: calibrate_noise(1.0, 1e-6, 4, pure_epsilon=0.5), "leaves nothing for noise after 4 tests"),
+        (lambda: calibrate_noise(1.0, 1e-6, 4, failure_delta=3e-7), "leaves nothing for noise"),
     ],
 )
 def test_bad_costs_and_budgets_are_refused(make, message):
@@ -391,8 +391,8 @@ def test_guarantees_say_whom_they_protect_and_no_guarantee_prints_no_epsilon():
 
 
 def test_pure_mechanisms_add_up_at_delta_zero_and_a_gaussian_promises_nothing_there():
-    assert epsilon_of(Cost(test_epsilon=0.25), 4, 0.0) == 1.0
-    assert epsilon_of(Cost(test_epsilon=0.25, test_delta=1e-9), 4, 0.0) == math.inf
+    assert epsilon_of(Cost(pure_epsilon=0.25), 4, 0.0) == 1.0
+    assert epsilon_of(Cost(pure_epsilon=0.25, failure_delta=1e-9), 4, 0.0) == math.inf
     assert epsilon_of(Cost(noise_multiplier=5.0), 1, 0.0) == math.inf
     assert epsilon_of(Cost(noise_multiplier=5.0), 0, 0.0) == 0.0
 

@@ -78,7 +78,7 @@ def test_the_choice_misses_the_best_as_rarely_as_the_bound_says_t06():
 
 def test_a_choice_costs_its_epsilon_and_an_eighth_of_its_square():
     mechanism = ExponentialMechanism(1.0, 0.8)
-    assert mechanism.cost == Cost(test_epsilon=0.8)
+    assert mechanism.cost == Cost(pure_epsilon=0.8)
     assert mechanism.rho == pytest.approx(0.08)
     rng = np.random.default_rng(4)
     for _ in range(300):

@@ -71,7 +71,7 @@ def test_laplace_noise_has_the_scale_it_says():
     noise = mechanism.release(np.zeros(20_000), SeededNoise(np.random.default_rng(2)))
     assert mechanism.scale == 4.0
     assert stats.kstest(noise / 4.0, "laplace").pvalue > 1e-4
-    assert mechanism.cost == Cost(test_epsilon=0.5)
+    assert mechanism.cost == Cost(pure_epsilon=0.5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -108,7 +108,7 @@ def test_scales_and_threshold_by_hand():
     assert test.threshold == pytest.approx(200 + delta + test.margin)
     minimum = make(MinimumScore, batch=300, epsilon=0.5, delta=1e-6)
     assert minimum.threshold == pytest.approx(200 + delta + delta / 0.5 * math.log(5e5))
-    assert test.cost == Cost(test_epsilon=1.0, test_delta=1e-6)
+    assert test.cost == Cost(pure_epsilon=1.0, failure_delta=1e-6)
 
 
 def test_the_split_of_epsilon_is_the_one_of_least_variance():
@@ -435,7 +435,7 @@ def test_private_quantile_draws_from_the_exponential_mechanism():
     drawn = [private_quantile(values, 0.5, 0.8, GRID, SeededNoise(rng))[0] for _ in range(runs)]
     counts = [drawn.count(g) for g in GRID]
     assert stats.chisquare(counts, runs * quantile_law(values, 0.5, 0.8)).pvalue > 1e-4
-    assert private_quantile(values, 0.5, 0.8, GRID, SeededNoise(rng))[1] == Cost(test_epsilon=0.8)
+    assert private_quantile(values, 0.5, 0.8, GRID, SeededNoise(rng))[1] == Cost(pure_epsilon=0.8)
 
 
 def test_private_quantile_of_any_neighbours_is_epsilon_private():

@@ -166,7 +166,7 @@ def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon
     ratio = 0.1 / paper.scale  # Laplace selections cost (2 ratio)^2 / 2 each
     assert sparsity * ((2 * ratio) ** 2 / 2 + ratio**2 / 2) == pytest.approx(rho)
     assert tight.scale < 0.64 * paper.scale
-    assert paper.cost == Cost(test_epsilon=epsilon, test_delta=delta)
+    assert paper.cost == Cost(pure_epsilon=epsilon, failure_delta=delta)
 
 
 def test_for_one_delta_as_large_as_a_tenth_the_paper_holds_up_to_epsilon_one_t10():
@@ -178,7 +178,7 @@ def test_for_one_delta_as_large_as_a_tenth_the_paper_holds_up_to_epsilon_one_t10
 def test_few_entries_are_cheapest_by_pure_privacy_and_many_are_not():
     assert peeling(2).pure
     assert peeling(2).scale == pytest.approx(0.1 * 3 * 2)
-    assert peeling(2).cost == Cost(test_epsilon=1.0)
+    assert peeling(2).cost == Cost(pure_epsilon=1.0)
     assert not peeling(20).pure
     assert peeling(20, delta=0.0).scale == pytest.approx(0.1 * 60)
 

@@ -215,7 +215,7 @@ def test_conversions_and_the_split_over_steps_stay_within_the_budget_v05(epsilon
 @pytest.mark.parametrize("steps", [1, 7, 100])
 def test_exact_composition_of_the_steps_is_within_advanced_composition_v05(steps):
     each, each_delta = step_budget(0.8, 1e-5, steps)
-    assert delta_of(Cost(test_epsilon=each, test_delta=each_delta), steps, 0.8) <= 1e-5
+    assert delta_of(Cost(pure_epsilon=each, failure_delta=each_delta), steps, 0.8) <= 1e-5
 
 
 @quick
