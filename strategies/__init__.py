@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from strategies.clipping.dp_fed_avg import DPFedAvg
     from strategies.clipping.dp_fed_sgd import DPFedSGD
     from strategies.clipping.dp_ftrl import DPFTRL
-    from strategies.clipping.local_dp import LocalDPSGD
+    from strategies.clipping.local_dp import LocalDP
     from strategies.clipping.projected_sgd import ProjectedSGD
     from strategies.clipping.recentred_clipping import RecentredClipping
     from strategies.core.base import UserLevelStrategy
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
     from strategies.non_private import NonPrivate
-    from strategies.robust.outlier_removal import OutlierRemovalSGD
+    from strategies.robust.outlier_removal import OutlierRemoval
     from strategies.robust.robust_rounds import RobustRounds
     from strategies.robust.winsorized_rotation import WinsorizedRotation
     from strategies.samples.averaged_clipping import AveragedClipping
-    from strategies.samples.averaged_clipping_restarted import RestartedAveragedClipping
+    from strategies.samples.averaged_clipping_restarted import AveragedClippingRestarted
     from strategies.samples.iterative_mean_sgd import IterativeMeanSGD
     from strategies.samples.poisson_sample_sgd import PoissonSampleSGD
     from strategies.samples.sample_clipped_sgd import SampleClippedSGD
     from strategies.samples.smoothed_truncation_gd import SmoothedTruncationGD
-    from strategies.sparse.output_perturbation import SparseOutputPerturbation
+    from strategies.sparse.output_perturbation import OutputPerturbation
     from strategies.sparse.private_hard_thresholding import PrivateHardThresholding
     from strategies.sparse.private_lasso import PrivateLasso
     from strategies.sparse.robust_frank_wolfe import RobustFrankWolfe
@@ -49,6 +49,7 @@ __all__ = [
     "STRATEGIES",
     "AdaptiveClipping",
     "AveragedClipping",
+    "AveragedClippingRestarted",
     "DPFedAvg",
     "DPFedSGD",
     "DropInAdaptiveClipping",
@@ -56,11 +57,12 @@ __all__ = [
     "DropInRecentredClipping",
     "Gathered",
     "IterativeMeanSGD",
-    "LocalDPSGD",
+    "LocalDP",
     "LocalizedClipping",
     "LocalizedRobustSGD",
     "NonPrivate",
-    "OutlierRemovalSGD",
+    "OutlierRemoval",
+    "OutputPerturbation",
     "Plan",
     "PoissonSampleSGD",
     "PrivateHardThresholding",
@@ -70,14 +72,12 @@ __all__ = [
     "PublicFacts",
     "RecentredClipping",
     "Request",
-    "RestartedAveragedClipping",
     "RobustFrankWolfe",
     "RobustRounds",
     "RoundRecord",
     "SampleClippedSGD",
     "SmoothedTruncationGD",
     "SparseOptimisation",
-    "SparseOutputPerturbation",
     "StoppedSGD",
     "StrategyOptions",
     "UserLevelStrategy",
@@ -104,5 +104,11 @@ __getattr__ = names_from(
             module: tuple(name for place, name in _PLACES if place == module)
             for module in dict.fromkeys(place for place, _ in _PLACES)
         },
+    },
+    renamed={
+        "LocalDPSGD": "LocalDP",
+        "OutlierRemovalSGD": "OutlierRemoval",
+        "RestartedAveragedClipping": "AveragedClippingRestarted",
+        "SparseOutputPerturbation": "OutputPerturbation",
     },
 )

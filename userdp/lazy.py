@@ -4,18 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
-def names_from(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
+def names_from(
+    package: str, homes: Mapping[str, Sequence[str]], renamed: Mapping[str, str] | None = None
+) -> Callable[[str], object]:
     """The ``__getattr__`` of a package.
 
     Args:
         package: its name.
         homes: module -> the names that the package takes from it.
+        renamed: old name -> new name; importing the old one fails with a sentence that says so.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def __getattr__(name: str) -> object:  # noqa: N807
         if name in home_of:
             return getattr(import_module(home_of[name]), name)
+        if renamed and name in renamed:
+            raise ImportError(f"{package}.{name} is now called {renamed[name]}: import that", name=name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__

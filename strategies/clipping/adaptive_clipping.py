@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import SECRET_COHORTS, ClippedOptions, drowned_clip, sampler_of
+from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, drowned_clip, sampler_of
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact

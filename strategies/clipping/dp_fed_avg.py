@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import ClippedOptions, ClippedRounds, ClippedScheme
+from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
 from strategies.core.options import StrategyOptions
 from userdp.nodes.computations import Computation
 
@@ -22,7 +22,7 @@ class DPFedAvgOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     )
 
 
-class DPFedAvg(ClippedRounds):
+class DPFedAvg(ClippedStrategy):
     """Clipped mean of users' model updates after some local gradient steps, plus Gaussian noise, every round.
 
     *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Those of `dp_fed_sgd`, with the update in the place

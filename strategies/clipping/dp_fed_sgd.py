@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import ClippedOptions, ClippedRounds, ClippedScheme
+from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
 from strategies.core.options import StrategyOptions
 from userdp.nodes.computations import Computation
 
@@ -19,7 +19,7 @@ class DPFedSGDOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     )
 
 
-class DPFedSGD(ClippedRounds):
+class DPFedSGD(ClippedStrategy):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or

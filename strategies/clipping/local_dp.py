@@ -20,7 +20,7 @@ from userdp.sampling import DisjointBatches
 
 
 class LocalDPOptions(StrategyOptions):
-    """Settings of `LocalDPSGD`."""
+    """Settings of `LocalDP`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
     rounds: int = Field(1, ge=1, description="Rounds in all.")
@@ -45,7 +45,7 @@ class LocalScheme(Scheme):
     rate: float
 
 
-class LocalDPSGD(UserLevelStrategy):
+class LocalDP(UserLevelStrategy):
     """The mean of user gradients that were clipped and made noisy by the users themselves.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, against everybody, the server included. *Why.* Unit:

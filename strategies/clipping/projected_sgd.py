@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.clipping.clipped_rounds import ClippedRounds, ClippedScheme, as_is, sampler_of
+from strategies.clipping.clipped_strategy import ClippedScheme, ClippedStrategy, as_is, sampler_of
 from strategies.clipping.dp_fed_sgd import DPFedSGDOptions
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number
@@ -35,7 +35,7 @@ class ProjectedSGDOptions(DPFedSGDOptions, restates={"clip_norm"}):
     )
 
 
-class ProjectedSGD(ClippedRounds):
+class ProjectedSGD(ClippedStrategy):
     """Clipped mean of user gradients plus noise, projected on the means that sparse gradients can have, every round.
 
     With s-sparse gradients of samples, of l2 norm at most L, a user's average gradient lies in the l1 ball of radius

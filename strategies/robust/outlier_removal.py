@@ -7,36 +7,36 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
-from strategies.robust.tested_rounds import (
+from strategies.robust.tested_strategy import (
     SHARES,
     Agreement,
     RowOptions,
-    TestedRounds,
     TestedScheme,
+    TestedStrategy,
     declared_deviation,
 )
-from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, OutlierRemoval
+from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
 
 _PASS = 0.8
 """Of the batch: the score to reach, as in the papers."""
 
 
 class OutlierRemovalOptions(RowOptions):
-    """Settings of `OutlierRemovalSGD`."""
+    """Settings of `OutlierRemoval`."""
 
     radius: float | None = Field(
         None, gt=0, description="rho, l2 distance within which users' gradients agree; from the deviation if not given."
     )
 
 
-class OutlierRemovalSGD(TestedRounds):
+class OutlierRemoval(TestedStrategy):
     """Mean of the users with enough neighbours, plus Gaussian noise, if the users agree.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
     user; relation: replace-one; n public. Any loss. In each round one Laplace test of the cohort's score (mean
     number of users within rho, l2; sensitivity below 2): if the cohort or its neighbour is not aligned, the test
     passes with probability at most delta_test, which what follows adds to delta. If both are, the mean has l2
-    sensitivity about 24 rho / B (`OutlierRemoval`, with its proof) and gets Gaussian noise for that. A user is in
+    sensitivity about 24 rho / B (`NeighbourMean`, with its proof) and gets Gaussian noise for that. A user is in
     one round an epoch: parallel within an epoch, composed over epochs. Every iterate is released; the server is
     trusted, other nodes may answer anything.
 
@@ -83,7 +83,7 @@ class OutlierRemovalSGD(TestedRounds):
 
     def _agreement(self, batch: int, share: float, radius: float) -> Agreement:
         """Users agree within ``radius`` in the l2 norm."""
-        kernel, estimator = IndicatorKernel(radius), OutlierRemoval(radius)
+        kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
         return Agreement(
             radius=radius,
             test=self._test(batch, share, kernel),

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from strategies.core.options import StrategyOptions
 from strategies.robust.passing import KERNELS, AgreementOptions, make_estimator, needed_ratio, needed_score
-from strategies.robust.tested_rounds import (
+from strategies.robust.tested_strategy import (
     SHARES,
     Agreement,
     RowOptions,
-    TestedRounds,
     TestedScheme,
+    TestedStrategy,
     declared_deviation,
 )
 from userdp.accounting import calibrate_noise
@@ -29,7 +29,7 @@ class RobustRoundsOptions(AgreementOptions, RowOptions, restates={"rounds"}):
     rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
 
 
-class RobustRounds(TestedRounds):
+class RobustRounds(TestedStrategy):
     """A robust private gradient every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole

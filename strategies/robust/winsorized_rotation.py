@@ -13,7 +13,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Step
-from strategies.robust.tested_rounds import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions, RowScheme, declared_deviation
+from strategies.robust.tested_strategy import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions, RowScheme, declared_deviation
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import PopulationTooSmall

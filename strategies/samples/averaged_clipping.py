@@ -11,7 +11,6 @@ from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Step
-from strategies.samples.sample_level import SampleLevel, drowned
 from strategies.samples.sample_rounds import (
     DrawnScheme,
     TheoryOptions,
@@ -22,6 +21,7 @@ from strategies.samples.sample_rounds import (
     sample_sums,
     theory_constants,
 )
+from strategies.samples.sample_strategy import SampleStrategy, drowned
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
@@ -64,7 +64,7 @@ class AveragedClippingOptions(TheoryOptions):
     alpha: float | None = Field(None, gt=0, description="Accuracy aimed at, for non_smooth; balanced if not given.")
 
 
-class AveragedClipping(SampleLevel):
+class AveragedClipping(SampleStrategy):
     """Projected gradient descent along the clipped mean gradient of a batch of samples.
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one sample or one whole user, round release, any loss; the

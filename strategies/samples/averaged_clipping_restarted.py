@@ -12,7 +12,6 @@ from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step, no_ledger
-from strategies.samples.sample_level import OutputAverage, SampleLevel, drowned
 from strategies.samples.sample_rounds import (
     TheoryOptions,
     balanced_batch,
@@ -24,6 +23,7 @@ from strategies.samples.sample_rounds import (
     sample_sums,
     theory_constants,
 )
+from strategies.samples.sample_strategy import OutputAverage, SampleStrategy, drowned
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
 from userdp.arrays.types import Vector
@@ -37,7 +37,7 @@ from userdp.sampling import DisjointBatches, PoissonSamples, Sampler
 
 
 class RestartedOptions(TheoryOptions, restates={"clip_norm", "rounds"}):
-    """Settings of `RestartedAveragedClipping`."""
+    """Settings of `AveragedClippingRestarted`."""
 
     rounds: int | None = Field(None, ge=1, description="Rounds of all runs together; by theory, capped, if not given.")
     runs: int | None = Field(None, ge=1, description="tau; log2 N, capped at one a 20 rounds, if not given.")
@@ -96,7 +96,7 @@ class RestartedScheme(Scheme):
         return self.runs[index // self.steps]
 
 
-class RestartedAveragedClipping(SampleLevel):
+class AveragedClippingRestarted(SampleStrategy):
     """Runs of averaged clipping, each from the model of the one before, with clip, noise and step in proportion.
 
     *Formal guarantees.* *Claim.* That of `averaged_clipping`. *Why.* Those of `AveragedClipping`, round by round:

@@ -4,7 +4,7 @@ import math
 
 from pydantic import Field
 
-from strategies.samples.sample_level import SampleLevel, SampleLevelOptions, drowned
+from strategies.samples.sample_strategy import SampleLevelOptions, SampleStrategy, drowned
 from userdp.papers.heavy_tailed.descent import wanted_rounds, whole_rounds
 
 _SET_BY_SMOOTHNESS = "strategy.learning_rate and strategy.rounds, where they are not given,"
@@ -23,7 +23,7 @@ class HeavyTailedOptions(SampleLevelOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
 
 
-def chosen_rounds(strategy: SampleLevel, options: HeavyTailedOptions, rho: float, clip: float) -> int:
+def chosen_rounds(strategy: SampleStrategy, options: HeavyTailedOptions, rho: float, clip: float) -> int:
     """T: by default the paper's, in consistent units: noise power 2 (smoothness * diameter)^2 a round.
 
     Raises:
@@ -37,7 +37,7 @@ def chosen_rounds(strategy: SampleLevel, options: HeavyTailedOptions, rho: float
     return whole_rounds(wanted_rounds(strategy.samples, d, rho, clip, slope), options.max_rounds)
 
 
-def chosen_rate(strategy: SampleLevel, options: HeavyTailedOptions, rounds: int) -> float:
+def chosen_rate(strategy: SampleStrategy, options: HeavyTailedOptions, rounds: int) -> float:
     """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
 
     Raises:

@@ -14,7 +14,7 @@ from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Step
 from strategies.samples.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
-from strategies.samples.sample_level import OutputAverage, SampleLevel, SampleScheme
+from strategies.samples.sample_strategy import OutputAverage, SampleScheme, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import (
     Cost,
@@ -122,7 +122,7 @@ class GroupedScheme(SampleScheme):
     weight: float
 
 
-class IterativeMeanSGD(SampleLevel):
+class IterativeMeanSGD(SampleStrategy):
     """Projected descent along a centre deep among noisy means of random groups of samples.
 
     How the federation gives the groups: every user has max_samples slots, filled by its samples in their order, empty

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Step
-from strategies.samples.sample_level import SampleLevel, drowned
 from strategies.samples.sample_rounds import (
     BatchOptions,
     DrawnScheme,
@@ -17,6 +16,7 @@ from strategies.samples.sample_rounds import (
     drawn_scheme,
     noise_numbers,
 )
+from strategies.samples.sample_strategy import SampleStrategy, drowned
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
@@ -29,7 +29,7 @@ class PoissonSampleOptions(BatchOptions):
     """Settings of `PoissonSampleSGD`."""
 
 
-class PoissonSampleSGD(SampleLevel):
+class PoissonSampleSGD(SampleStrategy):
     """Stochastic gradient descent with a clip of every drawn sample.
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, add-or-remove, round release, any loss. *Why.*

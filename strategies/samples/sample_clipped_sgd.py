@@ -12,7 +12,7 @@ from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Step
 from strategies.samples.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
-from strategies.samples.sample_level import OutputAverage, SampleLevel, SampleScheme
+from strategies.samples.sample_strategy import OutputAverage, SampleScheme, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
 from userdp.arrays.types import Vector
@@ -35,7 +35,7 @@ class SampleClippedOptions(HeavyTailedOptions):
     )
 
 
-class SampleClippedSGD(SampleLevel):
+class SampleClippedSGD(SampleStrategy):
     """Projected gradient descent with a clipped, noisy mean of per-sample gradients (all samples, every round).
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one

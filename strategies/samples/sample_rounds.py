@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies.core.plan import Number, sampler_numbers
 from strategies.core.scheme import no_ledger
-from strategies.samples.sample_level import OutputAverage, SampleLevel, SampleLevelOptions, SampleScheme
+from strategies.samples.sample_strategy import OutputAverage, SampleLevelOptions, SampleScheme, SampleStrategy
 from strategies.wire.replies import Request
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput
@@ -58,7 +58,11 @@ class TheoryOptions(BatchOptions):
 
 
 def promised(
-    strategy: SampleLevel, sampler: Sampler, multiplier: float, assumptions: Iterable[str], spent: float | None = None
+    strategy: SampleStrategy,
+    sampler: Sampler,
+    multiplier: float,
+    assumptions: Iterable[str],
+    spent: float | None = None,
 ) -> Guarantee:
     """What the accountant finds for rounds as they are drawn; nothing for noise by the paper's formula.
 
@@ -101,7 +105,7 @@ class DrawnScheme(SampleScheme):
 
 
 def drawn_scheme(
-    strategy: SampleLevel,
+    strategy: SampleStrategy,
     options: BatchOptions,
     sampler: Sampler,
     mechanism: GaussianMechanism,
@@ -148,7 +152,7 @@ def sample_sums(sampler: Sampler, index: int) -> Request:
 # Numbers -------------------------------------------------------------------------------------------------------------
 
 
-def noise_numbers(strategy: SampleLevel, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:
+def noise_numbers(strategy: SampleStrategy, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:
     """What a plan prints of its noise, of N, and of how many samples the promise covers at once."""
     return {
         "group": group,
@@ -159,7 +163,7 @@ def noise_numbers(strategy: SampleLevel, mechanism: GaussianMechanism, group: in
     }
 
 
-def cost_numbers(strategy: SampleLevel, scheme: DrawnScheme) -> dict[str, Number]:
+def cost_numbers(strategy: SampleStrategy, scheme: DrawnScheme) -> dict[str, Number]:
     """What a plan prints of its costs: at both units, of noise that is not certified, and for replacing a record."""
     numbers = epsilons(strategy, scheme.sampler, scheme.mechanism.noise_multiplier)
     if scheme.accounted is not None:
@@ -167,7 +171,7 @@ def cost_numbers(strategy: SampleLevel, scheme: DrawnScheme) -> dict[str, Number
     return numbers | promised_numbers(scheme.sampler, scheme.guarantee)
 
 
-def epsilons(strategy: SampleLevel, sampler: Sampler, multiplier: float) -> dict[str, Number]:
+def epsilons(strategy: SampleStrategy, sampler: Sampler, multiplier: float) -> dict[str, Number]:
     """Epsilons for one sample and for a whole user, side by side; that of a user where it can be known."""
     delta, most = strategy.privacy.delta, strategy.public.max_samples
     if not isinstance(sampler, PoissonSamples):
@@ -187,7 +191,7 @@ def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number
 # Theory --------------------------------------------------------------------------------------------------------------
 
 
-def theory_constants(strategy: SampleLevel, options: TheoryOptions, spread: float = 1.0) -> TheoryConstants:
+def theory_constants(strategy: SampleStrategy, options: TheoryOptions, spread: float = 1.0) -> TheoryConstants:
     """Public constants of the loss; ``spread`` scales the distance that the domain allows, where none is declared.
 
     Raises:

@@ -11,8 +11,8 @@ from pydantic import Field
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
-from strategies.samples.sample_level import OutputAverage, SampleLevel, drowned
 from strategies.samples.sample_rounds import SampleRoundsOptions, noise_numbers, promised, promised_numbers
+from strategies.samples.sample_strategy import OutputAverage, SampleStrategy, drowned
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
 from userdp.arrays.types import Vector
@@ -56,7 +56,7 @@ class TruncatedScheme(Scheme):
     computation: Computation
 
 
-class SmoothedTruncationGD(SampleLevel):
+class SmoothedTruncationGD(SampleStrategy):
     """Projected gradient descent with a smoothly truncated, noisy mean of per-sample gradients, every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, replace-one, round release, any loss. *Why.*

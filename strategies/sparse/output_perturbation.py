@@ -20,11 +20,11 @@ from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.papers.sparse_gradients.accelerated import AcceleratedDescent
-from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation, Projection
+from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, PerturbedMinimiser, Projection
 
 
 class OutputPerturbationOptions(StrategyOptions, restates={"max_missing"}):
-    """Settings of `SparseOutputPerturbation`."""
+    """Settings of `OutputPerturbation`."""
 
     max_missing: float = Field(
         0.0, ge=0, le=0, description="Always 0: a user that answers in some rounds only would change what is minimised."
@@ -54,7 +54,7 @@ class ReleaseScheme(Scheme):
         radius: R, bound on the l2 distance from start to minimiser.
     """
 
-    algorithm: OutputPerturbation
+    algorithm: PerturbedMinimiser
     mechanism: GaussianMechanism | LaplaceMechanism
     radius: float
 
@@ -91,7 +91,7 @@ class Minimisation:
     silent: int
     descent: AcceleratedDescent
 
-    def __init__(self, algorithm: OutputPerturbation, project: Projection) -> None:
+    def __init__(self, algorithm: PerturbedMinimiser, project: Projection) -> None:
         self._algorithm, self._project = algorithm, project
 
     def begin(self, start: Vector, silent: int) -> None:
@@ -115,7 +115,7 @@ def empty_bound(bound: float, untrained: float) -> tuple[str, ...]:
     )
 
 
-class SparseOutputPerturbation(UserLevelStrategy):
+class OutputPerturbation(UserLevelStrategy):
     """Accelerated descent on a regularised convex loss, noise on its end alone, and the nearest model in the sup norm.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), or (epsilon, 0), for one user or one sample, replace-one, for
@@ -179,12 +179,12 @@ class SparseOutputPerturbation(UserLevelStrategy):
             radius=radius,
         )
 
-    def _algorithm(self, risk: ConvexRisk, radius: float) -> OutputPerturbation:
+    def _algorithm(self, risk: ConvexRisk, radius: float) -> PerturbedMinimiser:
         options, epsilon, delta = self.options, self.privacy.epsilon, self.privacy.delta
         weight = options.regularisation or risk.best_regularisation(epsilon, delta, radius, options.failure)
         if options.rounds is None:
-            return OutputPerturbation.planned(risk, weight, epsilon, delta, options.slack)
-        return OutputPerturbation(risk, weight, epsilon, delta, options.rounds)
+            return PerturbedMinimiser.planned(risk, weight, epsilon, delta, options.slack)
+        return PerturbedMinimiser(risk, weight, epsilon, delta, options.rounds)
 
     def _risk(self) -> ConvexRisk:
         """What the certificate proves, or a refusal."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.sparse.sparse_rounds import PeeledScheme, SparseRounds, SparseRoundsOptions
+from strategies.sparse.peeled_strategy import PeeledScheme, PeeledStrategy, SparseRoundsOptions
 from userdp.nodes.computations import Computation
 from userdp.papers.high_dimensional.hard_thresholding import truncated_gradient_bound, truncation_level, unit_ball
 
@@ -22,7 +22,7 @@ class HardThresholdingOptions(SparseRoundsOptions):
     )
 
 
-class PrivateHardThresholding(SparseRounds):
+class PrivateHardThresholding(PeeledStrategy):
     """Iterative hard thresholding on truncated data, for a sparse linear model in the unit l2 ball.
 
     Users are split into T disjoint folds. In round t the users of fold t send the sum of their average gradients

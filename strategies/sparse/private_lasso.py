@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
-from strategies.sparse.vertex_rounds import VertexRounds, VertexRoundsOptions, VertexScheme, l1_ball, resting_on
+from strategies.sparse.vertex_strategy import VertexRoundsOptions, VertexScheme, VertexStrategy, l1_ball, resting_on
 from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
@@ -43,7 +43,7 @@ class PrivateLassoOptions(VertexRoundsOptions):
     )
 
 
-class PrivateLasso(VertexRounds):
+class PrivateLasso(VertexStrategy):
     """Least squares over an l1 ball; an error in the dimension's logarithm, of data with a fourth moment.
 
     Features and targets are held to ``+-K`` on the nodes. Each of T rounds takes the gradient on all of them, the

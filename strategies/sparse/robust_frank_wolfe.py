@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
-from strategies.sparse.vertex_rounds import VertexRounds, VertexRoundsOptions, VertexScheme, l1_ball, resting_on
+from strategies.sparse.vertex_strategy import VertexRoundsOptions, VertexScheme, VertexStrategy, l1_ball, resting_on
 from userdp.accounting import Ledger, epsilon_of
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.smoothed_truncation import largest_truncated
@@ -35,7 +35,7 @@ class RobustFrankWolfeOptions(VertexRoundsOptions):
     )
 
 
-class RobustFrankWolfe(VertexRounds):
+class RobustFrankWolfe(VertexStrategy):
     """Private Frank-Wolfe over an l1 ball; an error in the dimension's logarithm, of gradients with a second moment.
 
     Each of T rounds takes a cohort of floor(n / T) users that no other round takes. Their gradients are truncated

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.sparse.sparse_rounds import Folds, PeeledScheme, SparseRounds, SparseRoundsOptions
+from strategies.sparse.peeled_strategy import Folds, PeeledScheme, PeeledStrategy, SparseRoundsOptions
 from userdp.estimators.smoothed_truncation import LARGEST
 from userdp.nodes.computations import Computation
 from userdp.papers.high_dimensional.hard_thresholding import truncation_scale
@@ -25,7 +25,7 @@ class SparseOptimisationOptions(SparseRoundsOptions):
     failure: float = Field(0.1, gt=0, lt=1, description="zeta, the chance that the bound behind the scale fails.")
 
 
-class SparseOptimisation(SparseRounds):
+class SparseOptimisation(PeeledStrategy):
     """Steps along smoothly truncated gradients of fresh users, of which peeling keeps s entries.
 
     Users are split into T disjoint folds. In round t the users of fold t send the sum of their average gradients, each

@@ -199,3 +199,10 @@ def test_the_old_name_of_a_module_says_where_it_went(old):
     with pytest.raises(ModuleNotFoundError, match=re.escape(f"{old} has moved: import from {MOVED[old]}")):
         importlib.import_module(old)
     assert importlib.util.find_spec(MOVED[old]) is not None
+
+
+def test_the_old_name_of_a_strategy_says_what_it_is_called_now():
+    with pytest.raises(ImportError, match="strategies.LocalDPSGD is now called LocalDP: import that"):
+        exec("from strategies import LocalDPSGD", {})
+    with pytest.raises(ImportError, match="cannot import name 'NoSuchStrategy'"):
+        exec("from strategies import NoSuchStrategy", {})

@@ -32,7 +32,7 @@ from strategies import (
     DropInFedAvg,
     DropInRecentredClipping,
     IterativeMeanSGD,
-    LocalDPSGD,
+    LocalDP,
     SampleClippedSGD,
     model_vector,
 )
@@ -392,7 +392,7 @@ def test_flower_noise_is_rounded_to_single_precision(name):
 def test_flower_local_dp_mod_uses_the_classical_formula_above_epsilon_one(epsilon):
     """Noise is what the exact condition of the Gaussian mechanism asks for; at epsilon 64 the formula gives less."""
     options = {"clip_norm": 0.5, "learning_rate": 1.0}
-    method = make(LocalDPSGD, linear(WIDE), 4, epsilon, 1e-5, **options)
+    method = make(LocalDP, linear(WIDE), 4, epsilon, 1e-5, **options)
     exact = 2 * 0.5 * dp_accounting.get_sigma_gaussian(epsilon, 1e-5)
     assert exact * (1 - 1e-9) <= method.plan.numbers["noise_per_user"] <= exact * (1 + 1e-6)
     _, models, _ = played(method, federation_of(np.zeros((4, WIDE))))
@@ -406,7 +406,7 @@ def test_flower_local_dp_mod_takes_a_sensitivity_that_is_not_the_clips(clip):
     """Replacing a user moves what it sends by 2C, and that is the sensitivity, for any C."""
     ends = []
     for own in (900.0, -900.0):
-        method = make(LocalDPSGD, linear(), 4, 1.0, 1e-5, clip_norm=clip, learning_rate=1.0)
+        method = make(LocalDP, linear(), 4, 1.0, 1e-5, clip_norm=clip, learning_rate=1.0)
         ends.append(final(played(method, federation_of([[own], [0.0], [0.0], [0.0]]))[0])[0])
     moved = 4 * abs(ends[0] - ends[1])
     assert moved == pytest.approx(2 * clip)
@@ -415,8 +415,8 @@ def test_flower_local_dp_mod_takes_a_sensitivity_that_is_not_the_clips(clip):
 
 
 def test_flower_local_dp_mod_does_not_compose_over_rounds():
-    method = make(LocalDPSGD, linear(), 50, 2.0, 1e-4, rounds=16)
-    once = make(LocalDPSGD, linear(), 50, 2.0, 1e-4, rounds=1)
+    method = make(LocalDP, linear(), 50, 2.0, 1e-4, rounds=16)
+    once = make(LocalDP, linear(), 50, 2.0, 1e-4, rounds=1)
     assert method.plan.numbers["noise_per_user"] == pytest.approx(4 * once.plan.numbers["noise_per_user"])
     result, _, _ = played(method, federation_of(np.zeros((50, 1))))
     spent = [round_.spent_epsilon for round_ in result.rounds]

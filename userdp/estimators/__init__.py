@@ -1,7 +1,7 @@
 """Robust estimates of the mean of user vectors, and scores of how well the users agree."""
 
 from userdp.estimators.concentration import ExpKernel, Kernel, RampKernel, concentration_score, replacement_bound
-from userdp.estimators.outlier_removal import IndicatorKernel, OutlierRemoval, neighbour_counts
+from userdp.estimators.outlier_removal import IndicatorKernel, NeighbourMean, neighbour_counts
 from userdp.estimators.robust import (
     MINIMUM_BATCH,
     Debiased,
@@ -23,7 +23,7 @@ __all__ = [
     "HadamardRotation",
     "IndicatorKernel",
     "Kernel",
-    "OutlierRemoval",
+    "NeighbourMean",
     "RampKernel",
     "Winsorized",
     "aligned_count",

@@ -89,7 +89,7 @@ class IndicatorKernel:
 
 
 @dataclass(frozen=True)
-class OutlierRemoval:
+class NeighbourMean:
     """Weighted mean; a user's weight grows with its count f of users within 2 rho, of rows taken by `in_radii`.
 
     ``w = clip((f - (B + 1)/2) / (B/6 - 3/2), 0, 1)``: none up to (B + 1)/2 neighbours, one from 2B/3 - 1.

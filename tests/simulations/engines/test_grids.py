@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from simulations.engines.grids import DEFAULT_NODES, LocalGrid, RayGrid, one_thread, shards
 from strategies import (
     AveragedClipping,
+    AveragedClippingRestarted,
     DPFedSGD,
     IterativeMeanSGD,
     LocalizedRobustSGD,
     NonPrivate,
+    OutputPerturbation,
     PoissonSampleSGD,
     PrivateHardThresholding,
     ProjectedSGD,
-    RestartedAveragedClipping,
     RobustFrankWolfe,
     RobustRounds,
     SampleClippedSGD,
     SmoothedTruncationGD,
     SparseOptimisation,
-    SparseOutputPerturbation,
     StoppedSGD,
 )
 from strategies.wire.protocol import SharedArray, model_record, read_answer, train_content
@@ -47,13 +47,13 @@ METHODS = {
     "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 3, "clip_norm": 1.0}),
     "iterative_mean_sgd": (IterativeMeanSGD, {"rounds": 2, "clip_norm": 1.0}),
     "averaged_clipping": (AveragedClipping, {"rounds": 4, "batch": 600}),
-    "averaged_clipping_restarted": (RestartedAveragedClipping, {"rounds": 4, "runs": 2}),
+    "averaged_clipping_restarted": (AveragedClippingRestarted, {"rounds": 4, "runs": 2}),
     "poisson_sample_sgd": (PoissonSampleSGD, {"rounds": 3, "batch": 600}),
     "smoothed_truncation_gd": (SmoothedTruncationGD, {"rounds": 3, "scale": 2.0}),
     "robust_frank_wolfe": (RobustFrankWolfe, {"rounds": 3, "scale": 2.0}),
     "private_hard_thresholding": (PrivateHardThresholding, {"rounds": 3, "sparsity": 2}),
     "sparse_optimisation": (SparseOptimisation, {"rounds": 3, "sparsity": 2}),
-    "output_perturbation": (SparseOutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
+    "output_perturbation": (OutputPerturbation, {"rounds": 4, "regularisation": 0.5}),
     "robust_rounds": (RobustRounds, {"rounds": 2, "radius": 4.0}),
     "localized_robust_sgd": (
         LocalizedRobustSGD,

@@ -24,12 +24,12 @@ from simulations.runs.build import load_datasets
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from strategies import STRATEGIES
-from strategies.samples.sample_level import SampleLevel
+from strategies.samples.sample_strategy import SampleStrategy
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 
 USERS, ROWS = 320, 2
-DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevel)}
+DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleStrategy)}
 """Strategies that need the public number of samples."""
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""

@@ -7,7 +7,7 @@ from helpers import ChangedNode, Wild, federation_of, final, gathered, make, run
 from helpers_flower import ClientGrid
 
 from simulations.engines.grids import LocalGrid, RayGrid, shards
-from strategies import DPFedSGD, LocalDPSGD, client_app
+from strategies import DPFedSGD, LocalDP, client_app
 from strategies.wire.protocol import model_record, read_request, roster_question, train_content
 from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
@@ -26,7 +26,7 @@ def rows_of(method, federation, index=0):
 
 
 def test_a_users_data_move_what_it_sends_by_at_most_the_sensitivity_its_noise_is_for():
-    method = make(LocalDPSGD, Wild(2), 6, delta=1e-3, clip_norm=0.7)
+    method = make(LocalDP, Wild(2), 6, delta=1e-3, clip_norm=0.7)
     rng = np.random.default_rng(0)
     most = 0.0
     for _ in range(200):
@@ -42,7 +42,7 @@ def test_a_users_data_move_what_it_sends_by_at_most_the_sensitivity_its_noise_is
 
 @pytest.mark.parametrize(("rounds", "cohort", "takes_part"), [(1, None, 1), (4, None, 4), (4, 50, 2)])
 def test_the_rounds_of_a_user_spend_the_budget(rounds, cohort, takes_part):
-    method = make(LocalDPSGD, Quadratic(2, 1.0, 1.0), 100, delta=1e-4, rounds=rounds, cohort=cohort)
+    method = make(LocalDP, Quadratic(2, 1.0, 1.0), 100, delta=1e-4, rounds=rounds, cohort=cohort)
     epsilon = epsilon_of(Cost(noise_multiplier=method.scheme.mechanism.noise_multiplier), takes_part, 1e-4)
     assert 0.999 < epsilon <= 1 + 1e-9
     assert method.plan.guarantee.epsilon == epsilon
@@ -50,7 +50,7 @@ def test_the_rounds_of_a_user_spend_the_budget(rounds, cohort, takes_part):
 
 
 def test_every_user_adds_independent_noise_of_the_stated_size():
-    method = make(LocalDPSGD, Quadratic(50, 1.0, 1.0), 400, delta=1e-4, rounds=2)
+    method = make(LocalDP, Quadratic(50, 1.0, 1.0), 400, delta=1e-4, rounds=2)
     federation = federation_of(np.zeros((400, 50)))
     first, second = (
         rows_of(method, federation, index) / method.scheme.mechanism.standard_deviation for index in (0, 1)
@@ -62,11 +62,11 @@ def test_every_user_adds_independent_noise_of_the_stated_size():
 
 def test_a_users_noise_does_not_depend_on_its_node():
     problem, federation = Quadratic(3, 1.0, 1.0), federation_of(np.random.default_rng(0).random((30, 3)))
-    method = make(LocalDPSGD, problem, 30, delta=1e-3)
+    method = make(LocalDP, problem, 30, delta=1e-3)
     results = [final(run(method, federation, users_per_node=size)) for size in (None,)]
-    again = final(run(make(LocalDPSGD, problem, 30, delta=1e-3), federation, users_per_node=7))
+    again = final(run(make(LocalDP, problem, 30, delta=1e-3), federation, users_per_node=7))
     np.testing.assert_allclose(results[0], again, rtol=1e-9)
-    assert not np.allclose(again, final(run(make(LocalDPSGD, problem, 30, delta=1e-3, seed=1), federation)))
+    assert not np.allclose(again, final(run(make(LocalDP, problem, 30, delta=1e-3, seed=1), federation)))
 
 
 def test_the_noise_travels_in_the_message():
@@ -78,13 +78,13 @@ def test_the_noise_travels_in_the_message():
 def test_it_beats_the_initial_model_when_there_are_users_enough():
     federation = SyntheticFederation(Gaussian(dimension=2, mean=1.0), users=20000, seed=2, samples_per_user=10)
     problem = Quadratic(2, 9.0, 9.0)
-    method = make(LocalDPSGD, problem, 20000, clip_norm=2.0)
+    method = make(LocalDP, problem, 20000, clip_norm=2.0)
     assert gathered(method, federation, 0, np.zeros(2)).values.shape == (2,)
     assert problem.excess_risk(final(run(method, federation)), federation) < 0.1
 
 
 def test_noise_that_drowns_the_clip_is_a_warning():
-    method = make(LocalDPSGD, Quadratic(50, 1.0, 1.0), 50, delta=1e-3)
+    method = make(LocalDP, Quadratic(50, 1.0, 1.0), 50, delta=1e-3)
     assert method.plan.drowned
     assert "trust the server" in method.plan.warnings[0]
 
@@ -133,7 +133,7 @@ class ListeningClients(Listening, ClientGrid):
     pass
 
 
-def heard(values, engine, kind=LocalDPSGD, change=None):
+def heard(values, engine, kind=LocalDP, change=None):
     """What leaves the two nodes of a run."""
     method = make(kind, Fragile(2, 1.0, 1.0), 6, delta=1e-3, rounds=2, clip_norm=0.7)
     federation = federation_of(values)

@@ -18,7 +18,7 @@ from typing import ClassVar
 import pytest
 
 import strategies
-from strategies.clipping.clipped_rounds import ClippedOptions
+from strategies.clipping.clipped_strategy import ClippedOptions
 from strategies.clipping.dp_fed_sgd import DPFedSGDOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.scheme import Scheme, Step

@@ -8,11 +8,11 @@ from helpers import WILD, Wild, federation_of, final, gathered, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import OutlierRemovalSGD
+from strategies import OutlierRemoval
 from strategies.wire.replies import Gathered
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.estimators import IndicatorKernel, OutlierRemoval, neighbour_counts, replacement_bound
+from userdp.estimators import IndicatorKernel, NeighbourMean, neighbour_counts, replacement_bound
 from userdp.problems import Quadratic
 
 
@@ -39,7 +39,7 @@ def aligned(rows, radius=1.0):
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 18, 30]))
 def test_replacing_one_user_of_an_aligned_batch_moves_the_mean_by_at_most_what_is_stated(seed, batch):
     rows, other = crowd(np.random.default_rng(seed), batch)
-    estimator = OutlierRemoval(1.0)
+    estimator = NeighbourMean(1.0)
     if aligned(rows) and aligned(other):
         moved = np.linalg.norm(estimator(rows) - estimator(other))
         assert moved <= estimator.l2_sensitivity(batch) * (1 + 1e-9)
@@ -51,7 +51,7 @@ def test_the_steps_of_the_proof(seed, batch):
     rows, other = crowd(np.random.default_rng(seed), batch)
     if not (aligned(rows) and aligned(other)):
         return
-    weights = [OutlierRemoval(1.0).weights(values) for values in (rows, other)]
+    weights = [NeighbourMean(1.0).weights(values) for values in (rows, other)]
     kept = np.concatenate([values[weight > 0] for values, weight in zip((rows, other), weights, strict=True)])
     assert np.linalg.norm(kept[:, None] - kept, axis=2).max() <= 4 + 1e-9
     assert min(weight.sum() for weight in weights) >= 2 * batch / 3 - 1e-9
@@ -81,7 +81,7 @@ def test_neighbours_attain_more_than_half_of_what_is_stated(batch, share):
     rows, other = worst_known(batch)
     assert aligned(rows)
     assert aligned(other)
-    estimator = OutlierRemoval(1.0)
+    estimator = NeighbourMean(1.0)
     moved = np.linalg.norm(estimator(rows) - estimator(other))
     assert share * estimator.l2_sensitivity(batch) <= moved <= estimator.l2_sensitivity(batch)
     risen = (estimator.weights(other) - estimator.weights(rows))[rows[:, 0] == 3]
@@ -90,8 +90,8 @@ def test_neighbours_attain_more_than_half_of_what_is_stated(batch, share):
 
 def test_the_stated_sensitivity_by_hand():
     """Twelve of 36 users change their weights by 2/9 each, one is replaced; all 4 radii away, over a weight of 24."""
-    assert OutlierRemoval(1.0).l2_sensitivity(36) == pytest.approx(4 * (12 / 4.5 + 2) / 24)
-    assert 1e9 * OutlierRemoval(0.5).l2_sensitivity(10**9) == pytest.approx(12)
+    assert NeighbourMean(1.0).l2_sensitivity(36) == pytest.approx(4 * (12 / 4.5 + 2) / 24)
+    assert 1e9 * NeighbourMean(0.5).l2_sensitivity(10**9) == pytest.approx(12)
 
 
 def test_the_stated_effect_of_one_user_on_the_score_is_attained():
@@ -116,7 +116,7 @@ def test_an_unaligned_batch_attains_the_stated_bound_on_its_score_but_for_one_us
 def test_counts_and_means_do_not_depend_on_the_unit(size):
     """Neither squares that vanish nor squares that overflow make neighbours, or part them."""
     rows = np.concatenate([np.linspace(-1, 1, 14), [2.5, 1e3, 1e9, -1e9]])[:, None]
-    small, plain = OutlierRemoval(size), OutlierRemoval(1.0)
+    small, plain = NeighbourMean(size), NeighbourMean(1.0)
     assert small.weights(size * rows)[15:].sum() == 0
     np.testing.assert_allclose(small.weights(size * rows), plain.weights(rows))
     np.testing.assert_allclose(small(size * rows) / size, plain(rows), atol=1e-12)
@@ -125,7 +125,7 @@ def test_counts_and_means_do_not_depend_on_the_unit(size):
 
 @pytest.mark.parametrize("place", [2.0**19, 2.0**52, -1e300, 1.7e308])
 def test_rows_so_large_that_sums_are_rounded_by_more_than_the_radius_keep_the_bound(place):
-    rng, estimator = np.random.default_rng(0), OutlierRemoval(1.0)
+    rng, estimator = np.random.default_rng(0), NeighbourMean(1.0)
     unit = np.spacing(abs(place))
     for _ in range(50):
         rows = place + (unit * rng.integers(0, 2, size=(30, 1)) if unit <= 1 else np.zeros((30, 1)))
@@ -137,7 +137,7 @@ def test_rows_so_large_that_sums_are_rounded_by_more_than_the_radius_keep_the_bo
 
 
 def test_the_crowds_above_are_mostly_aligned_and_come_near_the_bound():
-    ratios, count, estimator = [], 0, OutlierRemoval(1.0)
+    ratios, count, estimator = [], 0, NeighbourMean(1.0)
     for seed in range(1500):
         rows, other = crowd(np.random.default_rng(seed), 18)
         if aligned(rows) and aligned(other):
@@ -169,10 +169,10 @@ def test_counts_of_many_users_are_those_of_all_pairs():
 
 def test_far_users_have_no_weight_and_the_rest_full_weight():
     rows = np.concatenate([np.zeros((15, 2)), np.full((5, 2), 1e300)])
-    np.testing.assert_array_equal(OutlierRemoval(1.0).weights(rows), [1.0] * 15 + [0.0] * 5)
-    np.testing.assert_array_equal(OutlierRemoval(1.0)(rows), [0.0, 0.0])
+    np.testing.assert_array_equal(NeighbourMean(1.0).weights(rows), [1.0] * 15 + [0.0] * 5)
+    np.testing.assert_array_equal(NeighbourMean(1.0)(rows), [0.0, 0.0])
     scattered = np.arange(20.0)[:, None] * 100
-    np.testing.assert_array_equal(OutlierRemoval(1.0)(scattered), [0.0])
+    np.testing.assert_array_equal(NeighbourMean(1.0)(scattered), [0.0])
 
 
 def test_bad_rows_and_radii_are_refused():
@@ -180,7 +180,7 @@ def test_bad_rows_and_radii_are_refused():
         with pytest.raises(BadInput, match="non-empty matrix"):
             neighbour_counts(rows, 1.0)
     with pytest.raises(BadInput, match="at least 12 users"):
-        OutlierRemoval(1.0).weights(np.zeros((11, 2)))
+        NeighbourMean(1.0).weights(np.zeros((11, 2)))
     with pytest.raises(BadInput, match="positive number"):
         IndicatorKernel(0.0)
     assert IndicatorKernel(1.0).movement_bound(10, 0.0) == 0
@@ -192,7 +192,7 @@ def test_bad_rows_and_radii_are_refused():
 
 def test_one_round_on_neighbours_is_within_its_stated_sensitivities():
     """Two thirds of the users agree, the others and the replaced one answer anything at all."""
-    method = make(OutlierRemovalSGD, Wild(2), 60, epsilon=20.0, delta=0.01, rounds=1, radius=1.0)
+    method = make(OutlierRemoval, Wild(2), 60, epsilon=20.0, delta=0.01, rounds=1, radius=1.0)
     agreement, rng = method.scheme.agreement, np.random.default_rng(0)
     for _ in range(200):
         data = np.concatenate([rng.choice([0, 3, 6], (42, 2)), rng.integers(0, len(WILD), (18, 2))])
@@ -207,7 +207,7 @@ def test_one_round_on_neighbours_is_within_its_stated_sensitivities():
 
 def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
     """A test that looked wider would pass batches for which the mean's sensitivity is not proven."""
-    method = make(OutlierRemovalSGD, Wild(2), 60, epsilon=20.0, delta=0.01, rounds=1, radius=0.5)
+    method = make(OutlierRemoval, Wild(2), 60, epsilon=20.0, delta=0.01, rounds=1, radius=0.5)
     rows = np.random.default_rng(0).normal(size=(60, 2)) * 0.3
     near = np.linalg.norm(rows[:, None] - rows, axis=2) <= 0.5
     assert 10 < near.sum(axis=1).mean() < 50
@@ -219,7 +219,7 @@ def test_agreement_is_measured_within_the_radius_that_the_noise_is_for():
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_the_plan_spends_the_budget_and_asks_for_at_most_four_fifths(epochs):
-    method = make(OutlierRemovalSGD, Quadratic(3, 1.0, 1.0), 20000, rounds=6, epochs=epochs)
+    method = make(OutlierRemoval, Quadratic(3, 1.0, 1.0), 20000, rounds=6, epochs=epochs)
     test = method.scheme.agreement.test
     assert 0.99 < method.plan.guarantee.epsilon <= 1
     assert 2 / 3 * method.plan.cohort < test.threshold <= 0.8 * method.plan.cohort
@@ -230,18 +230,18 @@ def test_the_plan_spends_the_budget_and_asks_for_at_most_four_fifths(epochs):
 def test_the_population_that_a_refusal_names_is_enough_and_one_less_is_not():
     problem = Quadratic(3, 1.0, 1.0)
     with pytest.raises(PopulationTooSmall, match="takes") as refusal:
-        make(OutlierRemovalSGD, problem, 20, rounds=1)
+        make(OutlierRemoval, problem, 20, rounds=1)
     needed = int(str(refusal.value).split("takes ")[1].split(":")[0])
-    assert make(OutlierRemovalSGD, problem, needed, rounds=1).plan.users_needed == needed
+    assert make(OutlierRemoval, problem, needed, rounds=1).plan.users_needed == needed
     with pytest.raises(PopulationTooSmall):
-        make(OutlierRemovalSGD, problem, needed - 1, rounds=1)
+        make(OutlierRemoval, problem, needed - 1, rounds=1)
 
 
 def test_a_loss_without_bounds_needs_a_radius():
     problem = Quadratic(2, 1.0, math.inf)
     with pytest.raises(BadInput, match=r"strategy.radius"):
-        make(OutlierRemovalSGD, problem, 5000)
-    assert make(OutlierRemovalSGD, problem, 5000, radius=1.0).plan.signal == math.inf
+        make(OutlierRemoval, problem, 5000)
+    assert make(OutlierRemoval, problem, 5000, radius=1.0).plan.signal == math.inf
 
 
 def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
@@ -250,7 +250,7 @@ def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
     problem = Quadratic(5, 90.0, 90.0)
 
     def trained(seed):
-        method = make(OutlierRemovalSGD, problem, 6000, seed=seed, rounds=2, deviation=1.0, facts={"min_samples": 50})
+        method = make(OutlierRemoval, problem, 6000, seed=seed, rounds=2, deviation=1.0, facts={"min_samples": 50})
         result = run(method, federation)
         assert all(record.facts["passed"] == 1 for record in result.rounds)
         return final(result)
@@ -262,7 +262,7 @@ def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
 
 
 def test_users_that_disagree_leave_the_model_where_it_was():
-    method = make(OutlierRemovalSGD, Quadratic(1, 9.0, 9.0), 2000, rounds=1, radius=1.0)
+    method = make(OutlierRemoval, Quadratic(1, 9.0, 9.0), 2000, rounds=1, radius=1.0)
     rows = np.arange(2000.0)[:, None] * 10
     step = method._step(0, np.ones(1), Gathered(rows, 0, 0))
     assert step.following == step.released == 1.0
@@ -270,7 +270,7 @@ def test_users_that_disagree_leave_the_model_where_it_was():
 
 
 def test_noise_that_drowns_the_gradient_is_a_warning():
-    method = make(OutlierRemovalSGD, Quadratic(50, 1.0, 1.0), 2000, rounds=1, radius=100.0)
+    method = make(OutlierRemoval, Quadratic(50, 1.0, 1.0), 2000, rounds=1, radius=100.0)
     assert method.plan.drowned
     assert "exceeds the largest gradient" in method.plan.warnings[0]
 
@@ -279,6 +279,6 @@ def test_noise_that_drowns_the_gradient_is_a_warning():
 def test_a_weight_grows_with_the_neighbours_as_stated(near):
     """Of 60 users, who has 30.5 neighbours or fewer weighs nothing, who has 39 weighs one."""
     rows = np.concatenate([np.zeros(near), 100.0 * np.arange(1, 61 - near)])[:, None]
-    weights = OutlierRemoval(1.0).weights(rows)
+    weights = NeighbourMean(1.0).weights(rows)
     np.testing.assert_allclose(weights[:near], (near - 30.5) / 8.5)
     np.testing.assert_array_equal(weights[near:], 0.0)

@@ -13,9 +13,9 @@ from scipy.stats import norm
 
 from strategies import (
     AveragedClipping,
+    AveragedClippingRestarted,
     PoissonSampleSGD,
     PublicFacts,
-    RestartedAveragedClipping,
     SmoothedTruncationGD,
     model_record,
 )
@@ -63,7 +63,7 @@ def method_for(kind=AveragedClipping, unit="sample", problem=None, users=4, fact
     base = {"rounds": 3, "smoothness": 1.0, "radius": 1.0}
     if kind is SmoothedTruncationGD:
         base.pop("radius")
-    if kind is RestartedAveragedClipping:
+    if kind is AveragedClippingRestarted:
         base |= {"runs": 1, "strong_convexity": 1.0}
     options = base | options
     return make(kind, problem or line(), users, 1.0, 1e-2, unit=unit, facts=facts or FACTS, **options)
@@ -243,7 +243,7 @@ def test_coins_are_uniform_and_independent():
 
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize("users_per_node", [None, 1, 3])
-@pytest.mark.parametrize("kind", [AveragedClipping, RestartedAveragedClipping, PoissonSampleSGD])
+@pytest.mark.parametrize("kind", [AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD])
 def test_the_samples_drawn_do_not_depend_on_the_layout(kind, users_per_node):
     rng = np.random.default_rng(0)
     federation = federation_of(rng.normal(size=(200, 2)), sizes=[5] * 40)
@@ -309,7 +309,7 @@ def test_a_thinned_block_keeps_users_samples_and_targets_together():
     ("kind", "options"),
     [(AveragedClipping, {"batches": way}) for way in ("poisson_samples", "poisson_users", "disjoint", "full")]
     + [(AveragedClipping, {"case": "unconstrained"}), (AveragedClipping, {"case": "non_smooth", "exponent": 0.5})]
-    + [(RestartedAveragedClipping, {"runs": 3, "rounds": 12}), (RestartedAveragedClipping, {"batches": "full"})]
+    + [(AveragedClippingRestarted, {"runs": 3, "rounds": 12}), (AveragedClippingRestarted, {"batches": "full"})]
     + [(PoissonSampleSGD, {}), (SmoothedTruncationGD, {}), (SmoothedTruncationGD, {"accounting": "paper"})],
     ids=str,
 )
@@ -356,7 +356,7 @@ def test_the_plans_noise_is_2m_times_that_of_clipped_samples_t15():
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(AveragedClipping, {}), (AveragedClipping, {"case": "unconstrained"}), (PoissonSampleSGD, {}),
-     (RestartedAveragedClipping, {"runs": 2, "rounds": 10}), (RestartedAveragedClipping, {"batches": "full"})],
+     (AveragedClippingRestarted, {"runs": 2, "rounds": 10}), (AveragedClippingRestarted, {"batches": "full"})],
     ids=str,
 )  # fmt: skip
 def test_noise_by_the_papers_formula_is_not_certified_t16(kind, options):
@@ -426,11 +426,11 @@ def test_what_must_be_declared_is_asked_for():
     with pytest.raises(BadInput, match=r"strategy\.smoothness must be declared"):
         AveragedClipping(Linear(2, 1.0, radius=1.0), PublicFacts(600, **facts), privacy)
     with pytest.raises(BadInput, match=r"strategy\.strong_convexity must be declared"):
-        RestartedAveragedClipping(
+        AveragedClippingRestarted(
             Linear(2, 1.0, radius=1.0), PublicFacts(600, **facts), privacy, smoothness=1.0, rounds=40
         )
     with pytest.raises(BadInput, match=r"strategy.runs = 9: 3 rounds"):
-        method_for(RestartedAveragedClipping, runs=9)
+        method_for(AveragedClippingRestarted, runs=9)
     for kind in (AveragedClipping, PoissonSampleSGD, SmoothedTruncationGD):
         with pytest.raises(BadInput, match=r"data\.samples must be declared"):
             kind(Quadratic(2, 1.0, 1.0), PublicFacts(600), privacy)
@@ -452,7 +452,7 @@ def test_defaults_are_the_theorems(case, batches):
 
 
 def test_noise_that_drowns_the_clip_is_a_warning():
-    for kind in (AveragedClipping, RestartedAveragedClipping, PoissonSampleSGD, SmoothedTruncationGD):
+    for kind in (AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD, SmoothedTruncationGD):
         plan = method_for(kind, problem=Quadratic(50, 1.0, 1.0)).plan
         assert any("the noise of one round" in warning for warning in plan.warnings)
 
@@ -510,10 +510,10 @@ def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
     """A mean far beyond every clip, this way and that: the steps differ by the sensitivity, about noise by hand."""
     options = {"rounds": 4, "runs": 2, "batches": "full", "clip_norm": 0.8, "learning_rate": 0.5, "seed": 5}
     steps = []
-    for index, clip in ((0, 0.8), (2, method_for(RestartedAveragedClipping, **options).plan.numbers["clip_low"])):
+    for index, clip in ((0, 0.8), (2, method_for(AveragedClippingRestarted, **options).plan.numbers["clip_low"])):
         ends = []
         for sign in (1.0, -1.0):
-            method = method_for(RestartedAveragedClipping, **options)
+            method = method_for(AveragedClippingRestarted, **options)
             for earlier in range(index):
                 method._step(earlier, np.zeros(2), Gathered(np.zeros(2), 0, 0))
             ends.append(method._step(index, np.zeros(2), Gathered(np.array([sign * 1e6, 0.0]), 0, 0)).following)
@@ -526,7 +526,7 @@ def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
 
 
 def test_restarts_shrink_clip_noise_and_distance_together():
-    method = method_for(RestartedAveragedClipping, runs=3, rounds=12, problem=Quadratic(2, 1.0, 1.0))
+    method = method_for(AveragedClippingRestarted, runs=3, rounds=12, problem=Quadratic(2, 1.0, 1.0))
     runs = method.scheme.runs
     clips = [run.theory.clip for run in runs]
     np.testing.assert_allclose(np.array(clips[1:]) / clips[:-1], 1 / math.sqrt(2))
@@ -540,7 +540,7 @@ def test_restarts_shrink_clip_noise_and_distance_together():
     ("kind", "options"),
     [(AveragedClipping, {"batches": "disjoint", "rounds": 20, "clip_norm": 3.0}),
      (AveragedClipping, {"batches": "full", "rounds": 10, "clip_norm": 3.0}),
-     (RestartedAveragedClipping, {"batches": "full", "rounds": 40, "runs": 2}),
+     (AveragedClippingRestarted, {"batches": "full", "rounds": 40, "runs": 2}),
      (PoissonSampleSGD, {"rounds": 20, "batch": 300, "clip_norm": 3.0}), (SmoothedTruncationGD, {"scale": 10.0})],
     ids=str,
 )  # fmt: skip

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from simulations.engines.grids import LocalGrid
 from strategies import (
     AveragedClipping,
+    AveragedClippingRestarted,
     IterativeMeanSGD,
     PoissonSampleSGD,
-    RestartedAveragedClipping,
     SampleClippedSGD,
     SmoothedTruncationGD,
 )
@@ -25,13 +25,13 @@ from userdp.nodes.node import Answer, Node
 from userdp.problems import Quadratic
 from userdp.sampling import PoissonSamples
 
-DRAWN = [AveragedClipping, RestartedAveragedClipping, PoissonSampleSGD]
+DRAWN = [AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD]
 """Strategies that draw a coin for each sample."""
 SUMMED = [SampleClippedSGD, IterativeMeanSGD, SmoothedTruncationGD]
 """Strategies that take all samples of a user up to the limit."""
 OPTIONS = {
     AveragedClipping: {"rounds": 4, "batch": 8},
-    RestartedAveragedClipping: {"rounds": 4, "runs": 2, "batch": 8, "strong_convexity": 1.0},
+    AveragedClippingRestarted: {"rounds": 4, "runs": 2, "batch": 8, "strong_convexity": 1.0},
     PoissonSampleSGD: {"rounds": 4, "batch": 8, "clip_norm": 0.5},
     SampleClippedSGD: {"rounds": 2, "clip_norm": 0.5},
     IterativeMeanSGD: {"rounds": 2, "clip_norm": 0.5, "groups": 3},
@@ -49,7 +49,7 @@ def method_for(kind, most, unit="user", **options):
 
 def sampler_of(method):
     scheme = method.scheme
-    return scheme.run(0).sampler if isinstance(method, RestartedAveragedClipping) else scheme.sampler
+    return scheme.run(0).sampler if isinstance(method, AveragedClippingRestarted) else scheme.sampler
 
 
 def people(sizes, seed=0):

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid, shards
-from strategies import SparseOutputPerturbation, model_record
+from strategies import OutputPerturbation, model_record
 from strategies.wire.replies import Gathered
 from userdp.accounting import Cost, Privacy, ReleaseLedger
 from userdp.audit import epsilon_lower_bound
@@ -22,7 +22,7 @@ from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise
 from userdp.papers.sparse_gradients.accelerated import AcceleratedDescent, gap_after, rounds_until
-from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, OutputPerturbation
+from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, PerturbedMinimiser
 from userdp.papers.sparse_gradients.reference.sup_projection import sup_project_ball, sup_project_box
 from userdp.problems import LpRegression, OneHotLogistic, Quadratic
 
@@ -243,7 +243,7 @@ def test_the_l1_bound_is_the_least_that_is_proven_c13():
 def test_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on_c13(seed, delta, weight):
     rng = np.random.default_rng(seed)
     loss = logistic(sparse_rows(rng, 40, 10, 2))
-    plan = OutputPerturbation.planned(ConvexRisk(40, 10, 2, 1.0, 0.25), weight, 1.0, delta, slack=0.05)
+    plan = PerturbedMinimiser.planned(ConvexRisk(40, 10, 2, 1.0, 0.25), weight, 1.0, delta, slack=0.05)
     descent = plan.descent(np.zeros(10), np.asarray)
     for _ in range(plan.rounds):
         plan.step(descent, loss.gradient(descent.query), np.zeros(10))
@@ -281,11 +281,11 @@ def test_numbers_out_of_range_are_refused():
     with pytest.raises(BadInput, match="smooth loss over the whole space"):
         risk.paper_scale(1.0, 1.0, 0.0)
     with pytest.raises(BadInput, match="no certified smoothness"):
-        OutputPerturbation(risk, 1.0, 1.0, 1e-6, 5)
+        PerturbedMinimiser(risk, 1.0, 1.0, 1e-6, 5)
     with pytest.raises(BadInput, match="rounds = 0"):
-        OutputPerturbation(ConvexRisk(**good, smoothness=1.0), 1.0, 1.0, 1e-6, 0)
+        PerturbedMinimiser(ConvexRisk(**good, smoothness=1.0), 1.0, 1.0, 1e-6, 0)
     with pytest.raises(BadInput, match="slack = nan"):
-        OutputPerturbation.planned(ConvexRisk(**good, smoothness=1.0), 1.0, 1.0, 1e-6, math.nan)
+        PerturbedMinimiser.planned(ConvexRisk(**good, smoothness=1.0), 1.0, 1.0, 1e-6, math.nan)
     for radius, failure in ((math.inf, 0.1), (1.0, 0.0)):
         with pytest.raises(BadInput, match=r"radius = inf|failure = 0"):
             risk.best_regularisation(1.0, 1e-6, radius, failure)
@@ -323,8 +323,8 @@ def test_excess_stays_below_the_papers_bound_and_its_own_c25(delta):
     rival = solved(loss.gradient, d, 1e-3, 0.25, to_ball(radius))
     weight, paper = risk.paper_guarantee(1.0, delta, radius, failure)
     plans = [
-        (OutputPerturbation.planned(risk, weight, 1.0, delta), paper),
-        (OutputPerturbation.planned(risk, risk.best_regularisation(1.0, delta, radius, failure), 1.0, delta), None),
+        (PerturbedMinimiser.planned(risk, weight, 1.0, delta), paper),
+        (PerturbedMinimiser.planned(risk, risk.best_regularisation(1.0, delta, radius, failure), 1.0, delta), None),
     ]
     for plan, bound in plans:
         own = plan.excess_bound(radius, failure)
@@ -348,7 +348,7 @@ def test_excess_falls_with_the_root_of_n_and_hardly_depends_on_the_dimension_c25
         shares = np.bincount(rng.integers(0, 3, n), minlength=3) / n
         targets = blocks @ (blocks.sum(axis=0) * radius / math.sqrt(3))
         risk = ConvexRisk(n, d, 4, 1.0, 500.0)
-        plan = OutputPerturbation.planned(risk, risk.best_regularisation(1.0, 1e-6, radius, 0.1), 1.0, 1e-6)
+        plan = PerturbedMinimiser.planned(risk, risk.best_regularisation(1.0, 1e-6, radius, 0.1), 1.0, 1e-6)
 
         def gradient(x, blocks=blocks, shares=shares, targets=targets):
             return (shares * np.clip((blocks @ x - targets) / 0.002, -1, 1)) @ blocks
@@ -390,7 +390,7 @@ PROBLEM = OneHotLogistic(LEVELS, radius=2.0)
 
 def method_of(problem=None, delta=1e-4, users=USERS, **options):
     problem = problem or Quadratic(3, 1.0, 2.0)
-    return make(SparseOutputPerturbation, problem, users, 4.0, delta, **options)
+    return make(OutputPerturbation, problem, users, 4.0, delta, **options)
 
 
 def bounded(users=USERS):
@@ -448,7 +448,7 @@ def test_certified_sparsity_and_dominance_enter_the_plan():
 @pytest.mark.parametrize(("radius", "domain"), [(1.0, "box"), (math.inf, "space")])
 def test_what_is_proven_over_the_whole_space_alone_is_not_used_in_a_box(radius, domain):
     problem = OneHotLogistic(5, radius)
-    risk = make(SparseOutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0).scheme.algorithm.risk
+    risk = make(OutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0).scheme.algorithm.risk
     assert risk.domain == domain
 
 
@@ -520,7 +520,7 @@ def test_what_is_not_proven_is_refused_before_data_are_read():
     with pytest.raises(MissingAssumption, match="missing: convex"):
         method_of(hilly)
     with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
-        SparseOutputPerturbation(Quadratic(3, 1.0, 2.0), method_of().public, Privacy(1.0, 1e-4, noise="secure"))
+        OutputPerturbation(Quadratic(3, 1.0, 2.0), method_of().public, Privacy(1.0, 1e-4, noise="secure"))
 
 
 def test_the_plan_says_who_is_trusted_and_when_the_bound_is_empty():

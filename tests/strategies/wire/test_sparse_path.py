@@ -17,7 +17,7 @@ from scipy.special import expit
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid, RayGrid, shards
 from simulations.runs.build import build_problem, load_datasets
-from strategies import AdaptiveClipping, DPFedSGD, LocalDPSGD, SampleClippedSGD
+from strategies import AdaptiveClipping, DPFedSGD, LocalDP, SampleClippedSGD
 from strategies.wire.protocol import answer_content, read_answer
 from userdp.arrays.sparse_rows import (
     add_rows,
@@ -501,7 +501,7 @@ FACTS = {"min_samples": 1, "max_samples": 4, "samples": 150}
 METHODS = {
     "dp_fed_sgd": (DPFedSGD, {"rounds": 3, "cohort": 30, "clip_norm": 0.3}),
     "adaptive_clipping": (AdaptiveClipping, {"rounds": 3, "cohort": 30}),
-    "local_dp_sgd": (LocalDPSGD, {"rounds": 2, "clip_norm": 0.3}),
+    "local_dp_sgd": (LocalDP, {"rounds": 2, "clip_norm": 0.3}),
     "sample_clipped_sgd": (SampleClippedSGD, {"rounds": 2, "clip_norm": 0.3}),
 }
 

@@ -77,7 +77,7 @@ def test_gaussians_agree_with_the_analytic_mechanism(multiplier, participations,
     ],
 )
 def test_compositions_agree_with_privacy_loss_distributions_on_a_grid(cost, participations):
-    """The Gaussian and the (pure_epsilon, failure_delta) part, by another implementation, which rounds up to its grid."""
+    """The Gaussian and what is beside it, composed by another implementation, which rounds up to its grid."""
     grid = {"value_discretization_interval": 1e-4}
     parts = []
     if math.isfinite(cost.noise_multiplier):

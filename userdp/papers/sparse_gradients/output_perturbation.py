@@ -213,7 +213,7 @@ class ConvexRisk:
 
 
 @dataclass(frozen=True)
-class OutputPerturbation:
+class PerturbedMinimiser:
     """The whole algorithm: a fixed number of accelerated steps, one noise, one projection.
 
     *Formal guarantees.* Unit, relation and proof: those of `ConvexRisk`. The steps are so many, whatever the data, and
@@ -246,7 +246,7 @@ class OutputPerturbation:
     @classmethod
     def planned(
         cls, risk: ConvexRisk, regularisation: float, epsilon: float, delta: float, slack: float = 0.01
-    ) -> "OutputPerturbation":
+    ) -> "PerturbedMinimiser":
         """With the fewest rounds for which the sensitivity grows by the share ``slack`` at most.
 
         Raises:

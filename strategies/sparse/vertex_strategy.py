@@ -105,7 +105,7 @@ def resting_on(public: str, unit: Unit) -> tuple[str, ...]:
     return (public, "nodes truncate as told, and the server is trusted", *counted)
 
 
-class VertexRounds(UserLevelStrategy):
+class VertexStrategy(UserLevelStrategy):
     """Rounds that choose a vertex of the l1 ball by the exponential mechanism, at a gradient that users sum up.
 
     A strategy defines `_make_scheme`, with the help of `_summed`.

@@ -143,7 +143,7 @@ class TestedScheme(RowScheme):
     pass_probability: float | None = None
 
 
-class TestedRounds(UserLevelStrategy):
+class TestedStrategy(UserLevelStrategy):
     """Each round tests privately whether its users agree; the model moves only if they do.
 
     A strategy here defines `_make_scheme` alone.

@@ -116,7 +116,7 @@ class ClippedScheme(MeanScheme):
         return {"l2_sensitivity": self.mechanism.l2_sensitivity}
 
 
-class ClippedRounds(UserLevelStrategy):
+class ClippedStrategy(UserLevelStrategy):
     """A noisy sum of clipped user vectors every round, divided by the public size of a cohort.
 
     A strategy here defines `_make_scheme` alone.

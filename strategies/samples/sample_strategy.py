@@ -75,7 +75,7 @@ class OutputAverage:
         return model, model
 
 
-class SampleLevel(UserLevelStrategy):
+class SampleStrategy(UserLevelStrategy):
     """Rounds over samples, which protect one of them, or a user by what all its samples can do together.
 
     A strategy here defines the four methods of every strategy; its scheme makes an `OutputAverage`, and its `_step`

@@ -112,7 +112,7 @@ def drowned_model(scheme: PeeledScheme, dimension: int) -> tuple[str, ...]:
     return ()
 
 
-class SparseRounds(UserLevelStrategy):
+class PeeledStrategy(UserLevelStrategy):
     """Rounds of one gradient step on fresh users, of which peeling keeps s entries.
 
     A strategy defines `_make_scheme`: it draws `_folds`, truncates, and leaves the rest to `_peeled`.
