@@ -202,7 +202,7 @@ def test_the_old_name_of_a_module_says_where_it_went(old):
 
 
 def test_the_old_name_of_a_strategy_says_what_it_is_called_now():
-    with pytest.raises(ImportError, match="strategies.LocalDPSGD is now called LocalDP: import that"):
+    with pytest.raises(ImportError, match=r"strategies\.LocalDPSGD is now called LocalDP: import that"):
         exec("from strategies import LocalDPSGD", {})
     with pytest.raises(ImportError, match="cannot import name 'NoSuchStrategy'"):
         exec("from strategies import NoSuchStrategy", {})
