@@ -145,5 +145,6 @@ def test_pages_and_plans_take_in_new_strategies_by_one_command(tmp_path):
 @pytest.mark.timeout(3600)
 def test_all_fast_tests_pass_with_new_strategies_in_place(tmp_path):
     copy = with_both_in_place(tmp_path)
-    done = inside(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not containers")
+    spread = ("-n", "2", "--dist", "loadfile")
+    done = inside(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not containers", *spread)
     assert done.returncode == 0, done.stdout[-10000:]
