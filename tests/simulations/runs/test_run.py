@@ -1,6 +1,7 @@
 import json
 import logging
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,6 +50,8 @@ RESULT_KEYS = {
 ONE_PHASE = {"kind": "localized_robust_sgd", "batch": 500, "phases": 1, "deviation": 1.0, "learning_rate": 0.5}
 """Four rounds of 2000 users, one release at the end."""
 GUARANTEE_KEYS = ["unit", "relation", "epsilon", "delta", "accountant", "adversary", "assumptions", "holds"]
+
+SHIPPED = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 
 
 def go(folder, report=False, **settings):
@@ -401,10 +404,8 @@ def test_sample_level_needs_the_declared_number_of_samples(tmp_path):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["insteval", "chem97", "males"])
 def test_real_users_beat_the_initial_model(tmp_path, monkeypatch, public_cache, name):
-    from test_config import CONFIGS
-
     monkeypatch.setenv("USERDP_DATA", str(public_cache))
-    path = next(path for path in CONFIGS if path.stem == name)
+    path = SHIPPED / f"{name}.toml"
     result = run(simulations.config.run_config.load_config(path), directory=tmp_path / "run", report=False).result
     guarantee = result["guarantee"]
     assert result["better_than_initial"]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import Silent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -11,20 +12,7 @@ from scipy import stats
 from userdp.accounting import Cost, epsilon_of, zcdp_to_epsilon
 from userdp.errors import BadInput
 from userdp.mechanisms.peeling import Peeling
-from userdp.noise import NoiseSource, SecureNoise, SeededNoise
-
-
-class Silent(NoiseSource):
-    """No noise at all."""
-
-    def gaussian(self, value, deviation):
-        return np.array(value)
-
-    def laplace(self, value, scale):
-        return np.array(value)
-
-    def choose(self, scores, epsilon):
-        return np.argmax(scores, axis=1)
+from userdp.noise import SecureNoise, SeededNoise
 
 
 class Recorded(SeededNoise):

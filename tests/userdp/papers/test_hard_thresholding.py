@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from test_peeling import Silent
+from helpers import Silent
 
 from userdp.errors import BadInput
 from userdp.estimators.smoothed_truncation import smoothed_truncation_mean
