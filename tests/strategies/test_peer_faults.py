@@ -62,6 +62,9 @@ OPTIONS = {
     "private_hard_thresholding": {"rounds": 3, "sparsity": 2, "level": 20.0},
     "sparse_optimisation": {"rounds": 3, "sparsity": 2},
     "projected_sgd": {"rounds": 3, "sparsity": 2},
+    # As many rounds as theory plans: in few of them nobody in particular is drawn.
+    "averaged_clipping": {"rounds": None},
+    "averaged_clipping_restarted": {"rounds": None, "runs": None},
     **{name: {"rounds": 3} for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "recentred_clipping")},
 }
 """What a strategy cannot do without, for so few users, and few rounds where there is no reason for many."""

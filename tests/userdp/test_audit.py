@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import federation_of, gathered, make
+from helpers import federation_of, gathered, make, with_scheme
 from scipy import stats
 
 from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds, SampleClippedSGD
@@ -179,7 +179,8 @@ def test_dp_fed_sgd_leaks_no_more_than_it_claims_and_hardly_less():
 @pytest.mark.slow
 def test_dp_fed_sgd_with_half_the_noise_is_found(monkeypatch):
     method = fed_sgd()
-    method._mechanism = Halved(method._mechanism.l2_sensitivity, method._mechanism.noise_multiplier)
+    mechanism = method.scheme.mechanism
+    with_scheme(method, mechanism=Halved(mechanism.l2_sensitivity, mechanism.noise_multiplier))
     assert audit(method, *fed_sgd_sums(method)) > 1.3 * method.plan.guarantee.epsilon
 
 
