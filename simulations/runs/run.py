@@ -310,7 +310,7 @@ def _peak_memory() -> float:
 
 def _own_version() -> str:
     """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
-    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if project.is_file():
         return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
     return version("userdp")

@@ -522,3 +522,10 @@ def test_writes_are_two_seconds_apart(tmp_path, monkeypatch):
 def test_json_has_no_numbers_that_json_lacks():
     values = {"a": float("nan"), "b": [float("inf"), np.float64(2.0)], "c": (np.int64(3), True, None, "x")}
     assert plain(values) == {"a": None, "b": [None, 2.0], "c": [3, True, None, "x"]}
+
+
+def test_the_version_is_that_of_the_code_that_runs_though_nothing_is_installed(monkeypatch):
+    """As in a Flower app, which brings the packages and pyproject.toml, and no metadata."""
+    monkeypatch.setattr(simulations.runs.run, "version", lambda name: f"installed {name}")
+    project = tomllib.loads((SHIPPED.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert simulations.runs.run._own_version() == project["project"]["version"]
