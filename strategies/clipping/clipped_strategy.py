@@ -11,7 +11,7 @@ from pydantic import Field
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Number, Plan, sampler_numbers
-from strategies.core.scheme import MeanScheme, Step
+from strategies.core.scheme import MeanScheme, Step, mean_mechanism
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -136,10 +136,10 @@ class ClippedStrategy(UserLevelStrategy):
     ) -> ClippedScheme:
         """Gaussian noise for the clip, as the sampler calibrates it."""
         sampler = sampler_of(self, self.options)
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        sensitivity = sampler.sensitivity_factor * self.options.clip_norm / sampler.expected_batch
-        mechanism = GaussianMechanism(sensitivity, multiplier)
-        return self._scheme_of(sampler, multiplier, mechanism, computation, rate, gradient, numbers or {})
+        mechanism = mean_mechanism(sampler, self.options.clip_norm, self.privacy)
+        return self._scheme_of(
+            sampler, mechanism.noise_multiplier, mechanism, computation, rate, gradient, numbers or {}
+        )
 
     def _scheme_of(
         self,

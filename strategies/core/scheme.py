@@ -40,6 +40,16 @@ class Scheme:
     spread: float = 1.0
 
 
+def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:
+    """Of the mean of a cohort's vectors of l2 norm at most ``clip_norm``, with the noise that the sampler calibrates.
+
+    Raises:
+        BadInput: the sampler cannot keep to the budget.
+    """
+    multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+    return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeanScheme(Scheme):
     """A `Scheme` of noisy means of clipped user vectors, over the public size of a cohort.
@@ -61,12 +71,13 @@ class MeanScheme(Scheme):
         Raises:
             BadInput: the sampler cannot keep to the budget.
         """
-        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+        mechanism = mean_mechanism(sampler, clip_norm, privacy)
+        multiplier = mechanism.noise_multiplier
         return cls(
             guarantee=sampler.guarantee(multiplier, privacy.delta, adversary, assumptions),
             ledger=partial(sampler.ledger, multiplier),
             sampler=sampler,
-            mechanism=GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier),
+            mechanism=mechanism,
         )
 
 

@@ -113,7 +113,6 @@ class VertexStrategy(UserLevelStrategy):
 
     family: ClassVar[str] = "high-dimensional"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
-    adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
     meanings: ClassVar[Mapping[str, str]] = {
         "l1_radius": "models lie in the l1 ball of this radius",
         "choice_epsilon": "epsilon of choosing one vertex",

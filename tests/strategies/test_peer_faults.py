@@ -385,8 +385,8 @@ def test_flower_noise_is_rounded_to_single_precision(name):
     assert models.dtype == np.float64
     moved = models[np.any(models != 0, axis=1)]
     assert len(moved)
-    # The edge of the domain is a round number, and so is zero, where no vertex of a ball has moved a coordinate.
-    # The edge of the domain is a round number, and so is what a sparse model leaves out.
+    # The edge of the domain is a round number, and so is zero: what no vertex of a ball has moved, what a sparse model
+    # leaves out.
     inside = (np.abs(moved) < 50.0) & (moved != 0)
     assert np.mean(moved[inside] == moved[inside].astype(np.float32)) < 0.01
 
