@@ -13,6 +13,8 @@ JOBS ?= logical
 SPREAD := -n $(JOBS) --maxprocesses 4 --dist loadfile
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs install test test-slow test-all mutants containers lint format bench clean
 

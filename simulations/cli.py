@@ -10,13 +10,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 
-from simulations.reports.explain import shown
 from userdp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -66,6 +64,9 @@ def run(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Overrides output.directory.", show_default=False)
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run even if the plan predicts a model far worse than the initial one.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -81,17 +82,25 @@ def run(
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
         _log_warnings()
-        given = {"engine.kind": engine, "seed": seed, "output.directory": output}
+        given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
+        from simulations.reports.console import show_outcome  # noqa: PLC0415
+
         config = _load(file, [*(overrides or []), *_assignments(given)])
         outcome = _run(config)
     if as_json:
         _print_json(outcome.result)
     else:
-        _show_outcome(outcome)
+        show_outcome(outcome.result, outcome.directory, simulated=config.privacy.noise == "seeded")
 
 
 @app.command()
-def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: Debug = False) -> None:
+def plan(
+    file: File,
+    overrides: Overrides = None,
+    everything: Annotated[bool, typer.Option("--all", help="Plan every strategy: the same as userdp advise.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
     """Show every number of a run before it touches any data: users needed, noise against signal, the guarantee.
 
     [dim]Examples:[/dim]
@@ -100,7 +109,11 @@ def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: 
 
       userdp plan my.toml --set data.users=100000 --json
     """
+    if everything:
+        advise(file, overrides, as_json, debug)
+        return
     with _exit_codes(debug), redirect_stdout(sys.stderr):
+        from simulations.api.plans import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
         from strategies.core.declarations import explained  # noqa: PLC0415
@@ -111,19 +124,34 @@ def plan(file: File, overrides: Overrides = None, as_json: Json = False, debug: 
     if as_json:
         _print_json(values)
         return
-    console = Console()
-    rows = {name: values[name] for name in ("rounds", "cohort", "users", "users_needed", "noise", "signal")}
-    rows |= {"pass_probability": values["pass_probability"]} if values["pass_probability"] is not None else {}
-    rows |= values["numbers"]
-    table = Table("number", "value", "meaning", title=f"{planned.strategy}: the plan")
-    for name, value in rows.items():
-        table.add_row(name, "no limit" if value is None else shown(value), meanings.get(name, ""))
-    console.print(table)
-    console.print(f"[bold]Guarantee.[/bold] {planned.guarantee.sentence()}", highlight=False)
-    for assumption in planned.guarantee.assumptions:
-        console.print(f"  assuming: {assumption}", highlight=False)
-    for warning in planned.warnings:
-        console.print(f"[yellow]Warning.[/yellow] {warning}", highlight=False)
+    show_plan(planned, values, meanings)
+
+
+@app.command()
+def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug: Debug = False) -> None:
+    """Plan every strategy for the declared users, problem and budget, and rank them by what they predict.
+
+    Opens no data. Other strategies than the file's own have their defaults. What is predicted is a scale, made for a
+    stand-in that is as far from the start as the declared bounds allow: it orders strategies, and promises nothing.
+
+    [dim]Examples:[/dim]
+
+      userdp advise simulations/configs/insteval.toml
+
+      userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'
+    """
+    with _exit_codes(debug), redirect_stdout(sys.stderr):
+        from simulations.api.plans import planning_bar, show_advice  # noqa: PLC0415
+        from simulations.records.run_directory import plain  # noqa: PLC0415
+        from simulations.runs.advice import advise as rank  # noqa: PLC0415
+
+        config = _load(file, overrides or [])
+        with planning_bar() as progress:
+            found = rank(config, progress)
+    if as_json:
+        _print_json([plain(each.as_dict()) for each in found])
+    else:
+        show_advice(found)
 
 
 @app.command()
@@ -138,6 +166,14 @@ def compare(
     output: Annotated[
         str | None, typer.Option(metavar="DIR", help="Overrides output.directory.", show_default=False)
     ] = None,
+    against_oracle: Annotated[
+        bool,
+        typer.Option(
+            "--against-oracle",
+            help="Also run clipping strategies tuned by looking at the answers, which is NOT private and not something "
+            "you may do: it shows what tuning would be worth.",
+        ),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -147,6 +183,8 @@ def compare(
 
       userdp compare simulations/configs/compare-quick.toml
 
+      userdp compare my.toml --against-oracle
+
       userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
@@ -155,7 +193,7 @@ def compare(
         from simulations.comparison.live import live  # noqa: PLC0415
 
         _log_warnings()
-        given = {"seeds": seeds, "output.directory": output}
+        given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
         comparison = load_comparison(file, [*(overrides or []), *_assignments(given)])
         with live(comparison) as watch:
             outcome = run_all(comparison, workers=workers, watch=watch)
@@ -164,6 +202,9 @@ def compare(
 
         _print_json(plain(outcome.rows))
         return
+    from simulations.comparison.ranking import rankings  # noqa: PLC0415
+
+    typer.echo(rankings(outcome.directory))
     failed = sum(one["error_private"] is not None for one in outcome.rows)
     typer.echo(f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now")
     typer.echo(f"Report: {outcome.directory / 'report.html'}")
@@ -189,9 +230,9 @@ def report(
 
     [dim]Examples:[/dim]
 
-      userdp report runs/quickstart-localized_robust_sgd-seed0
+      userdp report runs/quickstart-auto-seed1
 
-      userdp report runs/quickstart-localized_robust_sgd-seed0 --released for-others
+      userdp report runs/quickstart-auto-seed1 --released for-others
     """
     with _exit_codes(debug):
         from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
@@ -315,30 +356,6 @@ def _run(config: "RunConfig") -> "RunOutcome":
         return run(config, progress=progress)
 
 
-def _show_outcome(outcome: "RunOutcome") -> None:
-    result = outcome.result
-    initial, free = result["reference"]["initial"], result["reference_private"]["non_private"] or {}
-    # Exact, as the report says: whoever starts a run holds the data.
-    table = Table(
-        "metric",
-        "this run",
-        "initial model",
-        "without privacy (private)",
-        title=f"{result['name']}: {result['strategy']}",
-    )
-    for name, value in result["metrics"].items():
-        table.add_row(name.replace("_", " "), *(shown(one) for one in (value, initial.get(name), free.get(name))))
-    console = Console()
-    console.print(table)
-    verdicts: dict[bool | None, Literal["green", "red", "yellow"]] = {True: "green", False: "red", None: "yellow"}
-    told = {True: "better than the initial model", False: "WORSE than the initial model", None: "not measured"}
-    better = result["better_than_initial"]
-    console.print(f"[{verdicts[better]}]{told[better]}[/{verdicts[better]}]")
-    promised = json.loads((outcome.directory / "guarantee.json").read_text(encoding="utf-8"))["sentence"]
-    console.print(f"[bold]Guarantee.[/bold] {promised}", highlight=False)
-    console.print(f"Report: {outcome.directory / 'report.html'}", highlight=False, soft_wrap=True)
-
-
 def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:
     from simulations import listings  # noqa: PLC0415
 
@@ -349,25 +366,9 @@ def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) 
     if as_json:
         _print_json(entries)
     elif name is None:
-        table = Table(*(Column(column, no_wrap=column == "name", overflow="fold") for column in columns), title=what)
-        for entry in entries:
-            table.add_row(*(_cell(entry[column]) for column in columns))
-        table.caption = f"userdp {what} NAME shows all about one"
-        Console().print(table)
+        Console().print(listings.overview(what, entries, columns))
     else:
-        table = Table(show_header=False, title=name)
-        for key, value in entries[0].items():
-            if key not in ("name", "settings"):
-                table.add_row(key, _cell(value))
-        for setting, description in entries[0]["settings"].items():
-            table.add_row(setting, description)
-        Console().print(table)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return ", ".join(value) if isinstance(value, list) else shown(value)
+        Console().print(listings.details(entries[0]))
 
 
 def _print_json(values: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from simulations.config.run_config import RunConfig, load_config
 from simulations.engines.grids import shards
+from simulations.records.run_directory import next_directory
 from simulations.runs.build import build_problem, load_datasets
 from simulations.runs.silos import silo_node
 from userdp.data.source import Datasets
@@ -40,11 +41,13 @@ def output_directory(context: "Context", config: RunConfig) -> Path:
     """Where the server app writes; ``~/userdp-runs`` if the run-config does not say.
 
     Raises:
-        BadInput: a relative folder, which would lie wherever the SuperLink happens to have been started.
+        BadInput: noise is secure and a run of that name has released something; or a relative folder, which would lie
+            wherever the SuperLink happens to have been started.
     """
     output = str(context.run_config.get("output", ""))
     if not output:
-        return Path.home() / "userdp-runs" / config.run_directory.name
+        first = Path.home() / "userdp-runs" / config.run_directory.name
+        return next_directory(first, secure=config.privacy.noise == "secure")
     if not Path(output).is_absolute():
         raise BadInput(f"output = {output!r}: must be an absolute folder, for the app's own folder is Flower's")
     return Path(output)

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from rich.table import Column, Table
+
+from simulations.reports.explain import shown
 from strategies.core.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
@@ -103,3 +106,29 @@ def entry(what: str, entries: list[dict[str, Any]], name: str) -> dict[str, Any]
 def _settings(model: Any, left_out: tuple[str, ...]) -> dict[str, str]:
     """Setting -> description."""
     return {name: field.description or "" for name, field in model.model_fields.items() if name not in left_out}
+
+
+def overview(what: str, entries: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
+    """One row an entry."""
+    table = Table(*(Column(column, no_wrap=column == "name", overflow="fold") for column in columns), title=what)
+    for each in entries:
+        table.add_row(*(_cell(each[column]) for column in columns))
+    table.caption = f"userdp {what} NAME shows all about one"
+    return table
+
+
+def details(one: dict[str, Any]) -> Table:
+    """Everything about one entry, its settings last."""
+    table = Table(show_header=False, title=one["name"])
+    for key, value in one.items():
+        if key not in ("name", "settings"):
+            table.add_row(key, _cell(value))
+    for setting, description in one["settings"].items():
+        table.add_row(setting, description)
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(value) if isinstance(value, list) else shown(value)

@@ -10,6 +10,7 @@ from strategies.registry import STRATEGIES
 from userdp.lazy import names_from
 
 if TYPE_CHECKING:
+    from strategies.auto.auto import Auto
     from strategies.clipping.adaptive_clipping import AdaptiveClipping
     from strategies.clipping.dp_fed_avg import DPFedAvg
     from strategies.clipping.dp_fed_sgd import DPFedSGD
@@ -48,6 +49,7 @@ __all__ = [
     "DPFTRL",
     "STRATEGIES",
     "AdaptiveClipping",
+    "Auto",
     "AveragedClipping",
     "AveragedClippingRestarted",
     "DPFedAvg",
@@ -91,6 +93,7 @@ _PLACES = [place.split(":") for place in STRATEGIES.places.values()]
 __getattr__ = names_from(
     __name__,
     {
+        "strategies.auto.auto": ("Auto",),
         "strategies.core.base": ("UserLevelStrategy",),
         "strategies.wire.client": ("client_app",),
         "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),

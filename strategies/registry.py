@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
     {
+        "auto": "strategies.auto.auto:Auto",
         "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
         "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
         "recentred_clipping": "strategies.clipping.recentred_clipping:RecentredClipping",

@@ -14,8 +14,6 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from userdp.data.tables.public import PUBLIC_DATASETS  # noqa: E402
-
 collect_ignore = ["lying_silo"]  # code of containers
 
 # No case fails for its seconds, which say how busy the machine is. CI draws the same cases in every run.
@@ -49,6 +47,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def public_cache() -> Path:
     """A folder that holds the four public data sets; skips where there is none."""
+    from userdp.data.tables.public import PUBLIC_DATASETS
+
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     for folder in (os.environ.get("USERDP_DATA"), beside):
         if folder and all((Path(folder) / entry.file).is_file() for entry in PUBLIC_DATASETS.values()):

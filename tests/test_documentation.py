@@ -110,6 +110,7 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_point_one_way(package):
     wrong = {str(path.relative_to(ROOT)): imported(path) & FORBIDDEN[package] for path in sources(package)}
@@ -160,6 +161,7 @@ def test_every_key_of_the_configuration_is_in_the_reference_with_a_meaning(confi
     assert not [kind for kind in kinds if f'"{kind}"' not in configuration]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows_between_rooms_never_lead_back(package, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))

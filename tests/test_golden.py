@@ -14,7 +14,7 @@ def parameter(case):
     return pytest.param(case, id=case["name"], marks=marks)
 
 
-@pytest.mark.sweep(44)
+@pytest.mark.sweep(20)
 @pytest.mark.parametrize("case", [parameter(case) for case in CASES])
 def test_the_numbers_are_those_recorded(case):
     found = check(case, RECORDED)

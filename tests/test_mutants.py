@@ -65,6 +65,7 @@ def test_every_strategy_has_a_fault_of_its_own(name):
     assert any(mutant.file == module for mutant in MUTANTS)
 
 
+@pytest.mark.slow
 def test_the_runner_says_who_was_killed_and_who_survived(tmp_path):
     for name, text in TINY.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

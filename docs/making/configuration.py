@@ -19,6 +19,7 @@ from simulations.config.run_config import EngineSection, OutputSection, PrivacyS
 from strategies import STRATEGIES, StrategyOptions
 from userdp.data import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
+from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sources import PublicData, TableColumns, TableData
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
@@ -67,6 +68,7 @@ def page() -> str:
         parts += [f'### data.kind = "{kind}"\n', f"{sentence(model.__doc__ or '')}\n"]
         parts.append(table(model, skip=["kind", *TableColumns.model_fields]))
     parts += ["### Columns, for tables and public data sets\n", table(TableColumns, skip=["kind"])]
+    parts += ["#### [data.derive.NAME]\n", f"{sentence(Derivation.__doc__ or '')}\n", table(Derivation)]
     parts += ["## [privacy]\n", table(PrivacySection)]
     parts += [
         "## [strategy]\n",

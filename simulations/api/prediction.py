@@ -13,6 +13,7 @@ from simulations.api.frames import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.reports.report import INITIAL
+from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
@@ -81,7 +82,9 @@ class SavedModel:
         return found
 
     def evaluate(self, data: Tabular) -> pd.DataFrame:
-        """The metrics that a run reports of held-out users, on a table of others: every user has the same weight.
+        """The metrics that a run reports of held-out users, on a table of others.
+
+        Every user has the same weight in a mean; ranking and calibration are over all their samples together.
 
         Exact about the table's people, whom no guarantee covers. All their rows count: ``min_samples`` and
         ``max_samples`` of the run do not apply.
@@ -100,7 +103,17 @@ class SavedModel:
         with table_file(data, columns.names) as path:
             table = read_table(path, **self.config.data.declarations, seed=self.config.seed)
         measure = Evaluation(problem, None, table.federation)
-        return pd.DataFrame({THIS: measure(self.model), INITIAL: measure(problem.initial())})
+        return pd.DataFrame({THIS: measure.whole(self.model), INITIAL: measure.whole(problem.initial())})
+
+    def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
+        """The same metrics, and below them errors in the units of the target, where its range is declared."""
+        section = self.config.data.model_dump(exclude_none=True)
+        columns = {name: metrics[name].dropna() for name in metrics}
+        more = {
+            name: in_target_units(dict(zip(map(str, one.index), one, strict=True)), section)
+            for name, one in columns.items()
+        }
+        return pd.concat([metrics, pd.DataFrame(more)]) if any(more.values()) else metrics
 
     def _columns(self) -> Columns:
         if isinstance(self.config.data, SyntheticData):

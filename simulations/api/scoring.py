@@ -10,7 +10,7 @@ from rich.table import Table
 
 from simulations.api.prediction import THIS, load_model
 from simulations.records.run_directory import plain
-from simulations.reports.explain import shown
+from simulations.reports.explain import shown_apart
 from simulations.reports.report import INITIAL
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput, MissingColumn
@@ -31,6 +31,7 @@ class Scores:
         rows: of the table, and of that file.
         unusable: rows without a prediction, because a cell holds nothing that the model could use.
         metrics: one row a metric, columns "this model" and "initial model"; None where the table cannot be measured.
+        in_units: the same, and errors in the target's units; None likewise.
         not_measured: why not; None where it was.
         guarantee: of the model.
     """
@@ -39,6 +40,7 @@ class Scores:
     rows: int
     unusable: int
     metrics: pd.DataFrame | None
+    in_units: pd.DataFrame | None
     not_measured: str | None
     guarantee: Guarantee
 
@@ -84,7 +86,8 @@ def score(directory: Path, table: Path, output: Path | None) -> Scores:
         reason = str(error)
     _write(predictions, target)
     unusable = int(predictions["prediction"].isna().sum())
-    return Scores(target, len(predictions), unusable, metrics, reason, saved.guarantee)
+    in_units = None if metrics is None else saved.in_target_units(metrics)
+    return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee)
 
 
 def _write(predictions: pd.DataFrame, target: Path) -> None:
@@ -99,12 +102,12 @@ def _write(predictions: pd.DataFrame, target: Path) -> None:
 
 def show_scores(scores: Scores, console: Console) -> None:
     """Print what a person wants to know."""
-    if scores.metrics is None:
+    if scores.in_units is None:
         console.print(f"Not measured: {scores.not_measured}", highlight=False)
     else:
-        table = Table("metric", *map(str, scores.metrics.columns), title=f"{scores.rows} rows")
-        for name, values in scores.metrics.iterrows():
-            table.add_row(str(name).replace("_", " "), *map(shown, values))
+        table = Table("metric", *map(str, scores.in_units.columns), title=f"{scores.rows} rows")
+        for name, values in scores.in_units.iterrows():
+            table.add_row(str(name).replace("_", " "), *shown_apart(values))
         console.print(table)
     if scores.unusable:
         console.print(f"{scores.unusable} rows have a cell that the model cannot use: their predictions are empty")

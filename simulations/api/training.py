@@ -33,7 +33,7 @@ from simulations.api.keywords import OF_A_RUN, refuse_settings, sections, table_
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
-from simulations.reports.explain import shown
+from simulations.reports.explain import shown_apart
 from simulations.reports.report import INITIAL, NON_PRIVATE
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
@@ -66,7 +66,7 @@ class TrainedModel(SavedModel):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metric -> mean over the users who were held out, whom no guarantee covers."""
+        """Metric -> mean over the users who were held out, whom no guarantee covers; or what docs say it is of them."""
         return dict(self.result["metrics"])
 
     def summary(self) -> pd.DataFrame:
@@ -92,13 +92,16 @@ class TrainedModel(SavedModel):
         return write_page(self.page, path, self.directory)
 
     def __repr__(self) -> str:
-        table = self.summary().map(shown).to_string() if self.metrics else NOT_MEASURED
+        table = self._shown().to_string() if self.metrics else NOT_MEASURED
         return f"{self._title()}\n{table}\nGuarantee: {self.guarantee.sentence()}"
 
     def _repr_html_(self) -> str:
-        table = self.summary().map(shown).to_html() if self.metrics else NOT_MEASURED
+        table = self._shown().to_html() if self.metrics else NOT_MEASURED
         title, promise = html.escape(self._title()), html.escape(self.guarantee.sentence())
         return f"<p><b>{title}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
+
+    def _shown(self) -> pd.DataFrame:
+        return self.in_target_units(self.summary()).astype(object).apply(shown_apart, axis=1, result_type="broadcast")
 
     def _title(self) -> str:
         told = self.result

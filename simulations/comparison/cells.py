@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.sections import ComparisonConfig, ProblemEntry, StrategyEntry
 from simulations.config.run_config import RunConfig, parse_config
 from userdp.errors import BadInput
@@ -24,6 +25,7 @@ class Cell:
         seed: of data, sampling and simulated noise.
         grid: dotted key -> value.
         raw: sections of the run, without what tuning chooses.
+        oracle: its settings are chosen by looking at the answers; see `simulations.comparison.oracle`.
     """
 
     problem: str
@@ -31,6 +33,7 @@ class Cell:
     seed: int
     grid: Mapping[str, Any]
     raw: Mapping[str, Any]
+    oracle: bool = False
 
     @property
     def group(self) -> str:
@@ -40,7 +43,10 @@ class Cell:
     def config(self, *, seed: int | None = None, **options: Any) -> RunConfig:
         """The run, with strategy options replaced, and possibly for another seed."""
         strategy = {**self.raw["strategy"], **options}
-        return parse_config({**self.raw, "seed": self.seed if seed is None else seed, "strategy": strategy})
+        # What the run leaves says so too, whoever finds it.
+        name = f"{self.raw['name']}-oracle-NOT-private" if self.oracle else self.raw["name"]
+        seed = self.seed if seed is None else seed
+        return parse_config({**self.raw, "name": name, "seed": seed, "strategy": strategy})
 
     def reference(self) -> RunConfig:
         """Training without privacy on the same data."""
@@ -54,7 +60,8 @@ def expand(config: ComparisonConfig) -> Iterator[Cell]:
         BadInput: two entries of one name, an engine that is not the local one, or a grid or seeds that are not usable.
     """
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
-    labels = [entry.name for entry in config.strategy]
+    entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
+    labels = [entry.name for entry, _ in entries]
     for names, key in ((labels, "strategy.label"), ([entry.label for entry in problems], "problems.label")):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"{key} = {twice[0]!r} stands for two entries: give each a label of its own")
@@ -62,8 +69,8 @@ def expand(config: ComparisonConfig) -> Iterator[Cell]:
         raise BadInput(
             f"engine.kind = {config.engine['kind']!r}: cells run side by side on the local engine, leave it out"
         )
-    for entry, point, strategy, seed in product(problems, combinations(grid), config.strategy, seeds):
-        yield Cell(entry.label, strategy.name, seed, point, _sections(config, entry, strategy, point))
+    for entry, point, (strategy, oracle), seed in product(problems, combinations(grid), entries, seeds):
+        yield Cell(entry.label, strategy.name, seed, point, _sections(config, entry, strategy, point), oracle)
 
 
 def _sections(
@@ -78,8 +85,9 @@ def _sections(
             "privacy": config.privacy,
             "strategy": strategy.section,
             "engine": {"kind": "local", **config.engine},
-            # Trained once for all strategies, by a run of its own.
-            "output": {"evaluate_every": config.output.evaluate_every, "reference": False},
+            # The reference is trained once for all strategies, by a run of its own. A strategy that is expected to be
+            # worse than doing nothing is there to be seen so.
+            "output": {"evaluate_every": config.output.evaluate_every, "reference": False, "anyway": True},
         }
     )
     for key, value in point.items():

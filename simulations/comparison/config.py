@@ -23,6 +23,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from simulations.comparison.cells import Cell, check_values, combinations, expand, flatten
+from simulations.comparison.oracle import oracle_entries, oracle_seed
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.errors import sentences
 from simulations.config.run_config import make_absolute, read_toml
@@ -45,8 +46,8 @@ class Comparison:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of the strategies, in the file's order."""
-        return tuple(entry.name for entry in self.config.strategy)
+        """Of the strategies, in the file's order; those of the oracle after them."""
+        return tuple(entry.name for entry in (*self.config.strategy, *oracle_entries(self.config)))
 
     @property
     def grid_keys(self) -> tuple[str, ...]:
@@ -64,10 +65,15 @@ class Comparison:
         tuning = self.config.tuning
         return range(0) if tuning is None else range(tuning.public_seed, tuning.public_seed + tuning.repeats)
 
+    @property
+    def oracle_seed(self) -> int:
+        """Of the federation, or the split of a table, that the oracle searches on: none that others use."""
+        return oracle_seed({*self.public_seeds, *(cell.seed for cell in self.cells)})
+
     def candidates(self, cell: Cell) -> list[dict[str, Any]]:
-        """The settings that tuning tries for a cell; none when its strategy is not tuned."""
+        """The settings that tuning tries for a cell; none when its strategy is not tuned, or by the oracle."""
         tuning = self.config.tuning
-        if tuning is None:
+        if tuning is None or cell.oracle:
             return []
         kind = cell.raw["strategy"]["kind"]
         search = tuning.search.get(cell.strategy, tuning.search.get(kind))
@@ -130,7 +136,7 @@ def _check_tuning(comparison: Comparison) -> None:
             )
     if shared := sorted(set(comparison.public_seeds) & {cell.seed for cell in comparison.cells}):
         raise BadInput(f"tuning.public_seed: seed {shared[0]} is also compared on; choose another, such as 1000")
-    known = {*comparison.labels, *(entry.kind for entry in comparison.config.strategy)}
+    known = {name for entry in comparison.config.strategy for name in (entry.name, entry.kind)}
     for name, search in tuning.search.items():
         if name not in known:
             raise BadInput(

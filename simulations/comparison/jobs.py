@@ -19,6 +19,7 @@ from typing import Any
 
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison
+from simulations.comparison.oracle import scales_of, take_promise_back
 from simulations.comparison.report import render_comparison
 from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import RunConfig, parse_config
@@ -37,14 +38,16 @@ class Job:
     """One run: a cell, a candidate of a search, or a reference without privacy.
 
     Attributes:
-        stage: "cells", "tuning" or "reference".
+        stage: "cells", "tuning", "oracle" (its search) or "reference".
         label: of the strategy.
         config: the run.
+        private: its settings were chosen without looking at the data; where they were not, the run promises nothing.
     """
 
     stage: str
     label: str
     config: RunConfig
+    private: bool = True
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +141,8 @@ class _Course:
         searches = {
             cell.group: self._search(cell) for cell in self.comparison.cells if self.comparison.candidates(cell)
         }
+        looking = {cell.group: cell for cell in reversed(self.comparison.cells) if cell.oracle}
+        searches |= {group: self._look(cell) for group, cell in reversed(looking.items())}
         references = [reference_job(cell) for cell in self.comparison.cells]
         self._finish([*references, *(job for jobs in searches.values() for _, job in jobs)], execute)
         self.chosen = {group: choice for group, jobs in searches.items() if (choice := self._best(jobs)) is not None}
@@ -150,6 +155,20 @@ class _Course:
             (options, Job("tuning", cell.strategy, cell.config(seed=seed, **options)))
             for options in self.comparison.candidates(cell)
             for seed in self.comparison.public_seeds
+        ]
+
+    def _look(self, cell: Cell) -> list[tuple[dict[str, Any], Job]]:
+        """(settings, run) of everything that the oracle tries for a cell: on a seed of its own, of the same data."""
+        seed = self.comparison.oracle_seed
+        try:
+            settings = scales_of(cell.config(seed=seed), self.root / "oracle").settings()
+        except Exception as error:
+            # Whoever's data cannot be looked at cannot be trained on either: the cells say why.
+            log.warning("the oracle could not look at the data (%s): it has no settings to try", type(error).__name__)
+            settings = [{}]
+        return [
+            (options, Job("oracle", cell.strategy, cell.config(seed=seed, **options), private=False))
+            for options in settings
         ]
 
     def _best(self, jobs: Sequence[tuple[dict[str, Any], Job]]) -> dict[str, Any] | None:
@@ -165,10 +184,12 @@ class _Course:
 
     def _job(self, cell: Cell) -> Job | None:
         """The run of a cell, once its settings are known."""
-        if not self.comparison.candidates(cell):
+        if not cell.oracle and not self.comparison.candidates(cell):
             return Job("cells", cell.strategy, cell.config())
         options = self.chosen.get(cell.group)
-        return None if options is None else Job("cells", cell.strategy, cell.config(**options))
+        if options is None:
+            return None
+        return Job("cells", cell.strategy, cell.config(**options), private=not cell.oracle)
 
     def _finish(self, jobs: Sequence[Job], execute: Execute) -> None:
         """Look up what was run before, and run the rest."""
@@ -233,8 +254,8 @@ def finished(directory: Path, digest: str) -> Record | None:
     return record if record.get("digest") == digest and record.get("error_private", "unknown") is None else None
 
 
-def run_job(toml: str, digest: str, directory: Path) -> Record:
-    """Run a configuration, and leave cell.json as the very last file.
+def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
+    """Run a configuration, and leave cell.json as the very last file; not ``private``, without any promise.
 
     Returns:
         digest, error_private (None or the reason), seconds, result (of result.json, or None), numbers (of the plan).
@@ -249,13 +270,17 @@ def run_job(toml: str, digest: str, directory: Path) -> Record:
     except Exception as caught:
         log.warning("a cell failed: unexpected %s", type(caught).__name__)
         error = f"unexpected {type(caught).__name__}"
+    if not private:
+        take_promise_back(directory)
+    planned = _stored(directory / "plan.json") or {}
     record: Record = plain(
         {
             "digest": digest,
             "error_private": error,
             "seconds": time.perf_counter() - started,
             "result": _stored(directory / "result.json"),
-            "numbers": (_stored(directory / "plan.json") or {}).get("numbers", {}),
+            "numbers": planned.get("numbers", {}),
+            "predicted_excess": (planned.get("forecast") or {}).get("predicted_excess"),
         }
     )
     directory.mkdir(parents=True, exist_ok=True)
@@ -297,7 +322,7 @@ def _executor(workers: int | None) -> Iterator[Execute]:
 
 def _one_by_one(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
     for job in jobs:
-        yield job, run_job(job.config.toml(), job.digest, root / job.folder)
+        yield job, run_job(job.config.toml(), job.digest, root / job.folder, job.private)
 
 
 def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record]]:
@@ -307,7 +332,9 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
     task = ray.remote(num_cpus=1, max_retries=0)(run_job)
     # Absolute: a worker has a working directory of its own.
     home = root.resolve()
-    waiting: Mapping[Any, Job] = {task.remote(job.config.toml(), job.digest, home / job.folder): job for job in jobs}
+    waiting: Mapping[Any, Job] = {
+        task.remote(job.config.toml(), job.digest, home / job.folder, job.private): job for job in jobs
+    }
     pending = list(waiting)
     while pending:
         (done,), pending = ray.wait(pending, num_returns=1)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from simulations.comparison.config import Comparison
 from simulations.comparison.jobs import Job, Record, Watch, measured
+from simulations.comparison.oracle import TRIED
 from simulations.reports.explain import shown
 
 
@@ -22,11 +23,13 @@ class Progress:
     Attributes:
         comparison: what is run.
         searched: runs of searches that are done.
+        looked: the same of the oracle's.
         values: strategy -> main metric of every cell that is done; infinite for those that failed.
     """
 
     comparison: Comparison
     searched: int = 0
+    looked: int = 0
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, job: Job, record: Record) -> None:
@@ -35,11 +38,15 @@ class Progress:
             self.values.setdefault(job.label, []).append(measured(record))
         elif job.stage == "tuning":
             self.searched += 1
+        elif job.stage == "oracle":
+            self.looked += 1
 
     def table(self) -> Table:
         """One row a strategy: cells done, failed, median of the main metric so far."""
         total = len(self.comparison.cells) // len(self.comparison.labels)
         tried = f"; {self.searched} runs of the search for settings" if self.comparison.config.tuning else ""
+        if groups := {cell.group for cell in self.comparison.cells if cell.oracle}:
+            tried += f"; the oracle looked at {self.looked} of {len(groups) * TRIED} runs"
         table = Table("strategy", "done", "failed", "median so far", title=f"{self.comparison.config.name}{tried}")
         for label in self.comparison.labels:
             values = self.values.get(label, [])

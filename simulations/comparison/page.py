@@ -42,13 +42,23 @@ to training without privacy (median over settings){% endif %}.{% endif %}
 <thead><tr><th>strategy</th><th class="number">best in</th><th class="number">worse than nothing in</th><th class="number">way closed</th></tr></thead>
 <tbody>
 {% for line in overall %}
-<tr class="{{ 'worse' if line.worse == points | length else '' if line.private else 'none' }}"><td>{{ line.strategy | replace("_", "_<wbr>" | safe) }}{% if not line.private %} <span class="tag">no privacy</span>{% endif %}</td>
+<tr class="{{ 'worse' if line.worse == points | length else '' if line.private else 'none' }}"><td>{{ line.strategy | replace("_", "_<wbr>" | safe) }}{% if line.oracle %} <span class="tag">{{ oracle }}</span>{% elif not line.private %} <span class="tag">no privacy</span>{% endif %}</td>
 <td class="number">{{ line.first if line.private else "&ndash;" | safe }}</td><td class="number">{{ line.worse }}</td>
 <td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 <p class="soft">Of {{ points | length }}. Way closed: from the initial model (0&nbsp;%) to training without privacy (100&nbsp;%); below 0&nbsp;% is worse
 than doing nothing.</p>
+{% set stuck = points | selectattr("stuck") | list %}
+{% if stuck %}
+<p class="warning">Training without privacy did not get below the initial model, so no way is measured ({{ stuck | map(attribute="index") | join("; ") }}):
+it did not converge, or held-out users have nothing to gain from these data.</p>
+{% endif %}
+
+{% if foresight %}
+<p class="soft">Plans foresaw the order of the strategies, before any data were seen, with a rank correlation of {{ foresight.correlation | shown }}
+(Spearman; 1 is the same order, 0 is none; mean over {{ foresight.points }} settings of up to {{ foresight.strategies }} strategies).</p>
+{% endif %}
 
 {% if charts %}
 <h2>Plots</h2>
@@ -89,16 +99,16 @@ replacing one stands in the line.</p>
 {% for line in point.ranking %}
 {% set look = 'worse' if line.worse else 'none' if line.median is none else '' %}
 <tr class="{{ look }} first"><td>{{ line.strategy | replace("_", "_<wbr>" | safe) }}</td>
-<td class="number">{{ line.median | shown if line.median is not none else "&ndash;" | safe }}</td>
+<td class="number">{{ line.median | shown(point.digits) if line.median is not none else "&ndash;" | safe }}</td>
 <td class="number range">{% if line.median is not none %}<span>{{ line.low | shown }} to</span> <span>{{ line.high | shown }}</span>{% else %}&ndash;{% endif %}</td>
 <td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
 <tr class="{{ look }} terms"><td colspan="4">
 {% if line.worse %}<span class="tag">worse than doing nothing</span>{% endif %}
-{% if line.holds is sameas false %}<span class="tag">no privacy</span>{% endif %}
+{% if line.oracle %}<span class="tag">{{ oracle }}</span>{% elif line.holds is sameas false %}<span class="tag">no privacy</span>{% endif %}
 <small>{{ line.terms }}{% if line.failed %}{{ "; " if line.terms }}{{ line.failed }} of {{ line.failed + line.seeds }} failed: {{ line.reason }}{% endif %}</small></td></tr>
 {% endfor %}
-<tr class="none"><td>initial model</td><td class="number">{{ point.initial | shown }}</td><td></td><td class="number">0 %</td></tr>
-<tr class="none"><td>without privacy</td><td class="number">{{ point.non_private | shown }}</td><td></td><td class="number">100 %</td></tr>
+<tr class="none"><td>initial model</td><td class="number">{{ point.initial | shown(point.digits) }}</td><td></td><td class="number">0 %</td></tr>
+<tr class="none"><td>without privacy</td><td class="number">{{ point.non_private | shown(point.digits) }}</td><td></td><td class="number">100 %</td></tr>
 </tbody></table></div>
 {% endfor %}
 
@@ -138,6 +148,20 @@ samples: its noise had to be made for epsilon = {{ strategy.group[1] | shown }} 
 </tbody></table></div></details>
 {% endif %}
 
+{% if summary.oracle_private %}
+<h2>The oracle</h2>
+<p class="warning">What begins with <strong>oracle-</strong> is {{ oracle | replace("oracle: ", "") }}. Every setting was run on the same data with
+seed {{ summary.oracle_private.seed }}, and the one with the best held-out metric was taken: this reads the data once a setting, and no budget
+pays for it. It stands here to show what tuning would be worth.</p>
+<details><summary>What it chose</summary><div class="scroll"><table>
+<thead><tr><th>problem</th><th>strategy</th><th>setting</th><th>chosen</th></tr></thead><tbody>
+{% for problem, strategy, at, chosen in summary.oracle_private.chosen %}
+<tr><td>{{ problem }}</td><td>{{ strategy }}</td><td>{% for k, v in at.items() %}{{ k }} = {{ v | shown }} {% endfor %}</td>
+<td>{% for k, v in chosen.items() %}{{ k }} = {{ v | shown }}{{ ", " if not loop.last }}{% endfor %}</td></tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endif %}
+
 {% if errors %}
 <h2>What failed</h2>
 <ul>
@@ -170,10 +194,21 @@ All calibrated to {{ one.unit }} level, epsilon = {{ one.epsilon | map("shown") 
 | strategy | best in | worse than doing nothing in | way closed |
 |---|---|---|---|
 {% for line in overall %}
-| {{ line.strategy }}{{ "" if line.private else " (no privacy)" }} | {{ line.first if line.private else "-" }} | {{ line.worse }} | {{ "-" if line.closed is none else line.closed | percent }} |
+| {{ line.strategy }}{{ " (" + oracle + ")" if line.oracle else "" if line.private else " (no privacy)" }} | {{ line.first if line.private else "-" }} | {{ line.worse }} | {{ "-" if line.closed is none else line.closed | percent }} |
 {% endfor %}
 
 Of {{ points | length }}. Way closed: from the initial model (0 %) to training without privacy (100 %).
+{% set stuck = points | selectattr("stuck") | list %}
+{% if stuck %}
+
+Training without privacy did not get below the initial model, so no way is measured ({{ stuck | map(attribute="index") | join("; ") }}):
+it did not converge, or held-out users have nothing to gain from these data.
+{% endif %}
+{% if foresight %}
+
+Plans foresaw the order of the strategies, before any data were seen, with a rank correlation of {{ foresight.correlation | shown }}
+(Spearman; 1 is the same order, 0 is none; mean over {{ foresight.points }} settings of up to {{ foresight.strategies }} strategies).
+{% endif %}
 
 ## Rankings
 
@@ -191,10 +226,10 @@ stands in the line.
 | strategy | {{ point.metric }} | min to max | way closed | | on what terms |
 |---|---|---|---|---|---|
 {% for line in point.ranking %}
-| {{ line.strategy }} | {{ line.median | shown if line.median is not none else "-" }} | {% if line.median is not none %}{{ line.low | shown }} to {{ line.high | shown }}{% else %}-{% endif %} | {{ "-" if line.closed is none else line.closed | percent }} | {{ "worse than doing nothing" if line.worse }}{{ "no privacy" if line.holds is sameas false }}{% if line.failed %} {{ line.failed }} failed{% endif %} | {{ line.terms }} |
+| {{ line.strategy }} | {{ line.median | shown(point.digits) if line.median is not none else "-" }} | {% if line.median is not none %}{{ line.low | shown }} to {{ line.high | shown }}{% else %}-{% endif %} | {{ "-" if line.closed is none else line.closed | percent }} | {{ "worse than doing nothing " if line.worse }}{{ oracle if line.oracle else "no privacy" if line.holds is sameas false }}{% if line.failed %} {{ line.failed }} failed{% endif %} | {{ line.terms }} |
 {% endfor %}
-| *initial model* | {{ point.initial | shown }} | | 0 % | | |
-| *without privacy* | {{ point.non_private | shown }} | | 100 % | | |
+| *initial model* | {{ point.initial | shown(point.digits) }} | | 0 % | | |
+| *without privacy* | {{ point.non_private | shown(point.digits) }} | | 100 % | | |
 {% endfor %}
 
 ## What each guarantee means
@@ -219,6 +254,18 @@ Cost: {{ summary.tuning.cost }} (seed {{ summary.tuning.public_seed }}).
 |---|---|---|---|
 {% for problem, strategy, at, chosen in summary.tuning.chosen %}
 | {{ problem }} | {{ strategy }} | {% for k, v in at.items() %}{{ k }} = {{ v | shown }} {% endfor %} | {% for k, v in chosen.items() %}{{ k }} = {{ v | shown }}{{ ", " if not loop.last }}{% endfor %} |
+{% endfor %}
+{% endif %}
+{% if summary.oracle_private %}
+
+## The oracle
+
+What begins with oracle- is {{ oracle | replace("oracle: ", "") }}: every setting was run on the same data with seed {{ summary.oracle_private.seed }}, and the best was taken.
+
+| problem | strategy | setting | chosen |
+|---|---|---|---|
+{% for problem, strategy, at, chosen in summary.oracle_private.chosen %}
+| {{ problem }} | {{ strategy }} | {% for k, v in at.items() %}{{ k }} = {{ v | shown }} {% endfor %} | {% for k, v in chosen.items() %}{{ k }} = {{ v | shown }} {% endfor %} |
 {% endfor %}
 {% endif %}
 {% if errors %}

@@ -2,20 +2,24 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from simulations.comparison.foresight import foresight
+from simulations.comparison.oracle import ORACLE
 from simulations.comparison.page import MARKDOWN, PAGE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
-from simulations.reports.explain import METRICS, shown
+from simulations.reports.explain import METRICS, digits_apart, shown
 from simulations.reports.report import fill, promise
 from userdp.errors import BadInput
 
 _NEEDED = (TABLE, ROUNDS, SUMMARY, "comparison.toml")
+_NO_WAY = 1e-6
+"""Share of its value that the main metric has to fall by, without privacy, for a way to be measured."""
 _MOST_COURSES = 4
 """Of so many points each has a chart by round; of more, those at the tightest budget."""
 
@@ -34,9 +38,7 @@ def render_comparison(directory: Path) -> Path:
     Raises:
         BadInput: the directory does not hold a comparison's files.
     """
-    for name in _NEEDED:
-        if not (directory / name).is_file():
-            raise BadInput(f"{directory} holds no {name}: give the directory of a comparison, such as comparisons/...")
+    _check(directory)
     content = _content(directory)
     (directory / "report.md").write_text(fill(MARKDOWN, content, html=False), encoding="utf-8")
     path = directory / "report.html"
@@ -44,15 +46,46 @@ def render_comparison(directory: Path) -> Path:
     return path
 
 
-def _content(directory: Path) -> dict[str, Any]:
-    """What the templates show."""
+def ranked_points(directory: Path) -> list[dict[str, Any]]:
+    """The ranking at every point of the grid.
+
+    Raises:
+        BadInput: the directory does not hold a comparison's files.
+    """
+    _check(directory)
+    frame, summary, keys = _read(directory)
+    oracles = _oracles(summary)
+    points = [_point(*point, summary["labels"]) for point in _points(frame, keys)]
+    for line in (line for point in points for line in point["ranking"]):
+        line["oracle"] = line["strategy"] in oracles
+    return points
+
+
+def _oracles(summary: Mapping[str, Any]) -> set[str]:
+    """Labels of what was tuned by looking at the answers; comparisons of earlier versions have none."""
+    return {label for label, entry in summary.get("strategies", {}).items() if entry.get("oracle")}
+
+
+def _check(directory: Path) -> None:
+    for name in _NEEDED:
+        if not (directory / name).is_file():
+            raise BadInput(f"{directory} holds no {name}: give the directory of a comparison, such as comparisons/...")
+
+
+def _read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any], list[str]]:
+    """The cells, the summary, and the keys of the grid that have more than one value."""
     frame = pd.read_parquet(directory / TABLE)
     summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
-    keys = [key for key in summary["grid"] if frame[key].nunique() > 1]
+    return frame, summary, [key for key in summary["grid"] if frame[key].nunique() > 1]
+
+
+def _content(directory: Path) -> dict[str, Any]:
+    """What the templates show."""
+    frame, summary, keys = _read(directory)
     courses = _courses(pd.read_parquet(directory / ROUNDS), keys)
     points = [
-        _point(problem, values, cells, summary["labels"]) | {"course": courses.get((problem, *values.values()), {})}
-        for problem, values, cells in _points(frame, keys)
+        point | {"course": courses.get((point["problem"], *point["values"].values()), {})}
+        for point in ranked_points(directory)
     ]
     chosen, charts = _chosen(points), _charts(points, keys, summary["labels"], summary["slopes"])
     ranked = pd.DataFrame([line | {"at": point["index"]} for point in points for line in point["ranking"]])
@@ -60,7 +93,8 @@ def _content(directory: Path) -> dict[str, Any]:
     return {
         "summary": summary,
         "points": points,
-        "overall": _overall(ranked, summary["labels"]),
+        "overall": _overall(ranked, summary["labels"], _oracles(summary)),
+        "oracle": ORACLE,
         "charts": charts,
         "reasons": list(dict.fromkeys(reason for _, _, reason in charts if reason)),
         "courses": [chart for point in chosen if (chart := _course_chart(point, summary["labels"]))[1]],
@@ -72,6 +106,7 @@ def _content(directory: Path) -> dict[str, Any]:
         ],
         "guarantees": _guarantees(summary, frame),
         "errors": _errors(frame),
+        "foresight": foresight(frame, keys, _oracles(summary)),
         "cells": len(frame),
         "failed": int(frame["error_private"].notna().sum()),
         "seconds": float(frame["seconds"].sum()),
@@ -147,9 +182,12 @@ def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Se
         "values": values,
         "epsilon": float(cells["epsilon"].min()),
         "mixed": cells["relation"][cells["holds"].eq(other=True)].nunique() > 1,
+        # A median looks equal to what it is compared with only where it is.
+        "digits": max(digits_apart([line["median"], initial]) for line in lines),
         "metric": next(iter(names), "no metric").replace("_", " "),
         "initial": initial,
         "non_private": free,
+        "stuck": _stuck(initial, free),
         "ranking": lines,
     }
 
@@ -189,16 +227,21 @@ def _short(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
+def _stuck(initial: float | None, free: float | None) -> bool:
+    """Whether training without privacy ended no better than the initial model, but for rounding."""
+    return initial is not None and free is not None and initial - free <= _NO_WAY * max(abs(initial), abs(free))
+
+
 def _closed(median: float | None, initial: float | None, free: float | None) -> float | None:
     """Share of the way from the initial model to the one without privacy; None where there is no way to go."""
-    if median is None or initial is None or free is None or initial <= free:
+    if median is None or initial is None or free is None or _stuck(initial, free):
         return None
     return (initial - median) / (initial - free)
 
 
-def _overall(ranked: pd.DataFrame, labels: Sequence[str]) -> list[dict[str, Any]]:
+def _overall(ranked: pd.DataFrame, labels: Sequence[str], oracles: Collection[str]) -> list[dict[str, Any]]:
     """How often each strategy comes first, is worse than doing nothing, or fails; over all points of the grid."""
-    private = ranked[ranked["holds"].fillna(value=True).astype(bool)]
+    private = ranked[ranked["holds"].fillna(value=True).astype(bool) & ~ranked["strategy"].isin(list(oracles))]
     best = private.groupby("at")["median"].transform("min")
     lines = []
     for label in labels:
@@ -208,6 +251,7 @@ def _overall(ranked: pd.DataFrame, labels: Sequence[str]) -> list[dict[str, Any]
             {
                 "strategy": label,
                 "private": label in set(private["strategy"]),
+                "oracle": label in oracles,
                 "first": len(first),
                 "worse": int(own["worse"].sum()),
                 "failed": int(own["failed"].sum()),
@@ -262,8 +306,9 @@ def _guarantees(summary: Mapping[str, Any], frame: pd.DataFrame) -> list[dict[st
         entry = summary["strategies"][label]
         given = entry["guarantee"]
         holds = given is not None and given["holds"]
+        oracle = bool(entry.get("oracle"))
         what = {
-            "promise": None if given is None else promise(given),
+            "promise": None if given is None else f"{ORACLE[0].upper()}{ORACLE[1:]}." if oracle else promise(given),
             "adversary": given["adversary"] if holds else None,
             "holds": holds,
         }

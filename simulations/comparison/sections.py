@@ -77,3 +77,8 @@ class ComparisonConfig(Section):
     )
     problems: list[ProblemEntry] = Field([], description="Several problems, written [[problems]].")
     tuning: TuningSection | None = Field(None, description="A search for strategies' settings, written [tuning].")
+    against_oracle: bool = Field(
+        False,
+        description="Also run clipping strategies whose settings were chosen by looking at the answers, to see what "
+        "tuning is worth: NOT private, not something you may do. `--against-oracle` sets it.",
+    )

@@ -5,7 +5,7 @@ all.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison
+from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import plain
@@ -37,7 +38,7 @@ def row(
         cell: the cell.
         record: of its cell.json; {"error_private": reason} where there is none.
         reference: the record of training without privacy on the same data.
-        tuned: settings that a search chose.
+        tuned: settings that a search on public data chose, or the oracle.
         folder: of the run, relative to the comparison's directory.
     """
     result = record.get("result") or {}
@@ -51,6 +52,7 @@ def row(
         "problem": cell.problem,
         "strategy": cell.strategy,
         "kind": cell.raw["strategy"]["kind"],
+        "oracle": cell.oracle,
         "seed": cell.seed,
         **cell.grid,
         "main_metric": main,
@@ -66,7 +68,9 @@ def row(
         "users": result.get("users"),
         "group": record.get("numbers", {}).get("group"),
         "sample_level_epsilon": record.get("numbers", {}).get("sample_level_epsilon"),
-        "tuned": None if tuned is None else json.dumps(tuned),
+        "predicted_excess": record.get("predicted_excess"),
+        "tuned": None if tuned is None or cell.oracle else json.dumps(tuned),
+        "oracle_private": json.dumps(tuned) if cell.oracle and tuned is not None else None,
         "directory": folder,
         **{f"metric.{name}": one for name, one in metrics.items()},
         **{f"initial.{name}": one for name, one in initial.items()},
@@ -106,7 +110,7 @@ def write_table(
             frame[key] = frame[key].map(json.dumps)
     _write(root / TABLE, frame)
     _write(root / ROUNDS, _rounds(root, frame, comparison.grid_keys))
-    tuning = comparison.config.tuning
+    tuning, oracles = comparison.config.tuning, {entry.name: entry for entry in oracle_entries(comparison.config)}
     summary = {
         "name": comparison.config.name,
         "labels": list(comparison.labels),
@@ -117,16 +121,24 @@ def write_table(
                 "kind": entry.kind,
                 "summary": STRATEGIES[entry.kind].summary_line,
                 "guarantee": _guarantee(root, rows, entry.name),
+                "oracle": entry.name in oracles,
             }
-            for entry in comparison.config.strategy
+            for entry in (*comparison.config.strategy, *oracles.values())
         },
-        "tuning": None
-        if tuning is None
-        else tuning.model_dump() | {"chosen": [[*json.loads(group), dict(best)] for group, best in chosen.items()]},
+        "tuning": None if tuning is None else tuning.model_dump() | {"chosen": _chosen(chosen, oracles, inside=False)},
+        "oracle_private": {"seed": comparison.oracle_seed, "chosen": _chosen(chosen, oracles, inside=True)}
+        if oracles
+        else None,
         "slopes": expected_slopes(comparison),
         "versions": versions(),
     }
     (root / SUMMARY).write_text(json.dumps(plain(summary), indent=2) + "\n", encoding="utf-8")
+
+
+def _chosen(chosen: Mapping[str, Mapping[str, Any]], oracles: Collection[str], *, inside: bool) -> list[list[Any]]:
+    """[problem, strategy, point of the grid, settings] of every search, of the oracle's strategies or of all others."""
+    found = [[*json.loads(group), dict(best)] for group, best in chosen.items()]
+    return [one for one in found if (one[1] in oracles) == inside]
 
 
 def _write(path: Path, frame: pd.DataFrame) -> None:

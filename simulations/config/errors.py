@@ -65,7 +65,18 @@ def _dotted(loc: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
     while rest and rest[0] in chosen:
         chosen.remove(rest.pop(0))
     # It ends a key's path with the type it tried: what the file holds says where the path really ends.
-    return ".".join(map(str, [loc[0], *rest[: 2 if isinstance(_at(section, rest[:1]), Mapping | list) else 1]]))
+    return ".".join(map(str, [loc[0], *rest[: _depth(section, rest)]]))
+
+
+def _depth(section: Any, path: list[int | str]) -> int:
+    """How many keys of a path lead into a section: one; a second into a table or list; more into tables of tables."""
+    inner = _at(section, path[:1])
+    if not isinstance(inner, Mapping | list):
+        return 1
+    depth = 2
+    while depth < len(path) and isinstance(inner := _at(inner, path[depth - 1 : depth]), Mapping):
+        depth += 1
+    return depth
 
 
 def _at(section: Any, path: list[int | str]) -> Any:
@@ -90,6 +101,15 @@ def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str
                 for key, inner in one.model_fields.items():
                     if key not in DISCRIMINATORS:
                         yield f"{name}.{key}", inner.description or ""
+                        yield from _named(f"{name}.{key}", inner.annotation, _at(section, [key]))
+
+
+def _named(where: str, annotation: Any, tables: Any) -> Iterator[tuple[str, str]]:
+    """The same of tables that people name, such as [data.derive.NAME]."""
+    for model in _models(annotation):
+        for name in tables if isinstance(tables, Mapping) else ():
+            for key, field in model.model_fields.items():
+                yield f"{where}.{name}.{key}", field.description or ""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

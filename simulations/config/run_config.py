@@ -36,6 +36,9 @@ from userdp.settings import Section
 REFERENCE = "non_private"
 """The strategy that others are compared with."""
 
+DEFAULT = "auto"
+"""The strategy of a file that names none."""
+
 
 class PrivacySection(Section):
     """The budget, and whom it protects."""
@@ -72,12 +75,24 @@ class OutputSection(Section):
     """What is written where."""
 
     directory: str = Field(
-        "runs", description="Folder of run directories; relative to where the command is run from, not to this file."
+        "runs",
+        description="Folder of run directories: NAME-STRATEGY-seedN, and after it NAME-STRATEGY-seedN-2, -3, ..., so "
+        "that no run writes over another; relative to where the command is run from, not to this file.",
     )
     reference: bool | None = Field(
         None,
         description="Also train without privacy, on the same engine, to compare with; by default with seeded noise "
         "only, since what such training finds is not covered by any guarantee.",
+    )
+    compare_with_initial: bool = Field(
+        False,
+        description="Spend a twentieth of epsilon on a last round in which users say whether the model serves them "
+        "better than the initial one, and release the initial one if most say no. auto always does something like it.",
+    )
+    anyway: bool = Field(
+        False,
+        description="Run even where the plan predicts a model far worse than the initial one, which is refused "
+        "otherwise: the budget would be spent for nothing.",
     )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
     trackers: list[Literal["mlflow", "tensorboard"]] = Field(
@@ -120,7 +135,7 @@ class RunConfig(Section):
 
     @property
     def run_directory(self) -> Path:
-        """Where the run is written."""
+        """Where the first run of that name is written; later ones get a number, whatever their settings."""
         return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}-seed{self.seed}"
 
     def toml(self) -> str:
@@ -176,6 +191,8 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     Raises:
         BadInput: one sentence for each problem, one a line.
     """
+    if "strategy" not in raw:
+        raw = {**raw, "strategy": {"kind": DEFAULT}}
     model = _model_of(*_kinds(raw))
     try:
         config = model.model_validate(raw, strict=True)

@@ -193,7 +193,7 @@ class _Worker:
 
     def compute(
         self, x: NDArray[np.float64] | None, tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
-    ) -> list[tuple[NDArray[np.int64], Any, int] | UserdpError | str]:
+    ) -> list[tuple[NDArray[np.int64], Any, int, Any] | UserdpError | str]:
         """Answers in order; a task without computation asks whom the node holds."""
         with one_thread():
             return [self._one(x, *task) for task in tasks]
@@ -204,20 +204,20 @@ class _Worker:
         node_id: int,
         users: NDArray[np.int64] | None,
         computation: Computation | None,
-    ) -> tuple[NDArray[np.int64], Any, int] | UserdpError | str:
+    ) -> tuple[NDArray[np.int64], Any, int, Any] | UserdpError | str:
         """An answer, an error that may be told, or the kind of a foreign one."""
         try:
             if node_id not in self._nodes:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
             node = self._nodes[node_id]
             if x is None or users is None or computation is None:
-                return node.users, None, node.clipped_samples
+                return node.users, None, node.clipped_samples, None
             answer = node.compute(x, users, computation)
         except UserdpError as error:
             return error
         except Exception as error:
             return type(error).__name__
-        return answer.users, answer.values, answer.non_finite
+        return answer.users, answer.values, answer.non_finite, answer.lengths
 
 
 class RayGrid(InMachineGrid):
@@ -327,7 +327,9 @@ class RayGrid(InMachineGrid):
             return _error_reply(message, outcome)
         if isinstance(outcome, str):
             return failed(message, outcome)
-        (users, values, count), counts = outcome, counts_wanted(message)
+        (users, values, count, lengths), counts = outcome, counts_wanted(message)
         if values is None:
             return Message(roster_content(users, count if counts else None), reply_to=message)
-        return Message(answer_content(Answer(users, values, count), counts=counts, share=True), reply_to=message)
+        return Message(
+            answer_content(Answer(users, values, count, lengths), counts=counts, share=True), reply_to=message
+        )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
+from simulations.records.quality import quality
 from strategies.wire.protocol import model_vector
 from userdp.arrays.types import Vector
 from userdp.data import Block, ColumnarFederation, Federation
@@ -48,6 +49,14 @@ class Evaluation:
                 self._least = self._means(self._optimum)["test_loss"]
             metrics = {"excess_loss": metrics["test_loss"] - self._least, **metrics}
         return {**metrics, "distance": float(np.linalg.norm(x - self._optimum))}
+
+    def whole(self, x: Vector) -> dict[str, float]:
+        """The same, and what `simulations.records.quality` adds: for the models at a run's end, not for every round."""
+        return {**self(x), **self.details(x)}
+
+    def details(self, x: Vector) -> dict[str, float]:
+        """What is added; nothing where nobody is held out."""
+        return quality(self._problem, x, self._blocks())
 
     def _means(self, x: Vector) -> dict[str, float]:
         totals: dict[str, float] = {}

@@ -90,7 +90,11 @@ _RESULT: tuple[tuple[str, Kind, str], ...] = (
     ("dimension", "public", "numbers in the model"),
     ("rounds", "noised", "how many rounds were run; a test that fails may end a phase early"),
     ("guarantee", "public", "what is promised, for the rounds that were run"),
-    ("metrics", "held-out", "of the released model"),
+    (
+        "metrics",
+        "held-out",
+        "of the released model: means over users, the spread over users, ranking and calibration over all samples",
+    ),
     ("reference.initial", "held-out", "the same metrics of the initial model"),
     ("reference_private.non_private", "private", "the same metrics of training without privacy on the same people"),
     ("better_than_initial", "held-out", "whether the main metric fell below that of the initial model"),
@@ -113,8 +117,16 @@ FIELDS: tuple[Field, ...] = (
         "data.json",
         ("training_users", "public", "n"),
         ("held_out_users", "public", "users that metrics are measured on"),
-        ("clipped_samples_private", "private", "samples that nodes had to clip into the declared bounds"),
-        ("table_private", "private", "what loading the table counted, clipped and left out; null without a table"),
+        (
+            "clipped_samples_private",
+            "private",
+            "samples that nodes had to clip into the problem's bounds, after loading",
+        ),
+        (
+            "table_private",
+            "private",
+            "what loading the table counted, clipped and left out, column by column; null without a table",
+        ),
     ),
     *_fields("guarantee.json", ("", "public", "the guarantee of the rounds that were run, and what is spent")),
     *_fields("rounds.parquet", *_ROUND),
@@ -179,6 +191,7 @@ FIELDS: tuple[Field, ...] = (
         ("result", "environment", "result.json, with its kinds; null where the cell left none"),
         *((f"result.{name}", kind, told) for name, kind, told in _RESULT),
         ("numbers", "public", "of plan.json"),
+        ("predicted_excess", "public", "excess risk that the plan predicts"),
     ),
     *_fields(
         TABLE,
@@ -199,7 +212,10 @@ FIELDS: tuple[Field, ...] = (
         ("users", "public", "n"),
         ("group", "public", "samples of one user that the noise covers"),
         ("sample_level_epsilon", "public", "epsilon for one sample"),
+        ("predicted_excess", "public", "excess risk that the plan predicts"),
         ("tuned", "public", "settings found on public synthetic data"),
+        ("oracle", "public", "whether its settings were chosen by looking at the answers, so that nothing is promised"),
+        ("oracle_private", "private", "the settings that were chosen so"),
     ),
     *_fields(
         COURSES,
@@ -209,7 +225,19 @@ FIELDS: tuple[Field, ...] = (
         ("spent_epsilon", "noised", "what the ledger says after the round"),
         ("value", "held-out", "main metric of the released model"),
     ),
-    *_fields(SUMMARY, ("", "public", "what was compared, the guarantees and the versions")),
+    *_fields(
+        SUMMARY,
+        ("", "public", "what was compared, the guarantees and the versions"),
+        ("oracle_private", "private", "settings that were chosen by looking at the answers"),
+    ),
+    *_fields(
+        "comparison: oracle, cells/oracle-*",
+        (
+            "all_private",
+            "private",
+            "every file, also those that are public elsewhere: settings were chosen by looking at the answers",
+        ),
+    ),
     *_fields(
         "comparison: report.html, report.md",
         ("page_private", "private", "all of it: rankings are by held-out users and against training without privacy"),

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ FILES = (
     "result.json",
     "report.html",
 )
-"""Everything that a run writes; a rerun removes these first and leaves other files alone."""
+"""Everything that a run writes; one in a directory that its caller named removes these first, and no other files."""
 TENSORBOARD = "tensorboard"
 """The folder of TensorBoard's events, if they are asked for; a rerun removes those of the run before."""
 
@@ -91,6 +92,41 @@ class RunDirectory:
         partial = self.path / f".{name}.partial"
         write(partial)
         os.replace(partial, self.path / name)
+
+
+def next_directory(path: Path, *, secure: bool) -> Path:
+    """Where a run of that name is written: ``path``, or ``path-2``, ``path-3``, ... after the last that is there.
+
+    Args:
+        path: what the first run is called.
+        secure: whether the noise is; then a release that lies in any of them spends the budget that this one asks for.
+
+    Raises:
+        BadInput: there is such a release.
+    """
+    numbered = re.compile(rf"{re.escape(path.name)}(?:-([0-9]+))?")
+    try:
+        found = {one: numbered.fullmatch(one.name) for one in path.parent.iterdir()}
+    except OSError:  # not there yet, or not to be read: making the directory says so
+        return path
+    taken = {one: int(match[1] or 1) for one, match in found.items() if match}
+    if secure:
+        for one in taken:
+            _check_no_release(one)
+    return path.with_name(f"{path.name}-{max(taken.values()) + 1}") if taken else path
+
+
+def new_directory(path: Path, *, secure: bool) -> Path:
+    """The same, made at once: of two runs that start together each has its own."""
+    while True:
+        chosen = next_directory(path, secure=secure)
+        try:
+            chosen.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # `RunDirectory` says what is wrong
+            pass
+        return chosen
 
 
 def _check_no_release(path: Path) -> None:

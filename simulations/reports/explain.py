@@ -1,5 +1,14 @@
 """What metrics mean, and how numbers are written for people."""
 
+from collections.abc import Iterable
+
+from simulations.records.measured import BINS, PERCENTILES, SPREAD
+
+_SPREAD = {
+    f"{name}_p{share}": f"{share} % of held-out users have an average {name.replace('_', ' ')} of at most this"
+    for name in SPREAD
+    for share in PERCENTILES
+}
 METRICS = {
     "excess_risk": "expected loss above the best possible model, exact",
     "excess_loss": "loss on held-out users above that of the known optimum on the same samples",
@@ -10,19 +19,39 @@ METRICS = {
     "squared_error": "mean squared error of predictions",
     "absolute_error": "mean absolute error of predictions",
     "deviance": "Poisson deviance",
+    "auc": "chance that of two held-out samples of different classes the one of class 1 scores higher; 0.5 is blind",
+    **_SPREAD,
+    "calibration_error": f"how far predicted and observed means are apart, on average over {BINS} groups of held-out "
+    "samples that are predicted alike; of several classes, probability of the predicted one and accuracy",
+    "predicted_minus_observed": "the same over all held-out samples at once, with its sign: above 0 means too high",
 }
 """Metric -> what it means."""
 
 
-def shown(value: object) -> str:
-    """A number for people: four digits, no more."""
+def shown(value: object, digits: int = 4) -> str:
+    """A number for people: four digits, no more unless asked for."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+        if not 1000 <= abs(value) < 1e9:
+            return f"{value:.{digits}g}"
+        return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def digits_apart(values: Iterable[object]) -> int:
+    """The fewest digits, four at least, at which different numbers look different: 17 tell any two apart."""
+    different = {value for value in values if isinstance(value, int | float)}
+    return next((n for n in range(4, 17) if len({shown(value, n) for value in different}) == len(different)), 17)
+
+
+def shown_apart(values: Iterable[object]) -> list[str]:
+    """Numbers that stand side by side to be compared, with as many digits as that takes."""
+    values = list(values)
+    digits = digits_apart(values)
+    return [shown(value, digits) for value in values]
 
 
 def percent(share: float) -> str:

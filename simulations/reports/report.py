@@ -13,9 +13,12 @@ from markupsafe import Markup
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
-from simulations.reports.explain import METRICS, percent, shown
+from simulations.reports.explain import METRICS, percent, shown, shown_apart
+from simulations.reports.loading import cell_counts
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
+from simulations.reports.units import in_target_units, unit_meanings
+from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.declarations import explained
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
@@ -60,7 +63,7 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "percent": percent}
+    environment.filters |= {"shown": shown, "percent": percent, "shown_apart": shown_apart}
     return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 
@@ -69,6 +72,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
     names = ("result.json", "plan.json", "guarantee.json", "data.json")
     result, plan, guarantee, data = (kept(name, _json(directory / name), kinds) for name in names)
     config = (directory / "config.toml").read_text(encoding="utf-8")
+    section = tomllib.loads(config).get("data", {})
     rounds = pd.read_parquet(directory / "rounds.parquet")
     rounds = rounds[list(kept("rounds.parquet", dict.fromkeys(map(str, rounds.columns)), kinds))]
     return {
@@ -82,9 +86,9 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "promise": promise(guarantee),
         "course": _course(rounds, result),
         "numbers": _numbers(plan),
-        "metrics": _metrics(result),
+        "metrics": _metrics(result, section),
         "tests_failed": _failed_tests(rounds),
-        "private": _private(rounds, result, data) if "reference_private" in result else None,
+        "private": _private(rounds, result, data, section) if "reference_private" in result else None,
     }
 
 
@@ -105,7 +109,9 @@ def verdict(result: dict[str, Any]) -> tuple[str, str]:
             "none",
             "There was nothing to measure the model with: hold out users (data.test_users, data.test_fraction).",
         )
-    name, before, after = main.replace("_", " "), shown(initial[main]), shown(metrics[main])
+    name, (before, after) = main.replace("_", " "), shown_apart([initial[main], metrics[main]])
+    if metrics[main] == initial[main]:
+        return "bad", f"As good as doing nothing, and no better: the {name} is {after}, as it is for the initial model."
     if not result["better_than_initial"]:
         return "bad", (
             f"Worse than doing nothing: the {name} is {after}, against {before} for the initial model, which needs no "
@@ -140,22 +146,39 @@ def _course(rounds: pd.DataFrame, result: dict[str, Any], free: dict[str, float]
     return course_chart(rounds, main, {name: line for name, line in lines.items() if line is not None})
 
 
-def _private(rounds: pd.DataFrame, result: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+def _private(
+    rounds: pd.DataFrame, result: dict[str, Any], data: dict[str, Any], section: dict[str, Any]
+) -> dict[str, Any]:
     """What stands in the section for the holder of the data alone."""
     free = None if result["strategy"] == REFERENCE else result["reference_private"]["non_private"]
+    table = data.get("table_private")
     scored = {"fact.score_private", "fact.threshold"} <= set(rounds.columns)
     return {
         "metrics": [
-            (name.replace("_", " "), result["metrics"].get(name), value) for name, value in (free or {}).items()
+            (name.replace("_", " "), _with_units(result["metrics"], section).get(name), value)
+            for name, value in _with_units(free or {}, section).items()
         ],
         "course": _course(rounds, result, free) if free else None,
         "score": score_chart(rounds) if scored else None,
         "samples": result["samples_private"],
-        "clipped": data.get("clipped_samples_private", 0),
+        "bounded": data.get("clipped_samples_private", 0),
         "missing": result["missing_users_private"],
         "non_finite": result["non_finite_users_private"],
-        "table": data.get("table_private"),
+        "table": table,
+        "cells": [] if table is None else cell_counts(table),
+        "clip": _clip(rounds),
+        "met_nowhere": [] if table is None else table.get("met_nowhere", []),
     }
+
+
+def _clip(rounds: pd.DataFrame) -> list[tuple[str, list[float], str]]:
+    """What clips are tuned by: (name, [in the first round that has it, median over rounds, in the last], meaning)."""
+    found = []
+    for name, fact in CLIP_FACTS.items():
+        if f"fact.{name}" in rounds and len(values := rounds[f"fact.{name}"].dropna()):
+            figures = [float(values.iloc[0]), float(values.median()), float(values.iloc[-1])]
+            found.append((name.removesuffix("_private").replace("_", " "), figures, fact.meaning))
+    return found
 
 
 def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
@@ -166,12 +189,16 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
     return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 
 
-def _metrics(result: dict[str, Any]) -> list[tuple[str, list[Any], str]]:
+def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[tuple[str, list[Any], str]]:
     """(name, [this run, initial], what it means) of every metric."""
-    columns = (result.get("metrics", {}), result.get("reference", {}).get("initial", {}))
-    return [
-        (name.replace("_", " "), [column.get(name) for column in columns], METRICS.get(name, "")) for name in columns[0]
-    ]
+    measured = (result.get("metrics", {}), result.get("reference", {}).get("initial", {}))
+    columns = [_with_units(metrics, section) for metrics in measured]
+    meanings = dict.fromkeys(measured[0], "") | METRICS | unit_meanings(measured[0], section)
+    return [(name.replace("_", " "), [column.get(name) for column in columns], meanings[name]) for name in columns[0]]
+
+
+def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+    return metrics | in_target_units(metrics, section)
 
 
 def _failed_tests(rounds: pd.DataFrame) -> int:

@@ -114,7 +114,7 @@ guarantee.</figcaption></figure>
 <tbody>
 {% for name, values, told in metrics %}
 <tr><td>{{ name }}<br><small>{{ told }}</small></td>
-{% for value in values %}<td class="number">{{ value | shown if value is not none else "&ndash;" | safe }}</td>{% endfor %}</tr>
+{% for value in values | shown_apart %}<td class="number">{{ value if value != "none" else "&ndash;" | safe }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 <p class="soft">Averages over held-out users, each with the same weight: exact about them, and no guarantee covers them.
@@ -158,11 +158,18 @@ It took {{ result.seconds.total | shown }} s and {{ result.peak_memory_mib | sho
 <p class="warning"><strong>Exact, from private data: for the holder of the data alone; not covered by the
 guarantee.</strong> <code>userdp report DIR --released FOLDER</code> writes a copy that may be handed on, without this
 section.</p>
+{% for sentence in private.met_nowhere %}
+<p class="warning">&#9888; {{ sentence }}</p>
+{% endfor %}
 <ul>
 {% if private.samples is not none %}
 <li>the training users hold {{ private.samples | shown }} samples</li>
 {% endif %}
-<li>{{ private.clipped | shown }} samples had to be clipped into the declared bounds</li>
+{% for sentence in private.cells %}
+<li>{{ sentence }}</li>
+{% endfor %}
+<li>{{ private.bounded | shown }} samples had to be clipped by nodes into the problem's bounds
+{%- if private.table %}, after loading{% endif %}</li>
 <li>{{ private.missing | shown }} answers were missing and {{ private.non_finite | shown }} were not finite, over all
 rounds</li>
 {% if private.table %}
@@ -181,7 +188,17 @@ samples, {{ private.table.surplus_samples | shown }} samples by the limit a user
 <tbody>
 {% for name, value, free in private.metrics %}
 <tr><td>{{ name }}</td>
-{% for one in (value, free) %}<td class="number">{{ one | shown if one is not none else "&ndash;" | safe }}</td>{% endfor %}</tr>
+{% for one in (value, free) | shown_apart %}<td class="number">{{ one if one != "none" else "&ndash;" | safe }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% if private.clip %}
+<h3>The clip</h3>
+<div class="scroll"><table>
+<thead><tr><th></th><th>first round</th><th>median</th><th>last round</th><th></th></tr></thead>
+<tbody>
+{% for name, values, told in private.clip %}
+<tr><td>{{ name }}</td>{% for one in values %}<td class="number">{{ one | shown }}</td>{% endfor %}<td>{{ told }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}

@@ -11,7 +11,6 @@ from userdp.accounting import Guarantee, Privacy
 from userdp.data import Federation
 from userdp.data.source import Datasets
 from userdp.data.synthetic.source import SyntheticData
-from userdp.data.tables.sources import TableColumns
 from userdp.errors import BadInput
 from userdp.problems import Problem
 
@@ -88,7 +87,8 @@ def public_facts(config: RunConfig, train: Federation | None = None) -> PublicFa
     if users is None and train is None:
         raise BadInput(
             "data.users is missing: a plan reads no data, so declare the public number of training users "
-            "(after those held out by data.test_fraction and data.min_samples)"
+            "(after those held out by data.test_fraction and data.min_samples), or as data.all_users that of all users "
+            "in the table, from which it follows"
         )
     if train is not None:
         if users not in (None, train.users):
@@ -141,16 +141,24 @@ def make_strategy(
         simulated = replace(build_privacy(config), noise="seeded")
         return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
     chosen = STRATEGIES[config.strategy.kind]
-    return chosen(problem, facts, build_privacy(config), seed=config.seed, **config.strategy_options)
+    compared = config.output.compare_with_initial
+    return chosen(
+        problem,
+        facts,
+        build_privacy(config),
+        seed=config.seed,
+        compare_with_initial=compared,
+        **config.strategy_options,
+    )
 
 
 def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     """The guarantee with what it rests on because of the data; unchanged when nothing is promised."""
     if not guarantee.holds:
         return guarantee
-    data, found = config.data, assumptions(config)
+    found = assumptions(config)
     counted_by_sample = (guarantee.unit, guarantee.relation) == ("sample", "add_or_remove")
-    if isinstance(data, TableColumns) and counted_by_sample and data.max_samples is not None:
+    if counted_by_sample and config.data.keeps_some_samples:
         # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
         found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
     return replace(guarantee, assumptions=(*guarantee.assumptions, *found))

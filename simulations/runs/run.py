@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.engines.grids import LocalGrid, RayGrid, shards
 from simulations.records.evaluation import Evaluation, Schedule, main_metric
-from simulations.records.run_directory import RunDirectory, plain
+from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.reports.report import render
 from simulations.runs.build import (
     build_problem,
@@ -37,7 +37,7 @@ from strategies.wire.protocol import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data.source import Datasets
-from userdp.errors import RunFailed, UserdpError
+from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.nodes.node import Node
 from userdp.problems import Problem
 
@@ -98,7 +98,8 @@ def run(
         config: the run.
         grid: where to run; the configured engine's if not given. Its nodes must hold the configured users.
         datasets: the configured users, if they are in memory already; read as configured if not given.
-        directory: where to write; ``config.run_directory`` if not given.
+        directory: where to write, in place of a run that is there; a new one named by ``config.run_directory`` if not
+            given.
         progress: called after every round.
         report: also write report.html; `simulations.reports.report.render` can write it later.
         deployed: this is the server of a deployment: it has no users' data, and every node has to say who its users
@@ -119,11 +120,12 @@ def run(
         datasets = server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
+    insist(config, strategy.plan)
     if datasets.train is not None:
         check_samples(facts, datasets.train, strategy.plan.guarantee)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
     check_installed(config.output.trackers)
-    files = RunDirectory(directory or config.run_directory)
+    files = RunDirectory(directory or new_directory(config.run_directory, secure=config.privacy.noise == "secure"))
     files.text("config.toml", config.toml())
     course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started, deployed)
     files.json("plan.json", course.plan.as_dict())
@@ -156,6 +158,20 @@ def _reason(error: BaseException) -> str:
         return "interrupted"
     # Foreign messages may quote data.
     return str(error) if isinstance(error, UserdpError) else f"unexpected {type(error).__name__}"
+
+
+def insist(config: RunConfig, plan: Plan) -> None:
+    """Refuse a run whose plan predicts a model far worse than the initial one, unless ``output.anyway`` is set.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if plan.forecast is None or not plan.forecast.hopeless or config.output.anyway:
+        return
+    raise BadInput(
+        f"strategy.kind = {plan.strategy!r}: {'; '.join(plan.forecast.warnings())}. To run it all the same, use "
+        "--anyway or output.anyway = true"
+    )
 
 
 @dataclass
@@ -208,7 +224,7 @@ class _Course:
         except RunFailed as error:
             log.warning("the reference without privacy could not be trained: %s", error)
         else:
-            self.non_private = self.evaluation(model_vector(reference.arrays))
+            self.non_private = self.evaluation.whole(model_vector(reference.arrays))
 
     @property
     def plan(self) -> Plan:
@@ -228,7 +244,11 @@ class _Course:
         guarantee = self._guarantee(failed=error is not None)
         self.files.progress(outcome.rounds, model, lambda: self._promise(guarantee), now=True)
         self.files.json("data.json", self._data())
-        result = self._result(guarantee, self._last_metrics() if error is not None else self.schedule.of(model))
+        metrics, initial = self._last_metrics(), outcome.initial_metrics
+        if error is None:  # a failed run measures nothing more
+            metrics = self.schedule.of(model) | self.evaluation.details(model)
+            initial = initial | self.evaluation.details(self.problem.initial())
+        result = self._result(guarantee, metrics, initial)
         if error is not None:
             result["error"] = error
         self.files.json("result.json", result)
@@ -259,14 +279,13 @@ class _Course:
         }
 
     def _last_metrics(self) -> dict[str, float]:
-        """Of the last round that was evaluated: a failed run measures nothing more."""
+        """Of the last round that was evaluated."""
         measured = [record.metrics for record in self.strategy.result.rounds if record.metrics]
         return measured[-1] if measured else self.strategy.result.initial_metrics
 
-    def _result(self, guarantee: Guarantee, metrics: dict[str, float]) -> dict[str, Any]:
+    def _result(self, guarantee: Guarantee, metrics: dict[str, float], initial: dict[str, float]) -> dict[str, Any]:
         """The content of result.json; `simulations.records.released_fields` says what may be shown to whom."""
         outcome, train = self.strategy.result, self.datasets.train
-        initial = outcome.initial_metrics
         if self.config.strategy.kind == REFERENCE:
             self.non_private = metrics
         main = main_metric(metrics)

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, drowned_clip, sampler_of
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, course_of, sampler_of
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -125,6 +126,7 @@ class AdaptiveClipping(UserLevelStrategy):
     notes: ClassVar[Mapping[str, Fact]] = {
         "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
         "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
+        **CLIP_FACTS,
     }
     Options: ClassVar[type[StrategyOptions]] = AdaptiveClippingOptions
     options: AdaptiveClippingOptions
@@ -187,6 +189,13 @@ class AdaptiveClipping(UserLevelStrategy):
         cohort, mechanism = options.cohort or self.public.users, scheme.mechanism(options.clip_norm)
         noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         return self._planned(
+            course_of(
+                options,
+                scheme.rate,
+                mechanism.standard_deviation,
+                self._computation(options.clip_norm),
+                self.problem.dimension,
+            ),
             rounds=options.rounds,
             cohort=cohort,
             users_needed=cohort,
@@ -207,19 +216,19 @@ class AdaptiveClipping(UserLevelStrategy):
                 "count_noise": scheme.count_noise,
                 "sum_multiplier": scheme.sum_multiplier,
             },
-            warnings=drowned_clip(noise, options.clip_norm),
         )
 
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        clip, steps = self.memory.clip, self.options.local_steps
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, self._computation(self.memory.clip)))
+
+    def _computation(self, clip: float) -> Computation:
+        steps = self.options.local_steps
         if steps is None:
-            computation = Computation("user_gradient", reduce="sum", clip_norm=clip, statistic="unclipped")
-        else:
-            parameters = {"steps": float(steps), "step_size": self._local_rate}
-            computation = Computation("local_update", "sum", clip, parameters=parameters, statistic="unclipped")
-        return Request(self.scheme.sampler.cohort(index), computation)
+            return Computation("user_gradient", reduce="sum", clip_norm=clip, statistic="unclipped")
+        parameters = {"steps": float(steps), "step_size": self._local_rate}
+        return Computation("local_update", "sum", clip, parameters=parameters, statistic="unclipped")
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, memory, clip = self.scheme, self.memory, self.memory.clip
@@ -231,4 +240,5 @@ class AdaptiveClipping(UserLevelStrategy):
         following = self.problem.domain.project(memory.optimiser.step(x, gradient))
         moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))
-        return Step(following, following, facts)
+        noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        return Step(following, following, facts | clip_facts(gathered, clip, means[:-1], noise))

@@ -8,10 +8,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import Fact
 from strategies.core.plan import Number, Plan, sampler_numbers
 from strategies.core.scheme import MeanScheme, Step, mean_mechanism
+from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
@@ -73,14 +76,20 @@ def sampler_of(strategy: UserLevelStrategy, options: ClippedOptions) -> Sampler:
     return make_sampler(options.sampling, users, options.cohort or users, options.rounds, strategy.seed, secret=secret)
 
 
-def drowned_clip(noise: float, clip: float) -> tuple[str, ...]:
-    """The warning that the noise of a round exceeds the clip, if it does."""
-    if noise < clip:
-        return ()
-    return (
-        f"the noise of one round ({noise:.3g}) exceeds the clip ({clip:g}), which bounds what is released: use fewer "
-        "strategy.rounds, a larger strategy.cohort, more users or a larger epsilon",
+def course_of(
+    options: ClippedOptions, rate: float, deviation: float, computation: Computation, dimension: int
+) -> Course:
+    """How the model moves by means of what users compute, with noise of that deviation on each coordinate."""
+    local = computation.parameters
+    plain = Course(
+        steps=options.rounds,
+        rate=rate,
+        deviation=deviation,
+        longest=options.clip_norm,
+        local_steps=int(local.get("steps", 1)),
+        local_rate=local.get("step_size"),
     )
+    return options.followed(plain, dimension)
 
 
 def as_is(released: Vector) -> Vector:
@@ -123,6 +132,7 @@ class ClippedStrategy(UserLevelStrategy):
     """
 
     with_secure_noise: ClassVar[str] = SECRET_COHORTS
+    notes: ClassVar[Mapping[str, Fact]] = CLIP_FACTS
     options: ClippedOptions
     scheme: ClippedScheme
     memory: ServerOptimiser
@@ -181,21 +191,24 @@ class ClippedStrategy(UserLevelStrategy):
             **scheme.sensitivity,
             **sampler_numbers(scheme.sampler, scheme.guarantee),
         }
+        deviation = scheme.noise / math.sqrt(self.problem.dimension)
         return self._planned(
+            course_of(options, scheme.rate, deviation, scheme.computation, self.problem.dimension),
             rounds=options.rounds,
             cohort=cohort,
             users_needed=cohort,
             noise=scheme.noise,
             signal=options.clip_norm,
             numbers=numbers | dict(scheme.numbers),
-            warnings=drowned_clip(scheme.noise, options.clip_norm),
         )
 
     def _ask(self, index: int) -> Request:
-        return Request(self.scheme.sampler.cohort(index), self.scheme.computation)
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, self.scheme.computation))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme = self.scheme
-        released = scheme.mechanism.release(gathered.values / scheme.sampler.expected_batch, self._noise(index))
+        mean = gathered.values / scheme.sampler.expected_batch
+        released = scheme.mechanism.release(mean, self._noise(index))
         x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released)))
-        return Step(x, x, {"noise_deviation": scheme.mechanism.standard_deviation})
+        facts = {"noise_deviation": scheme.mechanism.standard_deviation}
+        return Step(x, x, facts | clip_facts(gathered, self.options.clip_norm, mean, scheme.noise))

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Landing
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
@@ -114,6 +116,7 @@ class DPFTRL(UserLevelStrategy):
     }
     notes: ClassVar[Mapping[str, Fact]] = {
         "fresh_noise_deviation": Fact("public", "standard deviation of the noise drawn in the round"),
+        **CLIP_FACTS,
     }
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
     options: DPFTRLOptions
@@ -143,13 +146,8 @@ class DPFTRL(UserLevelStrategy):
         options, scheme, sampler = self.options, self.scheme, self.scheme.sampler
         last = scheme.deviation * float(sampler.factorisation.deviations()[-1])
         noise, signal = last * math.sqrt(self.problem.dimension), options.rounds * options.clip_norm
-        warnings = []
-        if noise >= signal:
-            warnings.append(
-                f"the noise of the last sum ({noise:.3g}) exceeds the sum of clips ({signal:.3g}), which bounds it: "
-                "use a larger strategy.cohort, more users or a larger epsilon"
-            )
         return self._planned(
+            Landing(deviation=scheme.rate * last, reach=scheme.rate * signal),
             rounds=options.rounds,
             cohort=sampler.batch,
             users_needed=sampler.batch,
@@ -166,17 +164,19 @@ class DPFTRL(UserLevelStrategy):
                 "l2_sensitivity": scheme.sensitivity,
                 "noise_deviation": last,
             },
-            warnings=tuple(warnings),
         )
 
     def _ask(self, index: int) -> Request:
         computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
-        return Request(self.scheme.sampler.cohort(index), computation)
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, memory = self.scheme, self.memory
         if memory.start is None:
             memory.start = x
-        released = memory.add(gathered.values / scheme.sampler.expected_batch, self._noise(index))
+        mean = gathered.values / scheme.sampler.expected_batch
+        released = memory.add(mean, self._noise(index))
         following = self.problem.domain.project(memory.start - scheme.rate * released)
-        return Step(following, following, {"fresh_noise_deviation": scheme.deviation})
+        noise = scheme.deviation * math.sqrt(self.problem.dimension)
+        facts = {"fresh_noise_deviation": scheme.deviation}
+        return Step(following, following, facts | clip_facts(gathered, self.options.clip_norm, mean, noise))

@@ -12,6 +12,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
@@ -74,6 +75,7 @@ class LocalDP(UserLevelStrategy):
     }
     Options: ClassVar[type[StrategyOptions]] = LocalDPOptions
     server_trusted: ClassVar[bool] = False
+    without_comparison: ClassVar[str | None] = "users would have to trust the server with what they prefer"
     options: LocalDPOptions
     adversary: ClassVar[str] = "against everybody but the user, the server included"
     scheme: LocalScheme
@@ -101,13 +103,14 @@ class LocalDP(UserLevelStrategy):
         options, scheme = self.options, self.scheme
         cohort, deviation = scheme.sampler.batch, scheme.mechanism.standard_deviation
         noise = deviation * math.sqrt(self.problem.dimension / cohort)
-        warnings = []
-        if noise >= options.clip_norm:
-            warnings.append(
-                f"the noise of one round's mean ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds "
-                "the mean gradient: trust the server (dp_fed_sgd), bring more users, or raise privacy.epsilon"
-            )
+        course = Course(
+            steps=options.rounds,
+            rate=scheme.rate,
+            deviation=deviation / math.sqrt(cohort),
+            longest=options.clip_norm,
+        )
         return self._planned(
+            course,
             rounds=options.rounds,
             cohort=cohort,
             users_needed=cohort,
@@ -121,7 +124,6 @@ class LocalDP(UserLevelStrategy):
                 "noise_multiplier": scheme.mechanism.noise_multiplier,
                 "noise_per_user": deviation,
             },
-            warnings=tuple(warnings),
         )
 
     def _ask(self, index: int) -> Request:

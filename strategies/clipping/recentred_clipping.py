@@ -4,23 +4,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Geometry
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
-from strategies.core.options import StrategyOptions
+from strategies.core.options import RelationOptions, StrategyOptions
 from strategies.core.plan import Number, Plan, sampler_numbers
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import STATISTICS, Computation
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
-
-_STATISTIC = STATISTICS["log_distance"]
 
 _MEASURED = 0.05
 """Share of each round's budget that goes to how far users are from the centre."""
@@ -28,17 +27,11 @@ _MEASURED = 0.05
 _FIRST, _SECOND = 0.1, 0.2
 """Shares of the budget for the first two epochs, whose only work is to find the centre."""
 
-_LEAST_SPREAD = 0.15
-"""The spread of users is never taken for less than this part of their measured distance."""
-
 _BEARABLE = 0.1
 """Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
 
-_CORNER = 1e9
-"""The step on a linear loss: across any domain."""
 
-
-class RecentredOptions(StrategyOptions):
+class RecentredOptions(RelationOptions):
     """Settings of `RecentredClipping`."""
 
     clip_norm: float = Field(
@@ -65,10 +58,6 @@ class RecentredOptions(StrategyOptions):
         "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
         "are alike, and on others up to 2 where there are users enough for little noise.",
     )
-    relation: Literal["replace_one", "add_or_remove"] = Field(
-        "replace_one",
-        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,79 +81,10 @@ class RecentredScheme(Scheme):
 
     def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
         """Of the mean log distance."""
-        replaced = _STATISTIC.high - _STATISTIC.low
-        added = max(_STATISTIC.high, -_STATISTIC.low)
+        replaced = LOG_DISTANCE.high - LOG_DISTANCE.low
+        added = max(LOG_DISTANCE.high, -LOG_DISTANCE.low)
         sensitivity = replaced if self.sampler.relation == "replace_one" else added
         return GaussianMechanism(sensitivity / self.cohort, multiplier / math.sqrt(_MEASURED))
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """How centre and radius follow: public numbers, on which no privacy rests.
-
-    Attributes:
-        rate: step size.
-        low: least curvature.
-        high: largest curvature.
-        factor: radius over the typical distance of users from the centre.
-        least_radius: below which none is chosen.
-        resampling: users of a cohort, where each round has fresh ones; None where all take part.
-    """
-
-    rate: float
-    low: float
-    high: float
-    factor: float
-    least_radius: float
-    resampling: int | None
-
-
-class Centre:
-    """What the server remembers, all of it computed from released values: centre, radius, and how far off it may be.
-
-    Args:
-        geometry: how it follows.
-        dimension: p.
-        radius: of the first round.
-    """
-
-    def __init__(self, geometry: Geometry, dimension: int, radius: float) -> None:
-        self.geometry = geometry
-        self.point: Vector = np.zeros(dimension)
-        self.radius = radius
-        self._error: float | None = None
-        self._spread = 0.0
-
-    def distance(self, measured: float) -> float:
-        """The users' typical distance from the centre, by their released mean log distance."""
-        return self.radius * math.exp(min(max(measured, _STATISTIC.low), _STATISTIC.high))
-
-    def gradient(self, released: Vector, deviation: float, distance: float) -> tuple[Vector, float]:
-        """The gradient as known after a release with noise of that deviation, and the filter's gain."""
-        shrunk = max(1.0, distance / self.radius)
-        innovation, noise = shrunk * released, shrunk * deviation * math.sqrt(len(released))
-        if self.geometry.resampling is not None:  # fresh users bring their own sampling error
-            noise = math.hypot(noise, distance / math.sqrt(self.geometry.resampling))
-        error = self._error_before(float(np.linalg.norm(innovation)), noise)
-        gain = error**2 / (error**2 + noise**2)
-        self._spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
-        self._error = math.sqrt(gain) * noise
-        return self.point + gain * innovation, gain
-
-    def _error_before(self, length: float, noise: float) -> float:
-        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
-        doubt = math.sqrt(2 / len(self.point))  # relative standard deviation of the noise's squared norm
-        if self._error is None:
-            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
-        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
-
-    def predict(self, gradient: Vector, move: Vector) -> None:
-        """Centre and radius of the next round, after a move of the model."""
-        geometry = self.geometry
-        self.point = gradient + geometry.low * move
-        self._error = math.hypot(self._error or 0.0, (geometry.high - geometry.low) / 2 * float(np.linalg.norm(move)))
-        # The floor only keeps a population without any spread from underflow.
-        self.radius = max(geometry.factor * math.hypot(self._error, self._spread), geometry.least_radius)
 
 
 class RecentredClipping(UserLevelStrategy):
@@ -230,6 +150,7 @@ class RecentredClipping(UserLevelStrategy):
         "radius": Fact("noised", "radius of the clip, from released values"),
         "distance": Fact("noised", "released estimate of how far users are from the centre"),
         "gain": Fact("noised", "share of the released innovation that is believed"),
+        **CLIP_FACTS,
     }
     Options: ClassVar[type[StrategyOptions]] = RecentredOptions
     options: RecentredOptions
@@ -241,7 +162,7 @@ class RecentredClipping(UserLevelStrategy):
         cohort = options.cohort or n
         epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
         kind = WeightedBatches if options.relation == "replace_one" else WeightedSlots
-        sampler = kind(n, cohort, epochs, self.seed, shares=_shares(epochs))
+        sampler = kind(n, cohort, epochs, self.seed, shares=epoch_shares(epochs))
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         scheme = RecentredScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
@@ -260,21 +181,13 @@ class RecentredClipping(UserLevelStrategy):
 
     def _geometry(self, noise: float, cohort: int) -> Geometry:
         """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
-        options, certificate = self.options, self.problem.certificate
-        rate = options.learning_rate or self._default_step
-        if certificate.smoothness == 0 and math.isfinite(self.problem.domain.radius):
-            rate = _CORNER
-        smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
-        low = certificate.strong_convexity
-        # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
-        high = max(low, min(smoothness, 1 / rate))
-        # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
-        default = 1.0 if low == high else min(2.0, max(1.0, _BEARABLE / (noise / options.clip_norm)))
-        return Geometry(
-            rate=rate,
-            low=low,
-            high=high,
-            factor=options.radius_factor or default,
+        options = self.options
+        return Geometry.of(
+            self.problem,
+            options.learning_rate or self._default_step,
+            options.radius_factor,
+            # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
+            wide=min(2.0, max(1.0, _BEARABLE / (noise / options.clip_norm))),
             least_radius=1e-9 * options.clip_norm,
             resampling=cohort if cohort < self.public.users else None,
         )
@@ -282,12 +195,6 @@ class RecentredClipping(UserLevelStrategy):
     def _make_plan(self) -> Plan:
         options, scheme, geometry = self.options, self.scheme, self.memory.geometry
         noise = self._whole_noise(scheme)
-        warnings = []
-        if noise >= options.clip_norm:
-            warnings.append(
-                f"the noise of all rounds together ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which "
-                "bounds the mean gradient: use a larger strategy.cohort, more users or a larger epsilon"
-            )
         whole = scheme.gradient_mechanism(options.clip_norm, scheme.noise_multiplier)
         numbers: dict[str, Number] = {
             "clip_norm": options.clip_norm,
@@ -300,41 +207,42 @@ class RecentredClipping(UserLevelStrategy):
             "l2_sensitivity": whole.l2_sensitivity,
         }
         return self._planned(
+            Course(
+                steps=options.rounds,
+                rate=geometry.rate,
+                deviation=whole.standard_deviation,
+                longest=options.clip_norm,
+                lasting=True,
+            ),
             rounds=options.rounds,
             cohort=scheme.cohort,
             users_needed=scheme.cohort,
             noise=noise,
             signal=options.clip_norm,
             numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
-            warnings=tuple(warnings),
         )
 
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        centre = self.memory
-        computation = Computation(
-            "user_gradient", reduce="sum", clip_norm=centre.radius, centre=centre.point, statistic="log_distance"
-        )
-        return Request(self.scheme.sampler.cohort(index), computation)
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, self.memory.computation()))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, centre = self.scheme, self.memory
         means, p = gathered.values / scheme.cohort, self.problem.dimension
         multiplier = scheme.sampler.multiplier(index, scheme.noise_multiplier)
-        mechanism, radius = scheme.gradient_mechanism(centre.radius, multiplier), centre.radius
+        mechanism = scheme.gradient_mechanism(centre.radius, multiplier)
         released = mechanism.release(means[:p], self._noise(index, 0))
         measured = scheme.distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
-        distance = centre.distance(float(measured[0]))
-        gradient, gain = centre.gradient(released, mechanism.standard_deviation, distance)
-        following = self.problem.domain.project(x - centre.geometry.rate * gradient)
-        centre.predict(gradient, following - x)
-        deviation = mechanism.standard_deviation
-        facts = {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}
-        return Step(following, following, facts)
+        noise = mechanism.standard_deviation * math.sqrt(p)
+        exact = clip_facts(gathered, centre.radius, means[:p], noise)  # before the radius moves
+        following, facts = centre.follow(
+            released, mechanism.standard_deviation, float(measured[0]), x, self.problem.domain
+        )
+        return Step(following, following, facts | exact)
 
 
-def _shares(epochs: int) -> tuple[float, ...]:
+def epoch_shares(epochs: int) -> tuple[float, ...]:
     """Shares of the budget, by epoch."""
     if epochs <= 2:
         return (1.0,) if epochs == 1 else (0.25, 0.75)

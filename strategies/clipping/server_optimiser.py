@@ -1,11 +1,14 @@
 """What the server does with a released gradient. All of it is post-processing: no optimiser here costs privacy."""
 
+import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
+from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 
 
@@ -20,6 +23,15 @@ class ServerOptions(StrategyOptions):
     )
     second_moment: float = Field(0.99, ge=0, lt=1, description="Memory of past squared gradients, for adam.")
     adaptivity: float = Field(1e-3, gt=0, description="Added to adam's root of squared gradients; smaller adapts more.")
+
+    def followed(self, course: Course, dimension: int) -> Course:
+        """The course of gradients in ``dimension`` coordinates, followed by this optimiser."""
+        if self.server_optimiser == "momentum":
+            return replace(course, rate=course.rate / (1 - self.momentum))
+        if self.server_optimiser == "adam":
+            # Whatever is released is stretched to about one in each coordinate.
+            return replace(course, deviation=1.0, longest=math.sqrt(dimension))
+        return course
 
 
 class ServerOptimiser:

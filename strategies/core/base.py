@@ -18,11 +18,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.core.declarations import Declarations
+from strategies.core.forecast import Forecast, standstill
+from strategies.core.last_comparison import WHOLE_RUN, LastComparison, check_comparison
 from strategies.core.options import parse_options
 from strategies.core.plan import Plan, PublicFacts
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme, Step
 from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, check_noise, separately
+from strategies.core.ways import Way
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.wire import Wire
 from userdp.accounting import AnyLedger, Guarantee, Privacy
@@ -47,6 +50,7 @@ class UserLevelStrategy(Declarations, Strategy):
         privacy: the budget.
         seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
         wire: how models and answers travel; to nodes that run `client_app` if not given.
+        compare_with_initial: end with a `LastComparison`, for a part of the budget.
         options: the fields of the strategy's `Options`.
 
     Attributes:
@@ -73,6 +77,7 @@ class UserLevelStrategy(Declarations, Strategy):
         *,
         seed: int = 0,
         wire: Wire | None = None,
+        compare_with_initial: bool = False,
         **options: Any,
     ) -> None:
         privacy.check_population(public.users)
@@ -87,6 +92,10 @@ class UserLevelStrategy(Declarations, Strategy):
                 f"1/n = {1 / public.users:g}"
             )
         check_noise(privacy, self.name, self.without_secure_noise)
+        self._comparison: LastComparison | None = None
+        if compare_with_initial:
+            check_comparison(self.name, self.without_comparison)
+            privacy, self._comparison = LastComparison.within(privacy, public.users)
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.wire = wire or Wire()
         self.options = parse_options(self.Options, options)
@@ -97,6 +106,7 @@ class UserLevelStrategy(Declarations, Strategy):
         self._ledger: AnyLedger | None = self.scheme.ledger(privacy) if self.plan.guarantee.holds else None
         self.result = PrivateResult()
         self._x: Vector = problem.initial()
+        self._initial: Vector = self._x
         self._released: Vector = self._x
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
@@ -135,8 +145,22 @@ class UserLevelStrategy(Declarations, Strategy):
             holds=True,
         )
 
-    def _planned(self, *, rounds: int, cohort: int, users_needed: int, **more: Any) -> Plan:
-        """A plan with the strategy's name, n and the guarantee filled in; ``more`` are further fields of `Plan`."""
+    def _planned(self, way: Way | None = None, *, rounds: int, cohort: int, users_needed: int, **more: Any) -> Plan:
+        """A plan with the strategy's name, n, guarantee and forecast filled in; ``more`` are further fields of `Plan`.
+
+        ``way`` is how the model is come to, as far as noise is concerned; None where nothing can be said.
+        """
+        forecast, numbers = None if way is None else Forecast.of(self.problem, way), more.pop("numbers", {})
+        more["warnings"] = (
+            *more.get("warnings", ()),
+            *standstill(self.problem, self.options, rounds, numbers),
+            *(() if forecast is None else forecast.warnings()),
+        )
+        guarantee, own = self.scheme.guarantee, self._comparison
+        if own is not None:
+            rounds, guarantee = rounds + 1, own.guarantee(guarantee)
+            priced = {name: numbers[name] + own.epsilon for name in WHOLE_RUN if name in numbers}
+            numbers = {**numbers, **priced, **own.numbers()}
         relied_on = SECURE_ASSUMPTIONS[self.privacy.unit] if self.privacy.noise == "secure" else ()
         return Plan(
             strategy=self.name,
@@ -144,7 +168,9 @@ class UserLevelStrategy(Declarations, Strategy):
             cohort=cohort,
             users=self.public.users,
             users_needed=users_needed,
-            guarantee=self.scheme.guarantee.assuming(*relied_on),
+            guarantee=guarantee.assuming(*relied_on),
+            forecast=forecast,
+            numbers=numbers,
             **more,
         )
 
@@ -170,7 +196,8 @@ class UserLevelStrategy(Declarations, Strategy):
     ) -> Iterable[Message]:
         """One message a node: the model, which of its users answer, and what they compute."""
         self._x = self.wire.vector(arrays)
-        self._request = self._ask(server_round - 1)
+        compared = self._compared_in(server_round)
+        self._request = self._ask(server_round - 1) if compared is None else compared.request(self._initial)
         if self._request is None:
             return []
         if self.privacy.noise == "secure":
@@ -199,14 +226,25 @@ class UserLevelStrategy(Declarations, Strategy):
         read = partial(self.wire.read, sent=self._x)
         missing = self.options.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        if self._ledger is not None:
+        compared = self._compared_in(server_round)
+        if compared is not None:
+            compared.charged = True
+        elif self._ledger is not None:
             self._ledger.charge(self._request.users)
         with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
-            step = self._step(server_round - 1, self._x, gathered)
+            step = (
+                self._step(server_round - 1, self._x, gathered)
+                if compared is None
+                else compared.step(self._x, self._initial, gathered, self._noise(server_round - 1))
+            )
         self._facts = dict(step.facts)
         self._take(step)
         metrics = {"missing_users_private": gathered.missing, "non_finite_users_private": gathered.non_finite}
         return self.wire.record(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
+
+    def _compared_in(self, server_round: int) -> LastComparison | None:
+        """The last comparison, if that round is its."""
+        return self._comparison if server_round == self.plan.rounds else None
 
     def _take(self, step: Step) -> None:
         """Go on from the next iterate and hand out the released model, unless such a step overflows.
@@ -282,7 +320,7 @@ class UserLevelStrategy(Declarations, Strategy):
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
-        self._released = self._checked_initial(arrays)
+        self._initial = self._released = self._checked_initial(arrays)
         self._roster.require_identities = self.require_identities
         self._roster.counts = self.server_trusted
         self._roster.gather(grid, roster_timeout)
@@ -294,6 +332,8 @@ class UserLevelStrategy(Declarations, Strategy):
         for server_round in range(1, self.plan.rounds + 1):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
+            if self._compared_in(server_round) is not None:
+                arrays = self.wire.record(self._released)
             messages = list(self.configure_train(server_round, arrays, config, grid))
             if self._request is None:
                 continue
@@ -330,7 +370,7 @@ class UserLevelStrategy(Declarations, Strategy):
             seconds=seconds,
             missing_users=int(counts.get("missing_users_private", 0)),
             non_finite_users=int(counts.get("non_finite_users_private", 0)),
-            spent=None if self._ledger is None else self._ledger.spent(),
+            spent=self._spent,
             facts=self._facts,
             metrics=result.evaluate(evaluate_fn, server_round),
         )
@@ -343,7 +383,12 @@ class UserLevelStrategy(Declarations, Strategy):
     @property
     def spent_epsilon(self) -> float | None:
         """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
-        return None if self._ledger is None else self._ledger.epsilon()
+        return None if self._spent is None else self._spent()
+
+    @property
+    def _spent(self) -> Callable[[], float] | None:
+        own = None if self._ledger is None else self._ledger.spent()
+        return own if own is None or self._comparison is None else self._comparison.spent(own)
 
     @property
     def noise_source(self) -> str:

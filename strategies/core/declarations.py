@@ -43,6 +43,8 @@ class Declarations:
     """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for."""
     with_secure_noise: ClassVar[str] = ""
     """Where it is not refused, what becomes of the strategy's randomness, if there is something to say."""
+    without_comparison: ClassVar[str | None] = None
+    """Why ``compare_with_initial`` is refused; None where it can be had."""
     pure: ClassVar[bool] = False
     """Whether ``privacy.delta = 0`` can be asked for."""
     server_trusted: ClassVar[bool] = True
@@ -66,12 +68,18 @@ class Declarations:
         "l1_sensitivity": "most that one user can move what is released (l1 norm)",
         "replace_one_epsilon": "what the promise means for replacing a user, to compare with other strategies",
         "replace_one_delta": "the delta that goes with it",
+        "comparison_epsilon": "epsilon of the last comparison with the initial model",
+        "comparison_margin": "share of users beyond a half whose preference noise turns round in one run of 20",
     }
     """What the ``numbers`` of its plan mean, by name."""
     notes: ClassVar[Mapping[str, Fact]] = {
         "noise_deviation": Fact(
             "noised", "standard deviation of the noise: planned, or in proportion to a released clip"
         ),
+        "improved_share": Fact(
+            "noised", "share of users whom the model serves better than the initial one, with noise"
+        ),
+        "went_back": Fact("noised", "1 where the initial model was released instead"),
     }
     """What its rounds note in ``self.facts``, by name."""
 

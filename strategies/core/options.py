@@ -1,7 +1,7 @@
 """Settings of strategies, and how they are checked."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -36,6 +36,15 @@ class StrategyOptions(BaseModel):
                 f"{cls.__name__} declares {sorted(anew)} of its bases anew and restates {sorted(restates)}: make them "
                 "one, or give the option a name of its own"
             )
+
+
+class RelationOptions(StrategyOptions):
+    """Settings of strategies that can promise for either neighbouring relation."""
+
+    relation: Literal["replace_one", "add_or_remove"] = Field(
+        "replace_one",
+        description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
+    )
 
 
 def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from strategies.core.forecast import Forecast
 from userdp.accounting.guarantee import Guarantee, Unit
 from userdp.errors import BadInput
 from userdp.sampling import DisjointBatches, Sampler
@@ -70,6 +71,7 @@ class Plan:
         noise: l2 norm that the noise in the final release (or in one round's gradient) is expected to have.
         signal: l2 norm that the thing it is added to can have; noise above it drowns the signal.
         pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.
+        forecast: what is expected of the released model; None for strategies that cannot tell.
         numbers: everything else worth printing, name -> value.
         warnings: sentences.
     """
@@ -82,6 +84,7 @@ class Plan:
         "noise": "expected l2 norm of the noise in a release",
         "signal": "largest l2 norm of what the noise is added to",
         "pass_probability": "chance that honest users pass every test, if the declared deviation is true",
+        **Forecast.meanings,
     }
     """Of those of its own fields that people are shown; a strategy declares what its ``numbers`` mean."""
 
@@ -94,6 +97,7 @@ class Plan:
     noise: float = 0.0
     signal: float = float("inf")
     pass_probability: float | None = None
+    forecast: Forecast | None = None
     numbers: Mapping[str, Number] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -114,6 +118,7 @@ class Plan:
             "signal": self.signal,
             "drowned": self.drowned,
             "pass_probability": self.pass_probability,
+            "forecast": None if self.forecast is None else self.forecast.numbers(),
             "numbers": dict(self.numbers),
             "warnings": list(self.warnings),
             "guarantee": self.guarantee.as_dict(),

@@ -14,6 +14,7 @@ from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import NoisyPhase, Phases
 from strategies.localized.phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
 from strategies.robust.passing import DeviationOptions
 from strategies.wire.replies import Gathered, Request
@@ -200,15 +201,21 @@ class LocalizedClipping(UserLevelStrategy):
     def _make_plan(self) -> Plan:
         options, scheme, signal = self.options, self.scheme, self._signal()
         noise = scheme.phases[-1].mechanism.standard_deviation * math.sqrt(self.problem.dimension)
-        warnings = []
-        if noise >= signal:
-            warnings.append(
-                "the noise is expected to drown the signal: bring more users, raise privacy.epsilon, use fewer "
-                "strategy.phases and strategy.steps, or recentred_clipping"
-            )
         rounds = options.phases * options.steps
         deviations = [each.mechanism.standard_deviation for each in scheme.phases]
         return self._planned(
+            Phases(
+                tuple(
+                    NoisyPhase(
+                        steps=options.steps,
+                        rate=scheme.rate,
+                        deviation=each.mechanism.standard_deviation,
+                        longest=each.width,
+                    )
+                    for each in scheme.phases
+                ),
+                self._reach(),
+            ),
             rounds=rounds,
             cohort=scheme.sampler.batch,
             users_needed=rounds,
@@ -223,8 +230,12 @@ class LocalizedClipping(UserLevelStrategy):
                 "widths": ", ".join(f"{each.width:.3g}" for each in scheme.phases),
                 "noise_deviation": ", ".join(f"{deviation:.3g}" for deviation in deviations),
             },
-            warnings=tuple(warnings),
         )
+
+    def _reach(self) -> float:
+        """l2 norm of the longest way that all phases together can go."""
+        steps = self.scheme.rate * self.options.steps
+        return math.sqrt(self.problem.dimension) * sum(steps * each.width for each in self.scheme.phases)
 
     def _signal(self) -> float:
         """l2 norm of the longest way there is to go in the last phase."""

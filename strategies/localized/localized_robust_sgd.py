@@ -18,6 +18,7 @@ from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import NoisyPhase, Phases
 from strategies.localized.needs import fewest_users, refusal
 from strategies.localized.paper import paper_plan, paper_users
 from strategies.localized.phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
@@ -221,17 +222,19 @@ class LocalizedRobustSGD(UserLevelStrategy):
         chosen, signal = self.scheme.chosen, self._signal()
         noise = chosen.phases[-1].deviation * math.sqrt(self.problem.dimension)
         warnings = []
-        if noise >= signal:
-            warnings.append(
-                "the noise is expected to drown the signal: bring more users, raise privacy.epsilon, "
-                "use estimate = 'winsorized' with kernel = 'ramp', or try dp_fed_sgd"
-            )
         if chosen.pass_probability < 0.5:
             warnings.append(
                 f"honest users pass all tests with probability at most about {chosen.pass_probability:.2g} under the "
                 "declared deviation: raise strategy.radius or strategy.batch"
             )
         return self._planned(
+            Phases(
+                tuple(
+                    NoisyPhase(steps=phase.steps, rate=phase.learning_rate, deviation=phase.deviation)
+                    for phase in chosen.phases
+                ),
+                signal,
+            ),
             rounds=sum(phase.steps for phase in chosen.phases),
             cohort=chosen.batch,
             users_needed=self._users_needed(),

@@ -12,6 +12,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Course
 from strategies.robust.passing import DeviationOptions
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
@@ -81,6 +82,15 @@ class RowScheme(Scheme):
     noise_multiplier: float
     mechanism: GaussianMechanism
     rate: float
+
+    def course(self, longest: float | None) -> Course:
+        """How the model moves by means of that l2 norm at most; None for no bound."""
+        return Course(
+            steps=self.rounds,
+            rate=self.rate,
+            deviation=self.mechanism.standard_deviation,
+            longest=math.inf if longest is None else longest,
+        )
 
     def numbers(self, own: Mapping[str, Number]) -> dict[str, Number]:
         """Of the plan: a strategy's own numbers, amid those of all strategies here."""
@@ -221,12 +231,6 @@ class TestedStrategy(UserLevelStrategy):
         options, scheme, test = self.options, self.scheme, self.scheme.agreement.test
         noise = scheme.mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         bound = self.problem.certificate.gradient_norm
-        warnings = []
-        if bound is not None and noise >= bound:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the largest gradient ({bound:.3g}): use fewer rounds "
-                "(larger cohorts), bring more users or raise privacy.epsilon"
-            )
         own: dict[str, Number] = {
             "radius": scheme.agreement.radius,
             "threshold": test.threshold,
@@ -235,6 +239,7 @@ class TestedStrategy(UserLevelStrategy):
             "noise_multiplier": scheme.noise_multiplier,
         }
         return self._planned(
+            scheme.course(bound),
             rounds=scheme.rounds,
             cohort=scheme.sampler.batch,
             users_needed=math.ceil(scheme.smallest_cohort * options.rounds / options.epochs),
@@ -242,7 +247,6 @@ class TestedStrategy(UserLevelStrategy):
             signal=bound if bound is not None else math.inf,
             pass_probability=scheme.pass_probability,
             numbers=scheme.numbers(own),
-            warnings=tuple(warnings),
         )
 
     def _ask(self, index: int) -> Request:

@@ -152,11 +152,6 @@ class WinsorizedRotation(UserLevelStrategy):
         options, scheme, grid = self.options, self.scheme, self.scheme.grid
         noise = scheme.mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         warnings = []
-        if noise >= options.clip_norm:
-            warnings.append(
-                f"the noise of one round ({noise:.3g}) exceeds the clip ({options.clip_norm:g}), which bounds the mean "
-                "gradient: use fewer strategy.rounds, more users or a larger epsilon"
-            )
         if scheme.selection_share == _MOST_SELECTION:
             warnings.append(
                 "half of the budget does not suffice to find the coordinates' intervals reliably: use fewer "
@@ -170,6 +165,7 @@ class WinsorizedRotation(UserLevelStrategy):
             "selection_epsilon": scheme.selection_epsilon,
         }
         return self._planned(
+            scheme.course(options.clip_norm),
             rounds=scheme.rounds,
             cohort=scheme.sampler.batch,
             users_needed=math.ceil(options.rounds / options.epochs),

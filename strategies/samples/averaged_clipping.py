@@ -21,7 +21,7 @@ from strategies.samples.sample_rounds import (
     sample_sums,
     theory_constants,
 )
-from strategies.samples.sample_strategy import SampleStrategy, drowned
+from strategies.samples.sample_strategy import Rounds, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
@@ -127,7 +127,7 @@ class AveragedClipping(SampleStrategy):
             sampler,
             GaussianMechanism(2 * clip, multiplier),
             self._assumptions(),
-            rounds=theory.rounds,
+            chosen=self._rounds(constants),
             clip=clip,
             divisor=sampler.expected_batch * self.samples / self.public.users if disjoint else float(batch),
             rate=rate,
@@ -135,12 +135,16 @@ class AveragedClipping(SampleStrategy):
 
     def _theory(self, constants: TheoryConstants) -> Parameters:
         options = self.options
-        rounds = options.rounds or min(options.max_rounds, self._default_rounds(constants))
+        rounds = self._rounds(constants).count
         if options.case == "constrained":
             return constrained(constants, rounds)
         if options.case == "unconstrained":
             return unconstrained(constants, rounds, options.clip_rule)
         return non_smooth(constants, options.exponent, rounds, options.alpha)
+
+    def _rounds(self, constants: TheoryConstants) -> Rounds:
+        options = self.options
+        return Rounds.chosen(options.rounds, lambda: self._default_rounds(constants), options.max_rounds)
 
     def _default_rounds(self, constants: TheoryConstants) -> int:
         options, samples = self.options, self.samples
@@ -190,6 +194,7 @@ class AveragedClipping(SampleStrategy):
     def _make_plan(self) -> Plan:
         scheme = self.scheme
         return self._planned(
+            self._course(scheme.rounds, scheme.rate, scheme.mechanism.standard_deviation, scheme.clip),
             rounds=scheme.rounds,
             cohort=self._cohort(),
             users_needed=1,
@@ -213,11 +218,7 @@ class AveragedClipping(SampleStrategy):
 
     def _warnings(self) -> tuple[str, ...]:
         scheme = self.scheme
-        fix = (
-            ", and no batch makes it smaller: clip after averaging needs noise of twice the clip; use fewer "
-            "strategy.rounds, a larger epsilon, or sample_clipped_sgd"
-        )
-        warnings = drowned(self.noise_norm(scheme.mechanism), scheme.clip, fix)
+        warnings = scheme.chosen.warnings()
         if scheme.group == 1:
             return warnings
         return (

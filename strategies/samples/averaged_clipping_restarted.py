@@ -23,7 +23,7 @@ from strategies.samples.sample_rounds import (
     sample_sums,
     theory_constants,
 )
-from strategies.samples.sample_strategy import OutputAverage, SampleStrategy, drowned
+from strategies.samples.sample_strategy import OutputAverage, Rounds, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
 from userdp.arrays.types import Vector
@@ -82,11 +82,13 @@ class RestartedScheme(Scheme):
     """A `Scheme` of runs, one after the other.
 
     Attributes:
+        chosen: how many rounds all runs together have.
         steps: rounds of each run.
         runs: what each is made with.
         accounted: epsilon that noise by the paper's formula really costs; None where noise is certified.
     """
 
+    chosen: Rounds
     steps: int
     runs: tuple[RunScheme, ...]
     accounted: float | None = None
@@ -148,6 +150,7 @@ class AveragedClippingRestarted(SampleStrategy):
             guarantee=promise,
             ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,
             new_memory=partial(OutputAverage, self.options.output, self.problem.dimension, steps),
+            chosen=self._rounds(constants, convexity),
             steps=steps,
             runs=planned,
             accounted=spent,
@@ -207,12 +210,21 @@ class AveragedClippingRestarted(SampleStrategy):
             )
         return convexity
 
+    @property
+    def _runs(self) -> int:
+        options = self.options
+        return options.runs or min(default_runs(self.samples), max(1, (options.rounds or options.max_rounds) // 20))
+
+    def _rounds(self, constants: TheoryConstants, convexity: float) -> Rounds:
+        """Of all runs together."""
+        options = self.options
+        return Rounds.chosen(
+            options.rounds, lambda: self._runs * rounds_per_run(constants, convexity), options.max_rounds
+        )
+
     def _lengths(self, constants: TheoryConstants, convexity: float) -> tuple[int, int]:
         """(runs, rounds of each)."""
-        options = self.options
-        theory = rounds_per_run(constants, convexity)
-        runs = options.runs or min(default_runs(self.samples), max(1, (options.rounds or options.max_rounds) // 20))
-        total = options.rounds or min(options.max_rounds, runs * theory)
+        runs, total = self._runs, self._rounds(constants, convexity).count
         if total < runs:
             raise BadInput(f"strategy.runs = {runs}: {total} rounds give none to some run; plan fewer runs")
         return runs, total // runs
@@ -229,10 +241,12 @@ class AveragedClippingRestarted(SampleStrategy):
     # The plan ------------------------------------------------------------------------------------------------------
 
     def _make_plan(self) -> Plan:
-        scheme, first = self.scheme, self.scheme.runs[0]
+        scheme, first, last = self.scheme, self.scheme.runs[0], self.scheme.runs[-1]
         noise, signal = self.noise_norm(first.mechanism), first.theory.clip
-        fix = ", and no batch makes it smaller: use fewer strategy.rounds or a larger epsilon"
+        way = sum(run.rate * run.theory.clip for run in scheme.runs)
         return self._planned(
+            # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
+            self._course(scheme.steps, last.rate, last.mechanism.standard_deviation, way / last.rate),
             rounds=len(scheme.runs) * scheme.steps,
             cohort=self.public.users,
             users_needed=1,
@@ -249,7 +263,7 @@ class AveragedClippingRestarted(SampleStrategy):
                 **noise_numbers(self, first.mechanism, first.group),
                 **self._cost_numbers(),
             },
-            warnings=drowned(noise, signal, fix),
+            warnings=scheme.chosen.warnings(),
         )
 
     def _cost_numbers(self) -> dict[str, Number]:

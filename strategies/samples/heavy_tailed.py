@@ -4,8 +4,8 @@ import math
 
 from pydantic import Field
 
-from strategies.samples.sample_strategy import SampleLevelOptions, SampleStrategy, drowned
-from userdp.papers.heavy_tailed.descent import wanted_rounds, whole_rounds
+from strategies.samples.sample_strategy import Rounds, SampleLevelOptions, SampleStrategy
+from userdp.papers.heavy_tailed.descent import wanted_rounds
 
 _SET_BY_SMOOTHNESS = "strategy.learning_rate and strategy.rounds, where they are not given,"
 
@@ -23,18 +23,20 @@ class HeavyTailedOptions(SampleLevelOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
 
 
-def chosen_rounds(strategy: SampleStrategy, options: HeavyTailedOptions, rho: float, clip: float) -> int:
+def chosen_rounds(strategy: SampleStrategy, options: HeavyTailedOptions, rho: float, clip: float) -> Rounds:
     """T: by default the paper's, in consistent units: noise power 2 (smoothness * diameter)^2 a round.
 
     Raises:
         BadInput: neither rounds nor smoothness are known.
     """
-    if options.rounds:
-        return options.rounds
-    d, radius = strategy.problem.dimension, strategy.problem.domain.radius
-    diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
-    slope = strategy.smoothness(_SET_BY_SMOOTHNESS) * diameter
-    return whole_rounds(wanted_rounds(strategy.samples, d, rho, clip, slope), options.max_rounds)
+
+    def wanted() -> float:
+        d, radius = strategy.problem.dimension, strategy.problem.domain.radius
+        diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
+        slope = strategy.smoothness(_SET_BY_SMOOTHNESS) * diameter
+        return wanted_rounds(strategy.samples, d, rho, clip, slope)
+
+    return Rounds.chosen(options.rounds, wanted, options.max_rounds)
 
 
 def chosen_rate(strategy: SampleStrategy, options: HeavyTailedOptions, rounds: int) -> float:
@@ -46,14 +48,11 @@ def chosen_rate(strategy: SampleStrategy, options: HeavyTailedOptions, rounds: i
     return options.learning_rate or 1 / (strategy.smoothness(_SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
 
 
-def group_warnings(noise: float, clip: float, group: int, weight: float) -> tuple[str, ...]:
-    """That noise drowns the clip, and what protecting ``group`` samples costs, which move ``weight`` times as far."""
-    fix = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
-    warnings = drowned(noise, clip, fix)
+def group_warnings(group: int, weight: float) -> tuple[str, ...]:
+    """What protecting ``group`` samples costs, which move ``weight`` times as far."""
     if group == 1:
-        return warnings
+        return ()
     return (
-        *warnings,
         f"user level by group privacy: the noise is {weight:.3g} times that of sample level "
         f"(data.max_samples = {group})",
     )

@@ -14,7 +14,7 @@ from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Step
 from strategies.samples.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
-from strategies.samples.sample_strategy import OutputAverage, SampleScheme, SampleStrategy
+from strategies.samples.sample_strategy import OutputAverage, Rounds, SampleScheme, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import (
     Cost,
@@ -182,7 +182,8 @@ class IterativeMeanSGD(SampleStrategy):
     def _make_scheme(self) -> GroupedScheme:
         samples, slots = self._checked_samples()
         options, k, group = self.options, self.options.groups, self.group
-        clip, rounds = self._tuned(samples)
+        clip, chosen = self._tuned(samples)
+        rounds = chosen.count
         rate = chosen_rate(self, options, rounds)
         spent = self._spend(rounds)
         spread = self.privacy.unit == "user" and spent.accounting == "parallel"
@@ -194,7 +195,7 @@ class IterativeMeanSGD(SampleStrategy):
             guarantee=self._promised(spent, rounds, spread),
             ledger=partial(Ledger, self.public.users, spent.cost, rounds),
             new_memory=partial(OutputAverage, options.output, self.problem.dimension),
-            rounds=rounds,
+            chosen=chosen,
             clip=clip,
             divisor=divisor,
             mechanism=GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight)),
@@ -215,7 +216,7 @@ class IterativeMeanSGD(SampleStrategy):
             )
         return samples, slots
 
-    def _tuned(self, samples: int) -> tuple[float, int]:
+    def _tuned(self, samples: int) -> tuple[float, Rounds]:
         """(R, T): by the rho of the mean of all groups; the paper's, which put epsilon^2 there, with its accounting."""
         options, privacy = self.options, self.privacy
         if options.accounting == "paper_shuffle":
@@ -261,6 +262,7 @@ class IterativeMeanSGD(SampleStrategy):
         deviation = scheme.mechanism.standard_deviation
         noise = deviation * math.sqrt(self.problem.dimension / k)
         return self._planned(
+            self._course(scheme.rounds, scheme.rate, deviation / math.sqrt(k), scheme.clip),
             rounds=scheme.rounds,
             cohort=self.public.users,
             users_needed=math.ceil(k / scheme.slots),
@@ -278,7 +280,7 @@ class IterativeMeanSGD(SampleStrategy):
                 "noise_deviation": deviation,
                 "sample_level_epsilon": self._sample_level_epsilon(),
             },
-            warnings=group_warnings(noise, scheme.clip, self.group, scheme.weight),
+            warnings=(*scheme.chosen.warnings(), *group_warnings(self.group, scheme.weight)),
         )
 
     def _sample_level_epsilon(self) -> float:

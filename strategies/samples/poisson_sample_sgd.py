@@ -16,7 +16,7 @@ from strategies.samples.sample_rounds import (
     drawn_scheme,
     noise_numbers,
 )
-from strategies.samples.sample_strategy import SampleStrategy, drowned
+from strategies.samples.sample_strategy import Rounds, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
@@ -61,7 +61,8 @@ class PoissonSampleSGD(SampleStrategy):
     def _make_scheme(self) -> DrawnScheme:
         options, samples = self.options, self.samples
         batch = clamped_batch(options.batch or balanced_batch(samples), samples)
-        rounds = options.rounds or min(options.max_rounds, max(2, samples // batch))
+        chosen = Rounds.chosen(options.rounds, lambda: max(2, samples // batch), options.max_rounds)
+        rounds = chosen.count
         clip = options.clip_norm or 1.0
         sampler = PoissonSamples(self.public.users, batch / samples, rounds, self.seed, self.most, joint=False)
         if options.calibration == "paper":
@@ -77,7 +78,7 @@ class PoissonSampleSGD(SampleStrategy):
             sampler,
             mechanism,
             ("nodes clip each sample as told, and the server is trusted",),
-            rounds=rounds,
+            chosen=chosen,
             clip=clip,
             divisor=float(batch),
             rate=options.learning_rate or self._theory_rate(rounds, clip, mechanism),
@@ -92,8 +93,8 @@ class PoissonSampleSGD(SampleStrategy):
 
     def _make_plan(self) -> Plan:
         scheme, noise = self.scheme, self.noise_norm(self.scheme.mechanism)
-        fix = ": use fewer strategy.rounds, a larger strategy.batch, more samples or a larger epsilon"
         return self._planned(
+            self._course(scheme.rounds, scheme.rate, scheme.mechanism.standard_deviation, scheme.clip),
             rounds=scheme.rounds,
             cohort=self.public.users,
             users_needed=1,
@@ -106,7 +107,7 @@ class PoissonSampleSGD(SampleStrategy):
                 **noise_numbers(self, scheme.mechanism, scheme.group),
                 **cost_numbers(self, scheme),
             },
-            warnings=drowned(noise, scheme.clip, fix),
+            warnings=scheme.chosen.warnings(),
         )
 
     def _ask(self, index: int) -> Request:

@@ -67,7 +67,8 @@ class SampleClippedSGD(SampleStrategy):
         # What the budget is worth for one sample: zCDP of a group grows with its square.
         rho = rho_for(privacy.epsilon, privacy.delta, "paper" if options.accounting == "paper" else "tight") / group**2
         clip = options.clip_norm or simple_radius(samples, d, options.moment_order, rho, options.moment, options.radius)
-        rounds = chosen_rounds(self, options, rho, clip)
+        chosen = chosen_rounds(self, options, rho, clip)
+        rounds = chosen.count
         rate = chosen_rate(self, options, rounds)
         if options.accounting == "paper":
             # Each round may spend rho / T: variance 2 R^2 T / (rho N^2), in units of the sensitivity 2 R / N.
@@ -80,7 +81,7 @@ class SampleClippedSGD(SampleStrategy):
             ledger=partial(Ledger, self.public.users, cost, rounds),
             new_memory=partial(OutputAverage, options.output, d),
             summands=self.public.users if privacy.unit == "user" else samples,
-            rounds=rounds,
+            chosen=chosen,
             clip=clip,
             divisor=samples,
             mechanism=GaussianMechanism(2 * clip * group / samples, multiplier),
@@ -102,6 +103,7 @@ class SampleClippedSGD(SampleStrategy):
         multiplier, noise = scheme.mechanism.noise_multiplier, self.noise_norm(scheme.mechanism)
         sample_cost = Cost(noise_multiplier=multiplier * group)
         return self._planned(
+            self._course(scheme.rounds, scheme.rate, scheme.mechanism.standard_deviation, scheme.clip),
             rounds=scheme.rounds,
             cohort=self.public.users,
             users_needed=1,
@@ -116,7 +118,7 @@ class SampleClippedSGD(SampleStrategy):
                 "noise_deviation": scheme.mechanism.standard_deviation,
                 "sample_level_epsilon": epsilon_of(sample_cost, scheme.rounds, self.privacy.delta),
             },
-            warnings=group_warnings(noise, scheme.clip, group, float(group)),
+            warnings=(*scheme.chosen.warnings(), *group_warnings(group, float(group))),
         )
 
     def _ask(self, index: int) -> Request:

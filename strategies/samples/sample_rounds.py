@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies.core.plan import Number, sampler_numbers
 from strategies.core.scheme import no_ledger
-from strategies.samples.sample_strategy import OutputAverage, SampleLevelOptions, SampleScheme, SampleStrategy
+from strategies.samples.sample_strategy import OutputAverage, Rounds, SampleLevelOptions, SampleScheme, SampleStrategy
 from strategies.wire.replies import Request
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput
@@ -111,7 +111,7 @@ def drawn_scheme(
     mechanism: GaussianMechanism,
     assumptions: Iterable[str],
     *,
-    rounds: int,
+    chosen: Rounds,
     clip: float,
     divisor: float,
     rate: float,
@@ -124,7 +124,7 @@ def drawn_scheme(
         guarantee=promise,
         ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,
         new_memory=partial(OutputAverage, options.output, strategy.problem.dimension),
-        rounds=rounds,
+        chosen=chosen,
         clip=clip,
         divisor=divisor,
         mechanism=mechanism,

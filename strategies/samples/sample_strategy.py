@@ -1,7 +1,7 @@
 """Strategies that work on single samples: whom they protect, the model they give, and their steps."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,9 +11,11 @@ from pydantic import Field
 from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
+from userdp.papers.heavy_tailed.descent import whole_rounds
 
 Output = Literal["average", "last"]
 
@@ -32,23 +34,58 @@ class SampleLevelOptions(StrategyOptions):
     )
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """How many rounds there are, and how many theory asks for.
+
+    Attributes:
+        count: there are.
+        wanted: by theory; None where the number is given.
+    """
+
+    count: int
+    wanted: float | None = None
+
+    @classmethod
+    def chosen(cls, given: int | None, wanted: Callable[[], float], most: int) -> "Rounds":
+        """Those given, or as many as wanted, rounded up, at least one and at most ``most``."""
+        if given is not None:
+            return cls(given)
+        asked = wanted()
+        return cls(whole_rounds(asked, most), asked)
+
+    def warnings(self) -> tuple[str, ...]:
+        """That there are fewer than theory asks for, if so."""
+        if self.wanted is None or self.wanted <= self.count:
+            return ()
+        return (
+            f"theory asks for {math.ceil(self.wanted):,} rounds, and strategy.max_rounds caps them at {self.count:,}: "
+            "what theory says of the result does not hold. Raise strategy.max_rounds, or set strategy.rounds",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleScheme(Scheme):
     """A `Scheme` of noisy means over samples.
 
     Attributes:
-        rounds: how many.
+        chosen: how many rounds.
         clip: l2 norm that each sample is clipped to, or the mean of a batch.
         divisor: public number of samples that sums are divided by.
         mechanism: of what is released in a round.
         rate: step size.
     """
 
-    rounds: int
+    chosen: Rounds
     clip: float
     divisor: float
     mechanism: GaussianMechanism
     rate: float
+
+    @property
+    def rounds(self) -> int:
+        """How many there are."""
+        return self.chosen.count
 
 
 class OutputAverage:
@@ -142,6 +179,11 @@ class SampleStrategy(UserLevelStrategy):
         """From the centre of the domain to its corners."""
         return float(self.problem.domain.radius * math.sqrt(self.problem.dimension))
 
+    def _course(self, rounds: int, rate: float, deviation: float, longest: float = math.inf) -> Course:
+        """How the model moves by gradients of that l2 norm at most, with that noise on each coordinate."""
+        averaged = self.options.output == "average"
+        return Course(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
+
     def noise_norm(self, mechanism: GaussianMechanism) -> float:
         """l2 norm that the noise of a release of p numbers is expected to have."""
         return mechanism.standard_deviation * math.sqrt(self.problem.dimension)
@@ -150,11 +192,3 @@ class SampleStrategy(UserLevelStrategy):
         """Against a private gradient: every iterate is a released value, as is any average of them."""
         following, model = self.memory.after(x, self.problem.domain.project(x - rate * gradient))
         return Step(following, model, facts)
-
-
-def drowned(noise: float, signal: float, fix: str, bound: str = "clip") -> tuple[str, ...]:
-    """The warning that the noise of a round exceeds ``signal``, the ``bound`` of the mean gradient, if it does."""
-    if noise < signal:
-        return ()
-    exceeds = f"the noise of one round ({noise:.3g}) exceeds the {bound} ({signal:.3g})"
-    return (f"{exceeds}, which bounds the mean gradient{fix}",)

@@ -12,7 +12,7 @@ from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
 from strategies.samples.sample_rounds import SampleRoundsOptions, noise_numbers, promised, promised_numbers
-from strategies.samples.sample_strategy import OutputAverage, SampleStrategy, drowned
+from strategies.samples.sample_strategy import OutputAverage, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
 from userdp.arrays.types import Vector
@@ -133,8 +133,8 @@ class SmoothedTruncationGD(SampleStrategy):
     def _make_plan(self) -> Plan:
         scheme, noise = self.scheme, self.noise_norm(self.scheme.mechanism)
         signal = scheme.scale * LARGEST * math.sqrt(self.problem.dimension)
-        fix = ": use fewer strategy.rounds, more samples, a smaller data.max_samples or a larger epsilon"
         return self._planned(
+            self._course(self.options.rounds, scheme.rate, scheme.mechanism.standard_deviation, signal),
             rounds=self.options.rounds,
             cohort=self.public.users,
             users_needed=1,
@@ -148,7 +148,6 @@ class SmoothedTruncationGD(SampleStrategy):
                 **self._epsilons(scheme.mechanism.noise_multiplier),
                 **promised_numbers(scheme.sampler, scheme.guarantee),
             },
-            warnings=drowned(noise, signal, fix, "largest truncated gradient"),
         )
 
     def _epsilons(self, multiplier: float) -> dict[str, Number]:

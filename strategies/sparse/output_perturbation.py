@@ -13,6 +13,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Landing
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Guarantee, ReleaseLedger, epsilon_of
 from userdp.arrays.types import Vector
@@ -237,6 +238,7 @@ class OutputPerturbation(UserLevelStrategy):
         algorithm, risk = scheme.algorithm, scheme.algorithm.risk
         bound = algorithm.excess_bound(scheme.radius, self.options.failure)
         return self._planned(
+            Landing(deviation=scheme.deviation, reach=scheme.radius),
             rounds=algorithm.rounds,
             cohort=users,
             users_needed=1,

@@ -13,6 +13,7 @@ from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import NoisyPhase, Phases
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, Ledger, epsilon_of
 from userdp.arrays.types import Vector
@@ -193,7 +194,9 @@ class PeeledStrategy(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         scheme, dimension = self.scheme, self.problem.dimension
+        step = NoisyPhase(steps=1, rate=scheme.rate, deviation=scheme.noise / math.sqrt(dimension))
         return self._planned(
+            Phases((step,) * scheme.folds.rounds, scheme.size),
             rounds=scheme.folds.rounds,
             cohort=scheme.folds.sampler.batch,
             users_needed=scheme.folds.rounds,

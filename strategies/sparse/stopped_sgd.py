@@ -15,6 +15,7 @@ from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Scheme, Step
+from strategies.core.ways import Course
 from strategies.sparse.stopped_rounds import StoppedRounds
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, RoundLedger
@@ -281,6 +282,13 @@ class StoppedSGD(UserLevelStrategy):
         scheme, oracle, budget = self.scheme, self.scheme.oracle, self.scheme.sampler.budget
         bounded = math.isfinite(self.problem.domain.radius)
         return self._planned(
+            Course(
+                steps=max(1, round(scheme.length)),
+                rate=scheme.rate,
+                deviation=math.sqrt(scheme.second_moment / self.problem.dimension),
+                longest=oracle.largest_norm,
+                averaged=self.options.output == "average",
+            ),
             rounds=scheme.sampler.rounds,
             cohort=int(max(budget.levels.batches[scheme.sampler.levels], default=0)) + 1,
             users_needed=2,

@@ -1,12 +1,15 @@
 """The records of the messages between a userdp strategy (server) and a node (client).
 
-Beside a clip, ``centre`` travels if rows are clipped about one, ``coins`` if samples are drawn, and ``partition`` where
-samples are summed by groups: which group each sample OF THIS NODE'S users is in, and no other.
+Beside a clip, ``centre`` travels if rows are clipped about one, ``arrays`` where the computation needs public ones,
+``coins`` if samples are drawn, and ``partition`` where samples are summed by groups: which group each sample OF THIS
+NODE'S users is in, and no other.
 
 | message | server -> node | node -> server |
 |---|---|---|
 | query | ``question``: a salt | ``roster``: users, ``identities`` if it has labels; ``facts``: samples clipped |
 | train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
+
+Within one machine, where a simulation asks for them, users' ``lengths`` before the clip are in the answer too.
 
 Sparse values are the three arrays of a `scipy.sparse.csr_array`, and ``columns`` is among the facts. Facts are exact:
 they are left out where nothing but what is noised may leave a node (see `counts_wanted`), and a reply that has them all
@@ -15,7 +18,7 @@ the same is none. A node that fails says so by the kind of its error, never by i
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -75,6 +78,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
         config["l1_norm"] = computation.l1_norm
     if computation.separate:
         config["separate"] = True
+    if computation.lengths:
+        config["lengths"] = True
     if computation.statistic is not None:
         config["statistic"] = computation.statistic
     if (noise := computation.noise) is not None:
@@ -97,6 +102,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
         content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
     if computation.centre is not None:
         content["centre"] = model_record(computation.centre)
+    if computation.arrays:
+        content["arrays"] = ArrayRecord({name: Array(values) for name, values in computation.arrays.items()})
     if (partition := computation.partition) is not None:
         groups = partition.groups.astype(_GROUPS).tobytes()
         content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
@@ -123,13 +130,19 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         },
         noise=_read_noise(config) if "noise.deviation" in config else None,
         separate=bool(config.get("separate", False)),
+        lengths=bool(config.get("lengths", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
         coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
         centre=model_vector(cast(ArrayRecord, message.content["centre"])) if "centre" in message.content else None,
         partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
+        arrays=_read_arrays(message.content["arrays"]) if "arrays" in message.content else {},
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
     return users.astype(np.int64), computation
+
+
+def _read_arrays(record: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    return {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
 
 
 def _read_partition(config: Mapping[str, Any]) -> Partition:
@@ -177,6 +190,8 @@ def answer_content(answer: Answer, *, counts: bool, share: bool) -> RecordDict:
             arrays[part] = wrap(getattr(answer.values, part))
     else:
         arrays["values"] = wrap(answer.values)
+    if answer.lengths is not None:
+        arrays["lengths"] = wrap(answer.lengths)
     return RecordDict({"answer": arrays, "facts": facts})
 
 
@@ -205,18 +220,23 @@ def read_answer(message: Message, users: NDArray[np.int64], computation: Computa
         counted = {"non_finite"} if computation.noise is None else set()
         told, parts = (counted | {"columns"}, _SPARSE) if sparse else (counted, ("values",))
         facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, told)
-        arrays = read_record(content, "answer", ArrayRecord, {"users", *parts})
+        # Nodes on other machines do not tell lengths, whatever they are asked.
+        named = ("lengths",) if computation.lengths and "lengths" in content["answer"] else ()
+        arrays = read_record(content, "answer", ArrayRecord, {"users", *parts, *named})
         if set(content) != {"answer", "facts"}:
             raise BadInput("there are other records than answer and facts")
         if not np.array_equal(read_array(arrays["users"], "users", "i", users.shape), users):
             raise BadInput("it speaks for other users than asked")
         non_finite = read_count(facts["non_finite"], "non_finite", len(users)) if counted else 0
+        lengths = read_array(arrays["lengths"], "lengths", "f", users.shape) if named else None
+        if lengths is not None and not np.all(lengths >= 0):
+            raise BadInput("lengths must be at least zero")
         if not sparse:
             values = read_array(arrays["values"], "values", "fiu", shape)
-            return Answer(users, np.asarray(values, dtype=np.float64), non_finite)
+            return Answer(users, np.asarray(values, dtype=np.float64), non_finite, lengths)
         if read_count(facts["columns"], "columns", shape[1]) != shape[1]:
             raise BadInput(f"sparse values must have {shape[1]} columns")
-        return Answer(users, _sparse_values(arrays, shape), non_finite)
+        return Answer(users, _sparse_values(arrays, shape), non_finite, lengths)
 
 
 def _sparse_values(arrays: ArrayRecord, shape: tuple[int, int]) -> Sparse:
@@ -306,7 +326,9 @@ def answer_message(
     Args:
         node: who answers.
         message: the question.
-        share: keep the arrays themselves in the reply (same machine only).
+        share: keep the arrays themselves in the reply (same machine only). Lengths are told there alone: a node on
+            another machine, or with people who have names, tells no more about single users than the clipped sum, or
+            the rows, that it is asked for.
         model: the message's model, where the caller has read it already.
 
     Raises:
@@ -319,5 +341,7 @@ def answer_message(
         digests = None if node.labels is None else node.identities(salt)
         return Message(roster_content(users, node.clipped_samples if counts else None, digests), reply_to=message)
     users, computation = read_request(message)
+    if not share or node.labels is not None:
+        computation = replace(computation, lengths=False)
     answer = node.compute(read_model(message) if model is None else model, users, computation)
     return Message(answer_content(answer, counts=counts, share=share), reply_to=message)

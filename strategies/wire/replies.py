@@ -40,12 +40,14 @@ class Gathered:
         non_finite: users whose row was not finite and became zero, as far as nodes tell: where users add the noise
             themselves, nobody does.
         broken_sums: answers that were no finite sum, and became zero with all the users that they speak for.
+        lengths: (B,) l2 norms of users before the clip, NaN where none is told; None where nobody tells.
     """
 
     values: NDArray[np.float64]
     missing: int
     non_finite: int
     broken_sums: int = 0
+    lengths: NDArray[np.float64] | None = None
 
 
 def gather(
@@ -79,6 +81,7 @@ def gather(
     width = request.computation.width(dimension)
     values = np.zeros(width if summed else (len(request.users), width))
     answered = np.zeros(len(request.users), dtype=bool)
+    lengths = np.full(len(request.users), np.nan)
     non_finite = broken_sums = 0
     # By user, not by arrival: a sum of floats depends on the order.
     for reply in sorted(replies, key=lambda reply: first.get(reply.metadata.src_node_id, -1)):
@@ -96,6 +99,8 @@ def gather(
         non_finite += min(bad + answer.non_finite, len(answer.users))
         positions = np.searchsorted(request.users, answer.users)
         answered[positions] = True
+        if answer.lengths is not None:
+            lengths[positions] = answer.lengths
         if summed:
             add_rows(values, rows)
         else:
@@ -106,7 +111,8 @@ def gather(
             f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
             "largest share that may be missing"
         )
-    return Gathered(values, missing, non_finite, broken_sums)
+    told = request.computation.lengths and not np.isnan(lengths).all()
+    return Gathered(values, missing, non_finite, broken_sums, lengths if told else None)
 
 
 def _check_size(answer: Answer, nodes: int) -> None:

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import simulations.runs.run
 from simulations import cli
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import load_config, parse_config
+from simulations.reports.console import show_outcome
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
@@ -43,6 +45,7 @@ def call(*arguments):
     return RUNNER.invoke(cli.app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_run_writes_its_directory_and_tells_what_matters(config, tmp_path):
     outcome = call("run", config, "--output", tmp_path / "runs", "--seed", 8)
     assert outcome.exit_code == 0, outcome.stderr
@@ -70,8 +73,55 @@ def test_run_with_json_prints_the_result_and_nothing_else(config, tmp_path, monk
     assert "a library that prints" in outcome.stderr
 
 
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_a_simulation_tells_what_became_of_the_cells_of_its_table_and_a_release_does_not(tmp_path, noise):
+    data = table_section(
+        write_table(tmp_path / "t.csv"),
+        ranges={"height": [150.0, 160.0]},
+        categorical={"team": ["red"]},
+        test_fraction=0.0,
+    )
+    raw = changed(problem={"kind": "logistic"}, data=data, privacy__noise=noise, output={"reference": False})
+    path = tmp_path / "run.toml"
+    path.write_text(parse_config(raw).toml(), encoding="utf-8")
+    outcome = call("run", path, "--output", tmp_path / "runs")
+    assert outcome.exit_code == 0, outcome.stderr
+    shown = re.sub(r"\s+", " ", outcome.stdout)
+    told = ["private: exact counts, not covered by the guarantee", "cells clipped at loading", "of 240)", "(team: "]
+    assert [one in shown for one in told] == [noise == "seeded"] * 4
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "told"),
+    [
+        (0.9999996, True, ["│ 0.9999996 │ 1 ", "better than the initial model, by the test loss"]),
+        (1.0, False, ["│ 1 │ 1 ", "as good as the initial model and no better, by the test loss"]),
+        (1.0000004, False, ["│ 1.0000004 │ 1 ", "WORSE than the initial model, by the test loss"]),
+    ],
+)
+def test_numbers_that_a_verdict_tells_apart_look_different(tmp_path, capsys, value, better, told):
+    for name, content in (("data.json", {"table_private": None}), ("guarantee.json", {"sentence": "none"})):
+        (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / "config.toml").write_text('data = { kind = "synthetic" }')
+    result = {
+        "name": "close",
+        "strategy": "dp_fed_sgd",
+        "metrics": {"test_loss": value},
+        "reference": {"initial": {"test_loss": 1.0}},
+        "reference_private": {"non_private": None},
+        "better_than_initial": better,
+    }
+    show_outcome(result, tmp_path, simulated=True)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(one in printed for one in told)
+
+
+@pytest.mark.slow
 def test_a_run_worse_than_nothing_says_so(config, tmp_path):
-    outcome = call("run", config, "--output", tmp_path, "--set", "privacy.epsilon=0.01")
+    refused = call("run", config, "--output", tmp_path, "--set", "privacy.epsilon=0.01")
+    assert refused.exit_code == 2
+    assert "Doing nothing is better than this run" in refused.stderr
+    outcome = call("run", config, "--output", tmp_path, "--set", "privacy.epsilon=0.01", "--anyway")
     assert outcome.exit_code == 0
     assert "WORSE than the initial model" in outcome.stdout
 
@@ -101,6 +151,7 @@ def test_a_plan_with_a_test_shows_its_pass_probability(config):
     assert "pass_probability" in outcome.stdout
 
 
+@pytest.mark.slow
 def test_report_is_written_anew(config, tmp_path):
     call("run", config, "--output", tmp_path / "runs")
     directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"
@@ -187,6 +238,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, verb, argum
     assert "Traceback" not in outcome.stderr
 
 
+@pytest.mark.slow
 def test_bad_data_files_are_exit_code_2(tmp_path):
     raw = changed(
         problem={"kind": "logistic"},
@@ -257,6 +309,7 @@ def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_pat
 # The terminal ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_progress_is_drawn_on_a_terminal_only(config, tmp_path, monkeypatch, capsys):
     with progress_bar() as progress:
         assert progress is None
@@ -290,6 +343,7 @@ def test_every_verb_explains_itself(verb):
     assert "Usage" in outcome.stdout
 
 
+@pytest.mark.slow
 def test_the_installed_command_starts_fast_and_ends_with_the_right_code(tmp_path):
     command = shutil.which("userdp", path=os.path.dirname(sys.executable))
     start = [command] if command else [sys.executable, "-c", "from simulations.cli import main; main()"]

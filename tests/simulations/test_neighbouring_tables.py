@@ -260,6 +260,16 @@ NUMBERS = {
     "target": "y",
     "target_range": [-1.0, 1.0],
 }
+FILLED = NUMBERS | {
+    "impute": {"a": 0.5, "team": "own level"},
+    "missing_indicators": ["a"],
+    "derive": {
+        "share": {"kind": "ratio", "of": ["a", "n"], "range": [-1.0, 1.0], "otherwise": 0.0},
+        "many": {"kind": "count_above", "of": ["b", "n"], "threshold": 2.0, "range": [0.0, 2.0], "otherwise": 0.0},
+        "size": {"kind": "log1p", "of": ["n"], "range": [0.0, 3.0], "otherwise": 0.0},
+    },
+}
+"""Missing cells with declared values, and columns made of others."""
 QUADRATIC = {"kind": "quadratic", "radius": 2.0}
 SQUARED = {"kind": "squared", "radius": 2.0}
 SGD = {"rounds": 2, "clip_norm": 0.5}
@@ -297,14 +307,15 @@ class Case:
             "privacy": {"epsilon": self.epsilon, "delta": 1e-3, "unit": self.unit},
             "strategy": {"kind": self.strategy, **self.options},
             "engine": self.engine,
-            "output": {"directory": str(path.parent / "runs"), "reference": self.reference},
+            "output": {"directory": str(path.parent / "runs"), "reference": self.reference, "anyway": True},
         }
 
     @property
     def columns(self) -> set[str]:
         """Those that are read."""
         named = [self.data.get(key) or [] for key in ("features", "codes", "categorical", "target")]
-        return {column for one in named for column in ([one] if isinstance(one, str) else one)}
+        derived = [column for made in self.data.get("derive", {}).values() for column in made["of"]]
+        return {column for one in [*named, derived] for column in ([one] if isinstance(one, str) else one)}
 
     def faults(self, among=None) -> list[str]:
         """Those in a column that is read; as far as these are neighbours, other numbers of samples."""
@@ -318,6 +329,7 @@ class Case:
     def __str__(self) -> str:
         source = "+".join(sorted(self.columns))
         how = self.options.get("sampling", self.options.get("batches", "all"))
+        source += "-filled" if "impute" in self.data else ""
         return f"{self.strategy}-{how}-{self.unit}-{self.problem['kind']}-{source}-{self.suffix}"
 
 
@@ -374,6 +386,7 @@ SOURCES = [
         for suffix in ("csv", "parquet")
         for problem, data in (
             (SQUARED, NUMBERS),
+            (SQUARED, FILLED),
             (SQUARED | {"target_range": [-1.0, 1.0]}, {**NUMBERS, "target_range": None}),
             ({"kind": "quadratic"}, {"features": ["n"], "ranges": {"n": [0, 9]}, "scale": "unit"}),
             ({"kind": "logistic"}, {**NUMBERS, "target_range": None, "target": "passed", "positive": "yes"}),
@@ -448,13 +461,13 @@ def compare(case: Case, faults, run) -> None:
 # Tests --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", [*USER_CASES, *SAMPLE_CASES], ids=str)
 def test_one_persons_cells_move_no_release_further_than_its_sensitivity(case, tmp_path):
     compare(case, case.faults(COMMON), lambda fault: go(case, tmp_path, fault))
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", SOURCES, ids=str)
 def test_from_every_form_of_table(case, tmp_path):
     faults = COMMON | {"half", "no level", "unknown answer", "no answer"}
@@ -480,6 +493,7 @@ def test_on_ray(case, tmp_path):
     gc.collect()  # here, where the warnings about Ray's handles are expected
 
 
+@pytest.mark.slow
 def test_from_a_public_data_set(tmp_path, monkeypatch):
     case = Case("dp_fed_sgd", SGD, data={"kind": "public", "name": "males", "cache": str(tmp_path)}, suffix="parquet")
 

@@ -23,6 +23,7 @@ def run_cell(source: str, namespace: dict) -> object:
     return None if last is None else eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), namespace)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_its_model_is_of_use(notebook, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "__main__"}

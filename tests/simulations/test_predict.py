@@ -84,6 +84,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_held_out_table_gives_the_metrics_that_the_run_reported(tmp_path, table, kind):
     config = configuration(table, kind)
@@ -193,6 +194,23 @@ def test_the_command_says_what_the_guarantee_covers(tmp_path):
     assert str(tmp_path / "p.csv") in told
 
 
+def test_errors_are_told_in_the_targets_units_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    config = configuration(write_table(tmp_path / "people.csv"), "squared")
+    run(config, directory=tmp_path / "run", report=False)
+    done = call(tmp_path / "run", tmp_path / "people.csv", "--output", tmp_path / "p.csv")
+    saved = load_model(tmp_path / "run")
+    metrics = saved.evaluate(tmp_path / "people.csv")
+    told = saved.in_target_units(metrics)
+    # The target's range [0, 8] is scaled to [-1, 1].
+    root = 4 * metrics.loc["squared_error", "this model"] ** 0.5
+    assert told.loc["root mean squared error, in units of count", "this model"] == pytest.approx(root)
+    assert f"{root:.4g}" in done.stdout
+    for name in ("predicted minus observed", "squared error p90", "calibration error, in units of count"):
+        assert name in done.stdout
+    assert set(told.index) > set(metrics.index)
+
+
 def test_what_is_written_is_in_the_list_of_what_leaves(tmp_path):
     for kind in ("logistic", "torch"):
         run(configuration(write_table(tmp_path / "people.csv"), kind), directory=tmp_path / kind, report=False)
@@ -251,6 +269,7 @@ def test_a_reconstruction_predicts_nothing():
         Quadratic(2, 1.0, 1.0).predict(np.zeros(2), None)
 
 
+@pytest.mark.slow
 def test_a_run_on_simulated_users_is_refused(tmp_path):
     run(parse_config(changed()), directory=tmp_path / "run")
     done = call(tmp_path / "run", write_table(tmp_path / "people.csv"))

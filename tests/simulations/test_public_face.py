@@ -169,6 +169,7 @@ def test_the_rule_sees_the_imports_of_the_documents():
     assert counts["first-model.ipynb"] >= 3
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_import_from_modules_and_not_from_faces(package):
     wrong = {

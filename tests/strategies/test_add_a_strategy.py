@@ -132,6 +132,7 @@ def inside(copy: Path, *command: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("sign_descent" in registry.STRATEGIES, reason="they are in place, in a copy of the next test")
 def test_pages_and_plans_take_in_new_strategies_by_one_command(tmp_path):
     copy = with_both_in_place(tmp_path)

@@ -263,6 +263,7 @@ def model_reply(by=0.1):
     return RecordDict({"arrays": record(moved(by)), "metrics": MetricRecord({"num-examples": 1})})
 
 
+@pytest.mark.slow
 def test_damaged_models_count_as_missing_and_touch_nobody_else(caplog):
     """600 of them, from one user of five; some are damaged in their numbers alone, which the clip bounds."""
     caplog.set_level(logging.ERROR)

@@ -47,6 +47,8 @@ from userdp.noise import SeededNoise
 from userdp.problems import Linear, Quadratic
 from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches
 
+pytestmark = pytest.mark.slow
+
 WIDE = 4000
 """Coordinates from which noise is measured, each an independent draw."""
 
@@ -228,7 +230,6 @@ def test_flower_weighted_averaging_lets_one_user_outweigh_the_noise(strategy):
     assert method.plan.guarantee.relation == "replace_one"
 
 
-@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", [name for name in PRIVATE if name not in SAMPLE_LEVEL])
 def test_flower_weighted_averaging_by_number_of_examples(name):
     """Who holds 1000 copies of a sample counts as who holds it once, bit for bit."""
@@ -295,7 +296,6 @@ def test_flower_an_error_reply_discards_the_round(kind):
     np.testing.assert_allclose(result.arrays["w"].numpy(), 0.25 * 9 / 10, atol=0.01)
 
 
-@pytest.mark.sweep(3)
 @every_strategy
 def test_flower_a_zero_update_divides_by_zero(name):
     method = method_of(name)
@@ -312,7 +312,6 @@ def test_flower_a_zero_update_of_an_ordinary_client_divides_by_zero(kind):
     assert np.isfinite(result.arrays["w"].numpy()).all()
 
 
-@pytest.mark.sweep(6)
 @pytest.mark.parametrize("code", [7, 8, 9], ids=["nan", "inf", "minus_inf"])
 @every_strategy
 def test_flower_nan_passes_the_clip(name, code):
@@ -361,7 +360,6 @@ def test_flower_integer_buffers_crash_the_clip(kind):
 # --- Flower: noise ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(4)
 @every_strategy
 def test_flower_noise_and_cohorts_come_from_the_global_generators(name):
     federation, ends = federation_of(np.full((USERS, 2), 0.25)), []
@@ -374,10 +372,9 @@ def test_flower_noise_and_cohorts_come_from_the_global_generators(name):
     np.testing.assert_array_equal(ends[0], ends[1])
     # Where noise is all there is, seeds lead elsewhere: not every one, if steps have few directions.
     nobody_moves = federation_of(np.zeros((USERS, 2)))
-    assert len({played(method_of(name, seed=seed), nobody_moves)[1][-1].tobytes() for seed in range(10, 14)}) > 1
+    assert len({played(method_of(name, seed=seed), nobody_moves)[1].tobytes() for seed in range(10, 14)}) > 1
 
 
-@pytest.mark.sweep(5)
 @every_strategy
 def test_flower_noise_is_rounded_to_single_precision(name):
     problem = Quadratic(200, 1.0, 50.0)
@@ -450,7 +447,6 @@ def test_flower_the_accountant_knows_renyi_privacy_only():
     assert 0.24 < PoissonBatches(10**6, 1e-3, 2000).epsilon(1.0, 1e-6) <= 0.26
 
 
-@pytest.mark.sweep(4)
 @every_strategy
 def test_flower_only_plain_averaging_can_be_accounted(name):
     """Every aggregation, robust ones too, has a guarantee and a ledger that rises to it and no further."""
@@ -522,7 +518,6 @@ def test_flower_sampler_and_accountant_are_two_objects(sampling):
 # --- Flower: who is protected, and what else leaves ------------------------------------------------------------------
 
 
-@pytest.mark.sweep(4)
 @every_strategy
 def test_flower_a_node_of_many_users_is_protected_as_one(name):
     """Users are what is clipped and counted, however many are with one node."""
@@ -556,7 +551,6 @@ def test_flower_one_line_is_logged_for_each_reply(caplog):
 # --- pfl -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
 @every_strategy
 def test_pfl_the_random_user_sampler_draws_a_user_twice_into_a_cohort(name):
     for sampling in SCHEMES if "sampling" in STRATEGIES[name].Options.model_fields else [None]:
@@ -598,7 +592,6 @@ def test_pfl_noise_above_one_hundred_cannot_be_calibrated(sampling, epsilon):
 # --- FL4Health and Opacus --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(5)
 @every_strategy
 def test_fl4health_noise_is_scaled_by_the_cohorts_largest_weight(name):
     """Zero data of equal and of most unequal sizes, with the same public facts: the same noise."""
@@ -655,7 +648,6 @@ def test_opacus_divides_samples_by_how_many_there_are():
         assert models[-1, 0] == pytest.approx(0.5 * came / 1000, abs=1e-3)
 
 
-@pytest.mark.sweep(5)
 @every_strategy
 def test_opacus_secure_mode_claims_safety_that_seeded_floating_point_noise_does_not_have(name):
     """Noise from a seed can be taken off by whoever knows it: nothing printed with a guarantee may call it secure."""
@@ -777,6 +769,5 @@ def test_lyu_su_li_private_variants_of_the_sparse_vector_technique_pass_the_same
     assert audited(PRIVATE_VARIANTS[variant]) <= 1.0
 
 
-@pytest.mark.slow
 def test_lyu_su_li_above_threshold_passes_the_same_audit():
     assert 0.2 < audited(ours, runs=15_000) <= 1.0

@@ -51,6 +51,7 @@ def test_the_bound_on_two_normals_stays_below_the_truth_and_comes_close(mu, delt
     assert bound >= 0.6 * high - 0.1
 
 
+@pytest.mark.slow
 def test_the_bound_fails_no_more_often_than_its_confidence_allows():
     """Randomised response of epsilon 1 has the true epsilon 1; of 400 audits at 90% at most 10% may exceed it."""
     rng = np.random.default_rng(1)

@@ -1,6 +1,6 @@
 """What reading a table came to."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,9 +17,11 @@ class LoadReport:
         unknown_levels: categorical column -> cells of the federation that hold no declared level.
         unusable: column of numbers, codes or the target -> cells of the federation that hold nothing that a loss could
             use. Each makes its sample weigh nothing.
+        imputed: column with a declared value for missing cells -> cells of the federation that got it.
         small_users: users left out for holding fewer than ``min_samples``.
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
+        met_nowhere: a sentence for every column of which no cell is what was declared for it, most likely misspelt.
     """
 
     rows: int
@@ -28,10 +30,16 @@ class LoadReport:
     clipped: Mapping[str, int] = field(default_factory=dict)
     unknown_levels: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, int] = field(default_factory=dict)
+    imputed: Mapping[str, int] = field(default_factory=dict)
     small_users: int = 0
     surplus_users: int = 0
     surplus_samples: int = 0
+    met_nowhere: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON; without ``imputed`` and ``met_nowhere`` where these are empty."""
+        values = asdict(self)
+        for name in ("imputed", "met_nowhere"):
+            if not values[name]:
+                del values[name]
+        return values

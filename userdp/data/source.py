@@ -75,3 +75,8 @@ class DataSettings(Section):
     def assumptions(self) -> tuple[str, ...]:
         """What a guarantee rests on because of how the data were declared."""
         return ()
+
+    @property
+    def keeps_some_samples(self) -> bool:
+        """Whether of users with many samples only some are kept."""
+        return False

@@ -13,11 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from userdp.arrays.sparse_rows import AnyRows, Sparse, clip_rows, dense, finite_rows, placed_rows, scaled_rows
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays.sparse_rows import (
+    AnyRows,
+    Sparse,
+    clip_rows,
+    dense,
+    finite_rows,
+    placed_rows,
+    scaled_rows,
+    squared_lengths,
+)
+from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.nodes import truncated
+from userdp.nodes import moments, truncated
 from userdp.nodes.partition import Partition
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.problems.base import Problem
@@ -96,6 +105,8 @@ class Computation:
             another's row (matrix products round by shape), which a proof in floating point has to exclude.
         coins: which samples take part; a user of whom none is drawn sends zero. None for all.
         parameters: keyword arguments of the function, plain floats.
+        arrays: further keyword arguments of the function, public arrays.
+        lengths: also tell each user's l2 norm before the clip (about the centre): exact, for simulations alone.
         partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
             ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
     """
@@ -111,6 +122,8 @@ class Computation:
     separate: bool = False
     partition: Partition | None = field(default=None, compare=False)
     coins: SampleCoins | None = field(default=None, compare=False)
+    arrays: Mapping[str, Array] = field(default_factory=dict, compare=False)
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         if self.partition is not None:
@@ -119,6 +132,9 @@ class Computation:
                 raise BadInput(f"computation {self.name!r} cannot be grouped: only plain sums over samples can")
         if self.statistic is not None and self.clip_norm is None:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
+        exact = self.clip_norm is not None and self.noise is None and self.coins is None and self.partition is None
+        if self.lengths and not exact:
+            raise BadInput("lengths are told of users who are clipped, and neither noisy, drawn by samples nor grouped")
         if self.coins is not None and (self.centre is not None or self.statistic is not None):
             raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
 
@@ -162,7 +178,7 @@ class Computation:
         return block.usable_samples() if self.name in SAMPLE_SUMS else block.usable_users()
 
     def _raw(self, problem: Problem, x: Vector, block: Block) -> AnyRows:
-        return COMPUTATIONS[self.name](problem, x, block, **self.parameters)
+        return COMPUTATIONS[self.name](problem, x, block, **self.parameters, **self.arrays)
 
     def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Rows:
         """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
@@ -177,6 +193,11 @@ class Computation:
     def part(self, users: slice | NDArray[np.int64]) -> "Computation":
         """What is asked of some of the users, by their positions."""
         return self if self.partition is None else replace(self, partition=self.partition.part(users))
+
+    def halves(self) -> tuple["Computation", "Computation"]:
+        """What makes rows, unclipped, and what is then done to them: one after the other they do what this does."""
+        made = replace(self, clip_norm=None, l1_norm=None, statistic=None, lengths=False)
+        return made, replace(self, centre=None, lengths=False)
 
     def finish(self, rows: AnyRows) -> tuple[AnyRows, int]:
         """What follows the function: (U, p) raw rows, centred, finite and clipped, with the statistic if there is one.
@@ -211,12 +232,14 @@ class Computation:
         return self.name in KEEPS_ZEROS and all(other is None for other in filled)
 
     def width(self, dimension: int) -> int:
-        """Columns of a row: p (for each group), and one for the statistic."""
+        """Columns of a row: as many as the function has (for each group), and one for the statistic."""
         return self.length(dimension) + (self.statistic is not None)
 
     def length(self, dimension: int) -> int:
-        """Columns of a row that are vectors, without the statistic."""
-        return dimension if self.partition is None else dimension * self.partition.count
+        """Columns of a row that are vectors, without the statistic: p, unless the function is one of `LENGTHS`."""
+        if self.partition is not None:
+            return dimension * self.partition.count
+        return LENGTHS[self.name](dimension) if self.name in LENGTHS else dimension
 
 
 @dataclass(frozen=True)
@@ -234,13 +257,32 @@ class Statistic:
     high: float
 
 
+def lengths_of(rows: AnyRows) -> NDArray[np.float64]:
+    """(U,): the l2 norm of each finite row; infinite where it is no number that there is."""
+    with np.errstate(over="ignore"):
+        if isinstance(rows, csr_array):
+            return np.sqrt(squared_lengths(rows))
+        largest = np.abs(rows).max(axis=1, initial=0.0)
+        return np.asarray(largest * np.linalg.norm(rows / np.where(largest > 0, largest, 1.0)[:, None], axis=1))
+
+
 def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
     """(U,): ``ln(||row||_2 / clip_norm)``, held to [-2.5, 1]; their mean is the log of a robust typical distance."""
+    return np.clip(_log_lengths(rows, clip_norm), -2.5, 1.0)
+
+
+def _log_lengths(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+    """(U,): ``ln(||row||_2 / clip_norm)``; minus infinity for a row of zeros."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     norms = np.linalg.norm(rows / scale[:, None], axis=1)
-    with np.errstate(divide="ignore"):  # a zero row lies at minus infinity, which the bounds turn into -2.5
-        return np.asarray(np.clip(np.log(norms) + np.log(scale) - np.log(clip_norm), -2.5, 1.0))
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(norms) + np.log(scale) - np.log(clip_norm))
+
+
+def log_norms(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+    """(U,): the same, held to [-5, 0], for lengths of which only an upper guess is known."""
+    return np.clip(_log_lengths(rows, clip_norm), -5.0, 0.0)
 
 
 def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
@@ -254,6 +296,7 @@ def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
 
 STATISTICS: dict[str, Statistic] = {
     "log_distance": Statistic(log_distances, -2.5, 1.0),
+    "log_norm": Statistic(log_norms, -5.0, 0.0),
     "unclipped": Statistic(unclipped, -0.5, 0.5),
 }
 
@@ -302,4 +345,20 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "truncated_data_gradient": truncated.truncated_data_gradient,
     "truncated_data_sum": truncated.truncated_data_sum,
     "local_update": _local_update,
+    "column_scales": moments.column_scales,
+    "moment_size": moments.moment_size,
+    "second_moments": moments.second_moments,
+    "weighted_gradient": moments.weighted_gradient,
+    "mean_target": moments.mean_target,
+    "improved": moments.improved,
+    "curvature_along": moments.curvature_along,
 }
+LENGTHS: dict[str, Callable[[int], int]] = {
+    "column_scales": lambda p: 2 * p,
+    "moment_size": lambda _: 1,
+    "second_moments": lambda p: p * (p + 1) // 2,
+    "mean_target": lambda _: 1,
+    "improved": lambda _: 1,
+    "curvature_along": lambda _: 1,
+}
+"""Entries of a row, from p, of computations whose rows are no gradients."""

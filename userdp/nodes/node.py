@@ -12,7 +12,7 @@ from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
 from userdp.errors import BadInput, UserdpError
-from userdp.nodes.computations import SAMPLE_SUMS, Computation
+from userdp.nodes.computations import SAMPLE_SUMS, Computation, lengths_of
 from userdp.nodes.identities import identities
 from userdp.problems.base import Problem
 
@@ -34,11 +34,13 @@ class Answer:
         values: (U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them
             that takes fewer bytes that way.
         non_finite: users whose row was not finite, or whose data could not be used, and became zero.
+        lengths: (U,) l2 norms before the clip, where they were asked for.
     """
 
     users: NDArray[np.int64]
     values: AnyRows
     non_finite: int
+    lengths: NDArray[np.float64] | None = None
 
 
 class Node:
@@ -95,32 +97,41 @@ class Node:
         return identities(self.labels, salt)
 
     def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
-        """The computation's rows (or their sum) for ``users``, block by block.
+        """The computation's rows (or their sum) for ``users``, block by block; and their lengths, if asked.
 
         No user's data make it fail: whoever's cannot be used counts as the centre (zero, if there is none), and so does
         a user for whose data alone the loss itself fails, such as a torch module's.
 
         Raises:
-            BadInput: a user that this node does not hold, or a model of the wrong length.
+            BadInput: a user that this node does not hold, a model of the wrong length, or a question for lengths where
+                users have labels.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = np.searchsorted(self.users, users)
         if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
             raise BadInput("the node was asked for users that it does not hold")
+        if computation.lengths and self.labels is not None:
+            raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         sparse, summed = self.problem.sparse and computation.keeps_zeros, computation.reduce == "sum"
         shape = (1 if summed else len(users), computation.width(self.problem.dimension))
         values = None if sparse and not summed else np.zeros(shape)
         kept: list[AnyRows] = []
-        non_finite = 0
+        non_finite, lengths = 0, np.zeros(len(users)) if computation.lengths else None
         source: Federation = self._federation if self._local is None else self._local
         ids = self._rows[positions] if self._local is None else positions
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.
-        wide = None if sparse else max(1, ROW_BYTES // (8 * self.problem.dimension))
+        wide = None if sparse else max(1, ROW_BYTES // (8 * computation.width(self.problem.dimension)))
         max_users = 1 if computation.separate else wide
         for where, block in source.blocks(ids, max_users=max_users):
-            rows, bad = self._answered(computation, x, self._bounded(block), where)
+            if lengths is None:
+                rows, bad = self._answered(computation, x, self._bounded(block), where)
+            else:
+                made, clip = computation.halves()
+                rows, bad = self._answered(made, x, self._bounded(block), where)
+                lengths[where] = lengths_of(rows)
+                rows, _ = clip.finish(rows)
             non_finite += bad
             if computation.noise is not None:
                 rows = computation.noise.add(dense(rows), users[where])
@@ -131,8 +142,8 @@ class Node:
             else:
                 values[where] = dense(rows)
         if values is None:
-            return Answer(users, stacked(kept), non_finite)
-        return Answer(users, compacted(values) if sparse else values, non_finite)
+            return Answer(users, stacked(kept), non_finite, lengths)
+        return Answer(users, compacted(values) if sparse else values, non_finite, lengths)
 
     def _answered(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[AnyRows, int]:
         """A block's rows; user by user if the loss fails, so that it fails for those alone who make it."""

@@ -17,6 +17,7 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
+from userdp.problems.landscape import Landscape
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 
@@ -51,6 +52,8 @@ class Certificate:
         diagonally_dominant: A4, ``|H_jj| >= sum_k!=j |H_jk|``; with A1 and A3 it makes a gradient step of size
             at most ``2 / smoothness`` 1-Lipschitz in the sup norm.
         strong_convexity: lower bound on the smallest eigenvalue of the Hessian (utility only, no proof needs it).
+        first_gradient: bound on ``||grad f||_inf`` at the centre of the domain, where training starts; None where it
+            is not known to be less than elsewhere (utility only).
         hoelder: (nu, H) with ``||grad f(x) - grad f(y)||_2 <= H ||x - y||_2^nu`` over the domain, of losses that are
             not smooth; None where A3 bounds the Hessian, or nothing is proven (utility only).
         sparsity: most non-zero entries of a SAMPLE's gradient; None where all may be non-zero.
@@ -63,6 +66,7 @@ class Certificate:
     smoothness: float | None = None
     diagonally_dominant: bool = False
     strong_convexity: float = 0.0
+    first_gradient: float | None = None
     hoelder: tuple[float, float] | None = None
     sparsity: int | None = None
     reason: str = ""
@@ -111,6 +115,7 @@ class Problem(ABC):
         has_targets: whether samples carry a target.
         domain: where x may lie.
         certificate: what is proven of f on the declared bounds.
+        landscape: what a plan predicts accuracy by; None where nothing is known of the loss.
         sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
             `scipy.sparse.csr_array`, with as many entries as samples have, where other problems give arrays.
     """
@@ -122,6 +127,7 @@ class Problem(ABC):
     has_targets: bool
     domain: Box
     certificate: Certificate
+    landscape: Landscape | None = None
     sparse: bool = False
 
     def initial(self) -> Vector:

@@ -49,6 +49,11 @@ class Family(ABC):
     def curvature_bound(self, reach: float) -> float:
         """Largest ``phi''`` over ``|s| <= reach``; infinite when there is none."""
 
+    @property
+    @abstractmethod
+    def start_loss(self) -> float:
+        """Largest ``phi(0, y)`` above the least ``phi(s, y)`` of the same target y; infinite when there is none."""
+
     @abstractmethod
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """Measures of prediction, name -> (N,)."""
@@ -100,6 +105,11 @@ class LogisticFamily(Family):
         """1/4, attained at s = 0."""
         return 0.25
 
+    @property
+    def start_loss(self) -> float:
+        """``log 2``, of a target that is 0 or 1."""
+        return math.log(2.0)
+
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """Accuracy and log loss (without the ridge term)."""
         right = (scores > 0) == (targets > 0.5)
@@ -143,6 +153,11 @@ class SquaredFamily(Family):
         """1 everywhere."""
         return 1.0
 
+    @property
+    def start_loss(self) -> float:
+        """Half the square of the largest target."""
+        return max(-self.low, self.high, 0.0) ** 2 / 2
+
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """The squared error (its root over all users is the RMSE)."""
         return {"squared_error": np.asarray((scores - targets) ** 2)}
@@ -184,6 +199,13 @@ class HuberFamily(Family):
     def curvature_bound(self, reach: float) -> float:
         """1: ``phi'`` is 1-Lipschitz, at its two kinks too."""
         return 1.0
+
+    @property
+    def start_loss(self) -> float:
+        """That of the largest target."""
+        largest = max(-self.low, self.high, 0.0)
+        cut = min(largest, self.threshold)
+        return math.inf if math.isinf(largest) else cut * (largest - cut / 2)
 
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """The absolute error."""
@@ -232,6 +254,11 @@ class LpFamily(Family):
         """1 for least squares, no bound below: ``phi''`` grows like ``|r|^(order - 2)`` near a perfect prediction."""
         return 1.0 if self.order == 2 else math.inf
 
+    @property
+    def start_loss(self) -> float:
+        """That of the largest target."""
+        return float(max(-self.low, self.high, 0.0) ** self.order / self.order)
+
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """The absolute error."""
         return {"absolute_error": np.abs(scores - targets)}
@@ -269,6 +296,11 @@ class PoissonFamily(Family):
         """``e^reach``, over the domain only: without a domain there is no bound."""
         with np.errstate(over="ignore"):
             return float(np.exp(reach))
+
+    @property
+    def start_loss(self) -> float:
+        """``1 - y + y log y``, whose largest value is at one end: no event, or the largest count."""
+        return max(1.0, 1.0 - self.high + float(xlogy(self.high, self.high)))
 
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """The deviance, zero for a perfect prediction."""

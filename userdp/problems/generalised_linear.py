@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import (
     check_columns,
+    clip_features,
     clip_targets,
     count,
     counted,
@@ -25,9 +23,9 @@ from userdp.problems.bounds import (
     set_aside_not_finite,
     targets_of,
 )
-from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import Family, SquaredFamily
+from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.segments import clip_factors, float64_parts, user_averages, weighted_sums
-from userdp.problems.settings import RADIUS, CountBound, GeneralisedLinearSettings, TargetRange
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -36,7 +34,7 @@ Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 
 class GeneralisedLinear(Problem):
-    """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2`` with ``||a||_1 <= feature_norm``.
+    """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2``, ``||a||_1 <= feature_norm``, ``|a_j| <= feature_bound``.
 
     Args:
         family: phi and the range of targets; targets outside are clipped into it.
@@ -46,18 +44,29 @@ class GeneralisedLinear(Problem):
         radius: the domain is ``|x_j| <= radius``; may be infinite.
         ridge: >= 0; the ridge term is part of the loss, of "test_loss" too, and includes the intercept.
         intercept: append a feature of value 1 to each sample; its parameter comes last.
+        feature_bound: b, bound on every feature's ``|a_j|``, the intercept's 1 aside; features are clipped into it one
+            by one, before samples are scaled down. Infinite for none.
 
     Formal guarantees:
-        Write ``phi'' <= K`` and ``|phi'| <= L`` over scores ``|s| <= A radius``, and ``peak`` for the largest possible
-        ``|a_j|`` (A; with an intercept ``max(1, A - 1)``). The Hessian is ``phi'' a a^T + ridge I``, so
+        With k columns ``||a||_1 <= k b`` (and 1 for an intercept), so A is the least of that and ``feature_norm``.
+        Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them
+        ``|a_j| <= c = min(b, R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``).
+        `bound` sees to it for every sample: clipping leaves ``|a_j| <= b``, scaling down by one factor below 1 leaves
+        it so, and makes ``||a||_1 <= A``.
+        Write ``phi'' <= K`` and ``|phi'| <= L`` over scores ``|s| <= A radius``.
+        The Hessian is ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L peak + ridge radius``;
-        A3: row j sums to ``phi'' |a_j| ||a||_1 + ridge <= K peak A + ridge``;
+        A3: row j sums to ``phi'' |a_j| ||a||_1 + ridge <= K peak A + ridge``, as the largest entry of a times
+        ``||a||_1`` is at most peak times A: K A where no cell exceeds 1. It is attained where ``phi'' = K``,
+        ``||a||_1 = A`` and one entry is as large as peak;
         A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``. The right side grows with
-        ``||a||_1``, and ``t (A - 2 t)`` is largest at ``t = A / 4``, so ``ridge >= K A^2 / 8`` is enough, and necessary
-        as K and every such a can occur. Exceptions, both in the code: one parameter alone has nothing to dominate;
-        with an intercept ``t <= A - 1`` (the intercept's own row asks for ``A - 2 <= A^2 / 8``).
-        ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``.
+        ``||a||_1``, and ``t (A - 2 t)`` grows up to ``t = A / 4``, where it is ``A^2 / 8``. Rows of features have
+        ``t <= c``, and that of an intercept t = 1, so with ``q = min(A / 4, c)`` a ridge of ``K q (A - 2 q)``, or with
+        an intercept of ``K (A - 2)`` if that is more, is enough: at most ``K A^2 / 8``, and necessary where K and
+        such an a can occur. Exception, in the code: one parameter alone has nothing to dominate.
+        ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``, where features have
+        ``||.||_2^2 <= max_j |a_j| ||.||_1 <= c R``.
         Where there is no K, but ``|phi'(s) - phi'(t)| <= H |s - t|^nu``, there is no A3, and
         ``||grad f(x) - grad f(y)||_2 <= (H ||a||_2^(1 + nu) + ridge (2 sqrt(p) radius)^(1 - nu)) ||x - y||_2^nu``,
         as ``|<a, x - y>| <= ||a||_2 ||x - y||_2`` and ``||x - y||_2 <= 2 sqrt(p) radius``.
@@ -69,12 +78,22 @@ class GeneralisedLinear(Problem):
     has_targets = True
 
     def __init__(
-        self, family: Family, columns: int, feature_norm: float, radius: float, *, ridge: float, intercept: bool
+        self,
+        family: Family,
+        columns: int,
+        feature_norm: float,
+        radius: float,
+        *,
+        ridge: float,
+        intercept: bool,
+        feature_bound: float = math.inf,
     ) -> None:
         self.family = family
         self.columns = count("problem.columns", columns)
-        self.feature_norm = positive("problem.feature_norm", feature_norm, infinite=True)
-        if intercept and self.feature_norm <= 1:
+        self.feature_bound = positive("problem.feature_bound", feature_bound, infinite=True)
+        declared = positive("problem.feature_norm", feature_norm, infinite=True)
+        self.feature_norm = min(declared, self.columns * self.feature_bound + intercept)
+        if intercept and declared <= 1:
             raise BadInput(
                 f"problem.feature_norm = {feature_norm}: must exceed 1, which the intercept takes; "
                 "raise it or leave out the intercept"
@@ -84,11 +103,25 @@ class GeneralisedLinear(Problem):
         self.dimension = self.columns + intercept
         self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
         self.certificate = self._certify()
+        length, slope = self._length(), family.slope_bound(self.feature_norm * self.domain.radius)
+        self.landscape = Landscape(
+            family.start_loss,
+            family.curvature_bound(0.0) * length**2,
+            AVERAGE_SIZE * slope * length,
+            pull=self.ridge * self.dimension,
+        )
+
+    def _length(self) -> float:
+        """Bound on ``||a||_2``, the intercept's 1 included."""
+        rest = self.feature_norm - self.intercept
+        return math.hypot(1.0 if self.intercept else 0.0, math.sqrt(min(self.feature_bound, rest) * rest))
 
     def _certify(self) -> Certificate:
         norm, radius = self.feature_norm, self.domain.radius
-        rest = norm - 1.0 if self.intercept else norm
-        peak, length = (max(1.0, rest), math.hypot(1.0, rest)) if self.intercept else (norm, norm)
+        rest = norm - self.intercept
+        cell = min(self.feature_bound, rest)
+        peak = max(1.0, cell) if self.intercept else cell
+        length = self._length()
         slope = self.family.slope_bound(norm * radius)
         curvature = self.family.curvature_bound(norm * radius)
         pull = self.ridge * radius if self.ridge else 0.0
@@ -100,6 +133,7 @@ class GeneralisedLinear(Problem):
             smoothness=finite_or_none(curvature * peak * norm + self.ridge),
             diagonally_dominant=dominant,
             strong_convexity=self.ridge,
+            first_gradient=finite_or_none(self.family.slope_bound(0.0) * peak),
             hoelder=self._hoelder(length),
             reason=self._reason(slope * peak + pull, curvature * norm, needed, dominant),
         )
@@ -109,8 +143,9 @@ class GeneralisedLinear(Problem):
             return 0.0
         if math.isinf(self.feature_norm):
             return math.inf
-        quarter = min(self.feature_norm / 4, self.feature_norm - self.intercept)
-        return curvature * quarter * (self.feature_norm - 2 * quarter)
+        norm = self.feature_norm
+        cell = min(norm / 4, self.feature_bound, norm - self.intercept)
+        return curvature * max(cell * (norm - 2 * cell), norm - 2 if self.intercept else 0.0)
 
     def _hoelder(self, length: float) -> tuple[float, float] | None:
         """(nu, H) of the gradient, where the family has them and they are finite."""
@@ -139,12 +174,13 @@ class GeneralisedLinear(Problem):
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Features scaled down into the l1 ball, targets clipped into the family's range."""
+        """Features clipped one by one, samples scaled down into the l1 ball, targets clipped into their range."""
         check_columns(block, self.columns)
         block = set_aside_not_finite(block)
-        features, scaled = scale_features(block, self.feature_norm - self.intercept)
+        features, changed = clip_features(block, -self.feature_bound, self.feature_bound)
+        features, scaled = scale_features(rebuilt(block, features, block.targets), self.feature_norm - self.intercept)
         targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, features, targets), counted(block, scaled | clipped)
+        return rebuilt(block, features, targets), counted(block, changed | scaled | clipped)
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
         """(users, piece, its features in float64 until the next piece, its scores)."""
@@ -282,102 +318,3 @@ def score_metrics(family: Family, scores: Array, block: Block, penalty: float) -
     quality = family.quality(scores, targets_of(block))
     averages = {name: user_averages(values, block) for name, values in quality.items()}
     return {"test_loss": user_averages(family.losses(scores, targets_of(block)) + penalty, block), **averages}
-
-
-class Logistic(GeneralisedLinear):
-    """Logistic regression, y in {0, 1}: K = 1/4. See `GeneralisedLinear` for arguments and guarantees."""
-
-    name = "logistic"
-    summary = "logistic regression with ridge, for targets 0 and 1"
-
-    def __init__(
-        self, columns: int, feature_norm: float, radius: float, *, ridge: float = 0.0, intercept: bool = False
-    ) -> None:
-        super().__init__(LogisticFamily(), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
-
-
-class Squared(GeneralisedLinear):
-    """Least squares, y in ``[low, high]``: K = 1. See `GeneralisedLinear` for arguments and guarantees."""
-
-    name = "squared"
-    summary = "least squares with ridge, for targets in a declared range"
-
-    def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        low: float,
-        high: float,
-        ridge: float = 0.0,
-        intercept: bool = False,
-    ) -> None:
-        super().__init__(SquaredFamily(low, high), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
-
-    def excess_risk(self, x: Vector, federation: Federation) -> float | None:
-        """Exact where the `optimum` is known, for noise of infinite variance too: differences of losses have a mean.
-
-        With ``E a = 0``, ``E a a^T = v I`` and noise of mean zero the risk is, but for a constant,
-        ``(v ||w - theta||^2 + b^2 + ridge (||w||^2 + b^2)) / 2`` in weights w and intercept b.
-        """
-        best, model = self.optimum(federation), federation.regression
-        if best is None or model is None or model.variance is None:
-            return None
-        steep = np.full(self.dimension, 1.0 + self.ridge)
-        steep[: self.columns] = model.variance + self.ridge
-        pulled = np.zeros(self.dimension)
-        pulled[: self.columns] = model.variance * model.parameter
-        gaps = (x - best) * (0.5 * steep * (x + best) - pulled)
-        return max(0.0, float(gaps.sum()))  # never negative over the domain but for rounding
-
-
-class Poisson(GeneralisedLinear):
-    """Poisson regression, counts y in ``[0, count_bound]``: K = ``e^(A radius)``. See `GeneralisedLinear`."""
-
-    name = "poisson"
-    summary = "Poisson regression with ridge, for counts up to a declared bound"
-
-    def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        count_bound: float,
-        ridge: float = 0.0,
-        intercept: bool = False,
-    ) -> None:
-        super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, ridge=ridge, intercept=intercept)
-
-
-class LogisticSettings(GeneralisedLinearSettings):
-    """Settings of `userdp.problems.Logistic`."""
-
-    kind: Literal["logistic"]
-    summary: ClassVar[str] = Logistic.summary
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Logistic(**self._arguments(shape))
-
-
-class SquaredSettings(TargetRange, GeneralisedLinearSettings):
-    """Settings of `userdp.problems.Squared`."""
-
-    kind: Literal["squared"]
-    summary: ClassVar[str] = Squared.summary
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        low, high = self._range(shape)
-        return Squared(**self._arguments(shape), low=low, high=high)
-
-
-class PoissonSettings(CountBound, GeneralisedLinearSettings):
-    """Settings of `userdp.problems.Poisson`."""
-
-    kind: Literal["poisson"]
-    summary: ClassVar[str] = Poisson.summary
-    radius: float = Field(1.0, gt=0, description=RADIUS)
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return Poisson(**self._arguments(shape), count_bound=self.count_bound)

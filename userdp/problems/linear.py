@@ -38,7 +38,9 @@ class Linear(MeanSufficient):
     def __init__(self, dimension: int, bound: float, radius: float = 1.0) -> None:
         bound = positive("problem.bound", bound)
         radius = positive("problem.radius", radius)
-        super().__init__(dimension, -bound, bound, radius, slope=bound, curvature=0.0, strong_convexity=0.0)
+        super().__init__(
+            dimension, -bound, bound, radius, slope=bound, curvature=0.0, strong_convexity=0.0, start=bound * radius
+        )
 
     def potential(self, x: Vector) -> Vector:
         """Zero."""

@@ -29,6 +29,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET
+from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.segments import clip_factors, user_averages
 from userdp.problems.settings import RADIUS, RIDGE, CountBound, ProblemSettings, TargetRange
 
@@ -69,8 +70,12 @@ class OneHot(Problem):
             smoothness=curvature + self.ridge if math.isfinite(curvature) else None,
             diagonally_dominant=True,
             strong_convexity=self.ridge,
+            first_gradient=self.family.slope_bound(0.0),
             sparsity=None if self.ridge else 1,
             reason="" if bounded else f"there is no bound at problem.radius = {radius:g}; lower it",
+        )
+        self.landscape = Landscape(
+            family.start_loss, family.curvature_bound(0.0), AVERAGE_SIZE * slope, pull=self.ridge * self.dimension
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:

@@ -1,5 +1,6 @@
 """Regressions that large residuals pull less: Huber's loss, and powers of the absolute error."""
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -32,9 +33,18 @@ class HuberRegression(GeneralisedLinear):
         threshold: float = 1.0,
         ridge: float = 0.0,
         intercept: bool = False,
+        feature_bound: float = math.inf,
     ) -> None:
         family = HuberFamily(low, high, threshold)
-        super().__init__(family, columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+        super().__init__(
+            family,
+            columns,
+            feature_norm,
+            radius,
+            ridge=ridge,
+            intercept=intercept,
+            feature_bound=feature_bound,
+        )
 
 
 class LpRegression(GeneralisedLinear):
@@ -59,9 +69,18 @@ class LpRegression(GeneralisedLinear):
         high: float,
         ridge: float = 0.0,
         intercept: bool = False,
+        feature_bound: float = math.inf,
     ) -> None:
         family = LpFamily(low, high, order)
-        super().__init__(family, columns, feature_norm, radius, ridge=ridge, intercept=intercept)
+        super().__init__(
+            family,
+            columns,
+            feature_norm,
+            radius,
+            ridge=ridge,
+            intercept=intercept,
+            feature_bound=feature_bound,
+        )
 
 
 class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings):

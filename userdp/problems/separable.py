@@ -26,6 +26,7 @@ from userdp.problems.bounds import (
     rebuilt,
     set_aside_not_finite,
 )
+from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.segments import float64_parts, user_means, weighted_sums
 from userdp.problems.settings import RADIUS, ProblemSettings
 
@@ -40,6 +41,7 @@ class Separable(Problem):
         radius: the domain is ``|x_j| <= radius``.
         slope: bound on ``|phi_j'|`` over domain and data; infinite where there is none.
         curvature: bound on ``phi_j''``.
+        start: most that the mean of ``phi_j`` lies above its least value at ``x_j = 0``, if that is in the domain.
         strong_convexity: lower bound on ``phi_j''``.
 
     Formal guarantees:
@@ -60,6 +62,7 @@ class Separable(Problem):
         slope: float,
         curvature: float,
         strong_convexity: float,
+        start: float,
     ) -> None:
         self.dimension = self.columns = count("problem.dimension", dimension)
         self.low, self.high = low, high
@@ -76,6 +79,10 @@ class Separable(Problem):
             if bounded
             else "an infinite problem.radius or problem.bound leaves the gradient unbounded; set finite ones",
         )
+
+        # Noise on a linear loss costs what the domain's walls keep of it, which its slope bounds.
+        trace = curvature * dimension if curvature else math.inf
+        self.landscape = Landscape(start * dimension, trace, AVERAGE_SIZE * slope * dimension)
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """Every coordinate of every sample clipped into ``[low, high]``."""
@@ -192,7 +199,16 @@ class Quadratic(MeanSufficient):
     def __init__(self, dimension: int, bound: float, radius: float) -> None:
         bound = positive("problem.bound", bound, infinite=True)
         radius = positive("problem.radius", radius, infinite=True)
-        super().__init__(dimension, -bound, bound, radius, slope=radius + bound, curvature=1.0, strong_convexity=1.0)
+        super().__init__(
+            dimension,
+            -bound,
+            bound,
+            radius,
+            slope=radius + bound,
+            curvature=1.0,
+            strong_convexity=1.0,
+            start=min(bound, radius) ** 2 / 2,
+        )
 
     def potential(self, x: Vector) -> Vector:
         """``x_j^2 / 2``."""
@@ -233,7 +249,10 @@ class Bernoulli(MeanSufficient):
     def __init__(self, dimension: int, radius: float) -> None:
         radius = positive("problem.radius", radius)
         slope, flattest = float(expit(radius)), float(expit(radius) * expit(-radius))
-        super().__init__(dimension, 0.0, 1.0, radius, slope=slope, curvature=0.25, strong_convexity=flattest)
+        start = math.log(2.0) - math.log1p(math.exp(-radius))
+        super().__init__(
+            dimension, 0.0, 1.0, radius, slope=slope, curvature=0.25, strong_convexity=flattest, start=start
+        )
 
     def potential(self, x: Vector) -> Vector:
         """``log(1 + e^{x_j})``."""
@@ -277,8 +296,17 @@ class Huber(Separable):
         radius = positive("problem.radius", radius, infinite=True)
         self.threshold = positive("problem.threshold", threshold)
         slope = min(self.threshold, radius + bound)
-        strong = float(radius + bound <= self.threshold)
-        super().__init__(dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=strong)
+        strong, farthest = float(radius + bound <= self.threshold), min(bound, radius)
+        super().__init__(
+            dimension,
+            -bound,
+            bound,
+            radius,
+            slope=slope,
+            curvature=1.0,
+            strong_convexity=strong,
+            start=min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2),
+        )
 
     def slopes(self, x: Vector, z: Array) -> Array:
         """(N, d): the distance, clipped to the threshold."""

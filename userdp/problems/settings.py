@@ -1,5 +1,6 @@
 """What the settings of losses share: how a configuration's [problem] section becomes a `Problem`."""
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -101,6 +102,12 @@ class GeneralisedLinearSettings(ProblemSettings):
         description="Bound on a sample's ||a||_1, the intercept's 1 included; inf for none. Known from declared "
         "columns.",
     )
+    feature_bound: float | None = Field(
+        None,
+        gt=0,
+        description="Bound on every |a_j| but the intercept's 1; features are clipped into it one by one; inf for "
+        "none. Known from declared columns.",
+    )
     radius: float = Field(5.0, gt=0, description=RADIUS)
     ridge: float = Field(0.0, ge=0, description=RIDGE)
     intercept: bool = Field(True, description="Append a feature of value 1 to each sample.")
@@ -118,9 +125,11 @@ class GeneralisedLinearSettings(ProblemSettings):
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         norm = None if shape.feature_norm is None else shape.feature_norm + self.intercept
         bound = self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1")
+        cell = shape.bound if self.feature_bound is None else self.feature_bound
         return {
             "columns": shape.columns,
             "feature_norm": bound,
+            "feature_bound": math.inf if cell is None else cell,
             "radius": self.radius,
             "ridge": self.ridge,
             "intercept": self.intercept,

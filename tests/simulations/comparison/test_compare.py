@@ -9,6 +9,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from simulations.comparison.config import load_comparison, parse_comparison
 from simulations.comparison.jobs import DONE, compare, reference_job
 from simulations.comparison.live import Progress, live
 from simulations.comparison.plots import dot_chart, sweep_chart
+from simulations.comparison.ranking import rankings
 from simulations.comparison.report import is_comparison, render_comparison
 from simulations.comparison.table import NOT_RUN
 from simulations.reports.explain import percent
@@ -103,7 +105,7 @@ def tuned(tmp_path_factory):
 # The file ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_comparisons_load_expand_and_plan(path):
     comparison = load_comparison(path)
@@ -118,6 +120,23 @@ def test_shipped_comparisons_load_expand_and_plan(path):
             assert plan.guarantee.holds
             assert plan.guarantee.epsilon <= config.privacy.epsilon
             assert plan.guarantee.unit == config.privacy.unit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if path.stem.startswith("compare-")], ids=lambda path: path.stem
+)
+def test_auto_runs_in_every_shipped_comparison(path, tmp_path):
+    """At the first point of its grid, with few users and one seed."""
+    raw = tomllib.loads(path.read_text(encoding="utf-8")) | {"seeds": 1}
+    raw.pop("tuning", None)
+    raw["strategy"] = [entry for entry in raw["strategy"] if entry["kind"] == "auto"]
+    raw["grid"] = {key: values[:1] for key, values in raw.get("grid", {}).items()}
+    if "users" in raw.get("data", {}):
+        raw["data"]["users"] = min(2_000, raw["data"]["users"])
+    rows = go(tmp_path, raw).rows
+    assert rows
+    assert all(one["error_private"] is None and one["better_than_initial"] for one in rows)
 
 
 def test_cells_are_all_combinations_at_one_unit_epsilon_and_delta():
@@ -266,6 +285,7 @@ def test_a_cell_is_run_again_when_its_configuration_changes_or_it_failed(done, t
     assert go(tmp_path, other).ran == 2 + 1
 
 
+@pytest.mark.slow
 def test_unexpected_errors_of_one_cell_leave_the_others(tmp_path, monkeypatch):
     original = simulations.comparison.jobs.run
 
@@ -323,6 +343,7 @@ def test_ray_processes_give_the_same_table(done, tmp_path):
 # Tuning ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_search_sees_public_seeds_only_and_its_choice_is_used_and_recorded(tuned):
     rows = table(tuned.directory)
     assert set(rows["tuned"]) == {'{"clip_norm": 1.0}'}  # a clip of 0.001 does not get anywhere
@@ -338,6 +359,7 @@ def test_a_search_sees_public_seeds_only_and_its_choice_is_used_and_recorded(tun
     assert "free, tuned on public synthetic data" in (tuned.directory / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_cells_wait_for_their_search(tmp_path):
     outcome = go(tmp_path, TUNED, limit=3)
     assert {one["error_private"] for one in outcome.rows} == {NOT_RUN}
@@ -367,6 +389,7 @@ def test_every_plot_shows_the_initial_model_and_training_without_privacy(done):
             assert text in chart
 
 
+@pytest.mark.slow
 def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
     lines = [
         {"strategy": name, "median": value, "low": value, "high": value, "worse": False}
@@ -382,6 +405,7 @@ def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
     assert sweep_chart([unmeasured | {"values": {"n": 1}}], "n", "n", ["exact"], "") == ("", False)
 
 
+@pytest.mark.slow
 def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, tmp_path):
     for name in ("results.parquet", "rounds.parquet", "comparison.json", "comparison.toml"):
         (tmp_path / name).write_bytes((done.directory / name).read_bytes())
@@ -395,6 +419,7 @@ def test_strategies_worse_than_doing_nothing_are_marked_and_failures_told(done, 
     assert "worse than doing nothing" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_without_a_numeric_grid_each_problem_has_a_plot_and_no_privacy_is_told(tmp_path):
     raw = changed(privacy={"epsilon": 1.0, "delta": 1e-5}, grid={}, seeds=1)
     raw["strategy"] = [{"kind": "dp_fed_sgd", "rounds": 2}, {"kind": "non_private"}, {"kind": "sample_clipped_sgd"}]
@@ -408,6 +433,62 @@ def test_without_a_numeric_grid_each_problem_has_a_plot_and_no_privacy_is_told(t
     assert grouped["sample_level_epsilon"] < 0.3
 
 
+@pytest.fixture
+def listed(tmp_path):
+    """The files of a comparison of four strategies, without a run."""
+    values = {"good": [0.25, 0.5, 0.75], "same": [1.0] * 3, "hair": [1.0000004] * 3, "none": [None] * 3}
+    cells = [
+        {
+            "problem": "quadratic",
+            "strategy": name,
+            "seed": seed,
+            "privacy.epsilon": 1.0,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "unit": "user",
+            "relation": "replace_one",
+            "holds": None if value is None else name != "same",
+            "main_metric": "test_loss",
+            "value": value,
+            "initial": 1.0,
+            "reference_private": 0.0,
+            "error_private": "too few users" if value is None else None,
+            "group": None,
+            "sample_level_epsilon": None,
+        }
+        for name, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    pd.DataFrame(cells).to_parquet(tmp_path / "results.parquet")
+    summary = {"grid": ["privacy.epsilon"], "labels": list(values)}
+    (tmp_path / "comparison.json").write_text(json.dumps(summary))
+    for name in ("rounds.parquet", "comparison.toml"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_the_plain_ranking_has_medians_spreads_and_verdicts_that_their_numbers_show(listed):
+    title, head, *lines = rankings(listed).splitlines()
+    assert title == "quadratic: test loss, median over 3 seeds, smaller is better"
+    assert [re.split(r"  +", line.strip()) for line in lines] == [
+        ["good", "0.5", "0.25 to 0.75", "better", "50 %"],
+        ["same (no privacy)", "1", "1 to 1", "as good, no better", "0 %"],
+        ["hair", "1.0000004", "1 to 1", "WORSE", "-0 %"],
+        ["none", "-", "-", "no result: 3 failed", "-"],
+        ["initial model", "1", "0 %"],
+        ["without privacy (private)", "0", "100 %"],
+    ]
+    assert all(line[head.index("median")] != " " for line in lines)
+
+
+def test_the_ranking_is_printed_where_standard_output_is_no_terminal(listed, file, monkeypatch):
+    outcome = SimpleNamespace(directory=listed, rows=[{"error_private": None}], ran=1)
+    monkeypatch.setattr(simulations.comparison.jobs, "compare", lambda *_, **__: outcome)
+    printed = RUNNER.invoke(cli.app, ["compare", str(file)]).stdout
+    assert printed.startswith(f"{rankings(listed)}\n1 cells, 0 without a result")
+
+
+@pytest.mark.slow
 def test_a_report_of_nothing_but_failures_says_so(tmp_path):
     outcome = go(tmp_path, SMALL, limit=0)
     page = (outcome.directory / "report.html").read_text()
@@ -441,6 +522,7 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
     arguments = ["compare", str(file), "--workers", "0", "--seeds", "1", "--output", str(tmp_path / "out")]
     outcome = RUNNER.invoke(cli.app, [*arguments, "--set", "privacy.delta=1e-6", "--json"])
@@ -449,6 +531,7 @@ def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
     assert [(one["privacy.epsilon"], one["delta"], one["seed"]) for one in rows] == [(1.0, 1e-6, 0), (4.0, 1e-6, 0)]
     again = RUNNER.invoke(cli.app, [*arguments, "--set", "privacy.delta=1e-6"])
     assert "2 cells, 0 without a result; 0 runs were made now" in again.stdout
+    assert again.stdout.count("median over 1 seed, smaller is better") == 2
     page = tmp_path / "out" / "small" / "report.html"
     page.unlink()
     assert RUNNER.invoke(cli.app, ["report", str(page.parent)]).stdout.strip() == str(page)
@@ -461,6 +544,7 @@ def test_compare_refuses_bad_files_with_exit_code_2(tmp_path):
     assert "does not exist" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
     comparison = parse_comparison(SMALL)
     progress = Progress(comparison)

@@ -97,6 +97,7 @@ def test_the_report_is_made_from_four_files_and_refuses_to_do_with_three(folder,
         render_comparison(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_course_is_the_median_over_seeds_and_a_run_that_ended_early_keeps_its_last_model(
     folder, tmp_path, monkeypatch
 ):
@@ -221,6 +222,7 @@ def guide(points, power=-2.0):
     return drawn
 
 
+@pytest.mark.slow
 def test_a_predicted_slope_is_drawn_beside_the_best_private_strategy_where_privacy_costs_most():
     def points(first=0.5, last=0.05, users=(100, 1000), **levels):
         values = zip(users, (first, last), strict=True)
@@ -242,6 +244,7 @@ def test_the_page_says_why_a_slope_is_expected(folder):
     assert "Theory: where privacy costs more than sampling" in page
 
 
+@pytest.mark.slow
 def test_labels_of_settings_do_not_touch():
     points = [point_of({"a": 0.1}, n=n) for n in (1, 1.01, 10, 10_000, 2_000_000)]
     chart, _ = sweep_chart(points, "n", "n", ["a"], "title")
@@ -304,6 +307,28 @@ def test_the_report_says_how_to_do_it_again(folder):
         assert "userdp compare comparison.toml" in text
         assert "seeds 0, 1, 2" in text
         assert all(f"{package} {number}" in text for package, number in versions.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fallen", [1e-15, 0.0, -0.3])
+def test_no_share_of_a_way_is_shown_where_the_reference_did_not_get_below_the_initial_model(folder, tmp_path, fallen):
+    for name in FILES:
+        shutil.copy(folder[0] / name, tmp_path / name)
+    frame = pd.read_parquet(tmp_path / "results.parquet")
+    stuck = frame["privacy.epsilon"] == 1.0
+    frame.loc[stuck, "reference_private"] = frame.loc[stuck, "initial"].median() * (1 - fallen)
+    frame.to_parquet(tmp_path / "results.parquet")
+    render_comparison(tmp_path)
+    told = "Training without privacy did not get below the initial model, so no way is measured"
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / name).read_text()
+        assert f"{told} (quadratic, epsilon = 1)" in text
+        assert "did not converge" in text
+        assert told not in (folder[0] / name).read_text()
+    markdown = (tmp_path / "report.md").read_text()
+    for heading, measured in (("quadratic, epsilon = 1", False), ("quadratic, epsilon = 8", True)):
+        line = lines_of(markdown, heading)["dp_fed_sgd"]
+        assert ("%" in line) == measured
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def write(folder, text):
 # What is accepted --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_shipped_configurations_load_plan_and_survive_writing_out(path):
     config = load_config(path)
@@ -236,7 +237,7 @@ def test_data_paths_are_relative_to_the_configuration_file(tmp_path, monkeypatch
         ({"seed": 1.5}, "seed = 1.5"),
         ({"name": "../escape"}, "name = '../escape'"),
         ({"strategy__kind": "dp_fedsgd"}, "strategy.kind = 'dp_fedsgd' is unknown: did you mean 'dp_fed_sgd'?"),
-        ({"strategy__kind": None}, "strategy.kind is missing: choose one of localized_robust_sgd"),
+        ({"strategy__kind": None}, "strategy.kind is missing: choose one of auto, localized_robust_sgd"),
         ({"strategy__rounds": 0}, "strategy.rounds = 0"),
         ({"strategy__rounds": True}, "strategy.rounds = True"),
         ({"problem__kind": "cubic"}, "problem.kind = 'cubic' is unknown"),
@@ -254,6 +255,24 @@ def test_data_paths_are_relative_to_the_configuration_file(tmp_path, monkeypatch
 )
 def test_a_bad_setting_gives_one_sentence_with_field_and_value(change, told):
     message = refusal(changed(**change))
+    assert told in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"kind": "ratoi"}, "data.derive.bmi.kind = 'ratoi'"),
+        ({"of": "height"}, "data.derive.bmi.of = 'height'"),
+        ({"range": None}, "data.derive.bmi.range is missing: give [low, high]"),
+        ({"threshhold": 2}, "unknown key data.derive.bmi.threshhold; did you mean data.derive.bmi.threshold?"),
+    ],
+    ids=str,
+)
+def test_a_bad_key_of_a_derived_column_is_named_by_its_whole_path(declared, told):
+    made = {"kind": "product", "of": ["height", "height"], "range": [0.0, 9.0]} | declared
+    made = {key: value for key, value in made.items() if value is not None}
+    message = refusal(changed(data=table_section(Path("absent.csv"), derive={"bmi": made})))
     assert told in message
     assert "\n" not in message
 

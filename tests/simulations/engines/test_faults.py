@@ -59,6 +59,7 @@ SUM_FAULTS = {
 }
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("strategy", [DPFedSGD, RobustRounds])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_faulty_node_counts_as_missing_and_the_run_goes_on(strategy, fault, caplog):

@@ -128,7 +128,7 @@ def test_a_ray_grid_starts_and_stops_a_ray_of_its_own(monkeypatch):
 # --- The same answer -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.slow
 @each_method
 @pytest.mark.parametrize("workers", ["one worker", "two workers"])
 def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers(name, workers, ray_grids):
@@ -140,7 +140,7 @@ def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers
     assert np.any(released[-1] != released[0])
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(1)
 @each_method
 @pytest.mark.parametrize("users_per_node", [1, 7, 200])
 def test_other_layouts_give_the_same_answer_to_rounding(name, users_per_node):
@@ -149,7 +149,7 @@ def test_other_layouts_give_the_same_answer_to_rounding(name, users_per_node):
     np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.slow
 @each_method
 def test_one_user_a_node_over_ray_gives_the_same_answer_to_rounding(name, ray_grids):
     released, _ = trace(local_grid(PROBLEM, population()), name)
@@ -157,7 +157,7 @@ def test_one_user_a_node_over_ray_gives_the_same_answer_to_rounding(name, ray_gr
     np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(2)
 @each_method
 def test_the_order_of_replies_does_not_matter(name):
     grid = local_grid(PROBLEM, population(), 11)
@@ -168,7 +168,7 @@ def test_the_order_of_replies_does_not_matter(name):
     assert same_facts == facts
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(2)
 @each_method
 def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name):
     first, _ = trace(local_grid(PROBLEM, population()), name)
@@ -204,7 +204,7 @@ def test_every_engine_has_the_same_layout_by_default():
 # --- A grid as Flower sees it ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.slow)])
 def pair_grid(request):
     """Two nodes of one user each."""
     if request.param == "ray":
@@ -279,6 +279,7 @@ def test_blas_gets_its_threads_back():
     assert threads() == before
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_reached_is_a_failed_run(monkeypatch):
     import ray
 
@@ -291,6 +292,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_failed_run(monkeypatch):
         RayGrid(PROBLEM, population(), shards(USERS), address="10.0.0.1:6379")
 
 
+@pytest.mark.slow
 def test_workers_share_the_nodes_and_are_never_more_than_them(ray_grids):
     assert len(ray_grids["pair"]._workers) == 1
     assert [sorted(users) for users in ray_grids["two workers"]._users] == [[1, 3, 5, 7], [2, 4, 6, 8]]

@@ -20,6 +20,7 @@ from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import FIELDS, KINDS, RELEASED, SHARED, field_of, fields_in, is_private, kept
 from simulations.records.run_directory import FILES
+from simulations.reports.explain import shown
 from simulations.runs.build import load_datasets
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
@@ -80,7 +81,7 @@ def configuration(name, path, *, noise="seeded", trackers=()):
         data=data,
         privacy={"epsilon": 8.0, "delta": 1e-3, "noise": noise},
         strategy={"kind": name, **options_of(name)},
-        output={"trackers": list(trackers)},
+        output={"trackers": list(trackers), "anyway": True},
     )
     return parse_config(raw)
 
@@ -163,12 +164,12 @@ def drown(monkeypatch):
 # Two neighbours ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @each_strategy
 def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
     def go(path):
         config = configuration(name, path).model_copy(
-            update={"output": parse_config(changed(output={"reference": False})).output}
+            update={"output": parse_config(changed(output={"reference": False, "anyway": True})).output}
         )
         return read(run(config, directory=tmp_path / "run", report=False).directory)
 
@@ -179,7 +180,7 @@ def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
     assert (("result.json", "samples_private") in different) == (name not in DECLARES_SAMPLES)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "non_private"])
 def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkeypatch, name):
     """With the noise alone released, nothing differs but what is marked as private."""
@@ -296,6 +297,7 @@ def tested(tmp_path_factory):
     return run(parse_config(raw), directory=tmp_path_factory.mktemp("released") / "run").directory
 
 
+@pytest.mark.slow
 def test_a_copy_for_others_holds_what_the_guarantee_covers_and_nothing_else(tested, tmp_path):
     copied = copy_released(tested, tmp_path / "copy").parent
     assert {path.name for path in copied.iterdir()} == set(FILES)
@@ -311,9 +313,10 @@ def test_a_copy_for_others_holds_what_the_guarantee_covers_and_nothing_else(test
     assert "figures_private" not in page
     for key in set(whole) - set(fields):
         value = json.loads(whole[key]) if re.fullmatch(r"[\d.]+", whole[key]) else None
-        assert not isinstance(value, float) or cli.shown(value) not in page
+        assert not isinstance(value, float) or shown(value) not in page
 
 
+@pytest.mark.slow
 def test_the_copy_for_others_is_made_from_the_command_line(tested, tmp_path):
     done = CliRunner().invoke(cli.app, ["report", str(tested), "--released", str(tmp_path / "copy")])
     assert done.exit_code == 0

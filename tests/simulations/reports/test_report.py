@@ -1,16 +1,20 @@
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
-from examples import changed
+from examples import changed, table_section, write_table
 from matplotlib.figure import Figure
 
 from simulations.config.run_config import parse_config
-from simulations.reports.explain import shown
+from simulations.records.released_fields import RELEASED
+from simulations.reports.explain import shown, shown_apart
 from simulations.reports.plots import _scale as scale_of
 from simulations.reports.plots import course_chart, score_chart
-from simulations.reports.report import promise, render, verdict
+from simulations.reports.report import page, promise, render, verdict
+from simulations.reports.units import in_target_units
+from simulations.runs.build import load_datasets
 from simulations.runs.run import run
 from userdp.errors import BadInput
 
@@ -68,6 +72,7 @@ def test_the_page_explains_the_plan_and_how_to_do_it_again(robust):
     assert 'name = "robust"'.replace('"', "&#34;") in page
 
 
+@pytest.mark.slow
 def test_warnings_of_the_plan_and_failed_tests_are_shown(robust, tmp_path):
     for name in ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet", "data.json"):
         (tmp_path / name).write_bytes((robust / name).read_bytes())
@@ -83,7 +88,7 @@ def test_warnings_of_the_plan_and_failed_tests_are_shown(robust, tmp_path):
 
 
 def test_a_model_worse_than_doing_nothing_is_called_that_at_the_top(tmp_path):
-    raw = changed(privacy__epsilon=0.01, output={"reference": False})
+    raw = changed(privacy__epsilon=0.01, output={"reference": False, "anyway": True})
     page = page_of(run(parse_config(raw), directory=tmp_path / "run").directory)
     assert page.index("Worse than doing nothing") < page.index("The privacy guarantee")
 
@@ -101,6 +106,73 @@ def test_a_run_without_metrics_has_a_page_too(tmp_path):
     page = page_of(run(parse_config(raw), directory=tmp_path / "run").directory)
     assert "Not measured" in page
     assert "<svg" not in page
+
+
+def test_the_page_tells_what_loading_the_table_clipped_and_did_not_know(tmp_path):
+    # Cells of heights lie in 150..200; of the three teams only a misspelt one is declared.
+    data = table_section(
+        write_table(tmp_path / "t.csv"),
+        ranges={"height": [150.0, 160.0]},
+        categorical={"team": ["Red"]},
+        test_fraction=0.0,
+    )
+    raw = changed(problem={"kind": "logistic"}, data=data, output={"reference": False})
+    directory = run(parse_config(raw), directory=tmp_path / "run").directory
+    counted = json.loads((directory / "data.json").read_text())["table_private"]
+    public, private = page_of(directory).split('id="figures_private"')
+    assert 0 < counted["clipped"]["height"] < 240 == counted["samples"] == counted["unknown_levels"]["team"]
+    assert f"(height: {counted['clipped']['height']} of 240)" in private
+    assert "240 cells that hold none of the declared levels of their column (team: 240 of 240)" in private
+    assert "no cell of column &#39;team&#39; holds a declared level (&#39;Red&#39;)" in private
+    assert "0 samples had to be clipped by nodes into the problem's bounds, after loading" in private
+    assert "of 240" not in public
+    assert "declared level (" not in public
+
+
+def test_errors_are_told_in_the_units_of_the_target(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulations.reports.report._course", lambda *_: None)  # charts are slow
+    data = table_section(
+        write_table(tmp_path / "t.csv"),
+        features=["count"],
+        ranges={"count": [0.0, 9.0]},
+        categorical=None,
+        positive=None,
+    ) | {"target": "height", "target_range": [100.0, 200.0], "scale": "unit"}
+    raw = changed(problem={"kind": "squared"}, data=data, strategy__rounds=1, output={"reference": False})
+    outcome = run(parse_config(raw), directory=tmp_path / "run", report=False)
+    # The initial model says 0, the middle of the range: 150.
+    people = load_datasets(parse_config(raw)).test
+    block = people.block(np.arange(people.users))
+    heights = 150 + 50 * block.targets.astype(float)
+    mine = in_target_units(outcome.result["reference"]["initial"], data)
+    assert mine["root mean squared error, in units of height"] == pytest.approx(np.sqrt(((heights - 150) ** 2).mean()))
+    told = page(outcome.directory).partition("root mean squared error, in units of height")[2][:400]
+    for metrics in (outcome.result["metrics"], outcome.result["reference"]["initial"]):
+        assert f">{shown(50 * metrics['squared_error'] ** 0.5)}<" in told
+
+
+def test_what_a_clip_is_tuned_by_stands_in_the_private_section_alone(tmp_path):
+    directory = run(parse_config(changed(data__users=100, privacy__delta=1e-4)), directory=tmp_path / "run").directory
+    rounds = pd.read_parquet(directory / "rounds.parquet")
+    told = page(directory)
+    public, _, private = told.partition('id="figures_private"')
+    lengths = rounds["fact.median_length_private"]
+    assert "median length" not in public
+    row = private.partition("<td>median length</td>")[2].partition("</tr>")[0]
+    assert [f">{shown(value)}<" in row for value in (lengths.iloc[0], lengths.median(), lengths.iloc[-1])] == [True] * 3
+    assert "clipped share" in private
+    assert "noise over signal" in private
+    assert "median length" not in page(directory, RELEASED)
+
+
+def test_public_data_have_the_units_that_they_declare():
+    data = {"kind": "public", "name": "insteval"}
+    assert in_target_units({"squared_error": 0.25}, data) == {"root mean squared error, in units of y": 1.0}
+    assert in_target_units({"squared_error": 0.25}, data | {"target": "other"}) == {}
+    assert in_target_units({"squared_error": None}, data) == {}
+    assert in_target_units({"absolute_error": 0.5}, {"target": "t", "target_range": [0, 10]}) == {
+        "absolute error, in units of t": 2.5
+    }
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
@@ -128,6 +200,14 @@ def guarantee(**settings):
 )
 def test_the_promise_in_plain_words(settings, told):
     assert told in promise(guarantee(**settings))
+
+
+def test_numbers_side_by_side_have_the_digits_that_tell_them_apart():
+    assert shown_apart([1.0, 2.0, None]) == ["1", "2", "none"]
+    assert shown_apart([1.0, 0.9999996]) == ["1", "0.9999996"]
+    assert shown_apart([12345.1, 12345.3]) == ["12,345.1", "12,345.3"]
+    assert shown_apart([0.1, 0.1]) == ["0.1", "0.1"]
+    assert len(set(shown_apart([0.1, 0.1 + 2e-17, 0.3, 0.1 + 0.2]))) == 4
 
 
 def test_the_verdict_compares_with_doing_nothing():

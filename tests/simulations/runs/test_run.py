@@ -1,5 +1,6 @@
 import json
 import logging
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ import userdp.data.tables.sources
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid, shards
 from simulations.records.evaluation import Evaluation
-from simulations.records.run_directory import FILES, RunDirectory, plain
-from simulations.runs.build import load_datasets, make_plan
+from simulations.records.run_directory import FILES, RunDirectory, new_directory, next_directory, plain
+from simulations.runs.build import load_datasets, make_plan, public_facts, server_datasets
 from simulations.runs.run import run
 from strategies.clipping.dp_fed_sgd import DPFedSGD
 from strategies.non_private import NonPrivate
@@ -91,7 +92,8 @@ def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_p
     assert list(result["reference_private"]) == ["non_private"]
     assert list(result["seconds"]) == ["total", "per_round"]
     assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]
-    assert result["metrics"].keys() == result["reference"]["initial"].keys() == {"excess_risk", "test_loss"}
+    told = {"excess_risk", "test_loss", "test_loss_p10", "test_loss_p50", "test_loss_p90"}
+    assert result["metrics"].keys() == result["reference"]["initial"].keys() == told
     assert (result["users"], result["samples"], result["dimension"], result["rounds"]) == (400, 2400, 3, 3)
     assert result["engine"] == "local"
     assert result["guarantee"]["holds"]
@@ -188,6 +190,31 @@ def test_the_directory_is_named_after_name_strategy_and_seed(tmp_path):
     assert run(config).directory == tmp_path / "small-dp_fed_sgd-seed3"
 
 
+def test_no_run_writes_over_another_whatever_its_settings(tmp_path):
+    output = {"directory": str(tmp_path), "reference": False}
+    runs = [
+        run(parse_config(changed(output=output, privacy__epsilon=epsilon)), report=False) for epsilon in (4.0, 2.0, 4.0)
+    ]
+    first = tmp_path / "small-dp_fed_sgd-seed3"
+    assert [one.directory for one in runs] == [first, Path(f"{first}-2"), Path(f"{first}-3")]
+    for one in runs:
+        assert json.loads((one.directory / "result.json").read_text()) == one.result
+
+
+def test_the_number_of_a_directory_is_above_all_that_are_there(tmp_path):
+    for name in ("a-4", "a-x", "ab", "a-2-9"):
+        (tmp_path / name).mkdir()
+    assert next_directory(tmp_path / "a", secure=False) == tmp_path / "a-5"
+    assert next_directory(tmp_path / "b", secure=False) == tmp_path / "b"
+    assert next_directory(tmp_path / "absent" / "a", secure=False) == tmp_path / "absent" / "a"
+
+
+def test_of_two_runs_that_start_together_each_has_a_directory_of_its_own(tmp_path, monkeypatch):
+    seen = iter([tmp_path / "a", tmp_path / "a", tmp_path / "a-2"])
+    monkeypatch.setattr("simulations.records.run_directory.next_directory", lambda path, *, secure: next(seen))
+    assert [new_directory(tmp_path / "a", secure=False).name for _ in range(2)] == ["a", "a-2"]
+
+
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(BadInput, match=r"output.directory: .* cannot be written"):
@@ -256,6 +283,7 @@ def test_a_grid_may_be_passed_in(tmp_path):
     assert outcome.result["engine"] == "local"
 
 
+@pytest.mark.slow
 def test_progress_is_told_every_round(tmp_path):
     seen = []
     run(
@@ -346,6 +374,45 @@ def test_declared_users_are_kept_and_need_no_assumption(tmp_path):
     assert "who holds at least 2 samples is public" in result["guarantee"]["assumptions"]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.5])
+def test_of_the_number_of_all_users_the_plan_takes_off_those_whom_the_loader_holds_out(tmp_path, share):
+    config = parse_config(logistic(write_table(tmp_path / "t.csv", users=61), all_users=61, test_fraction=share))
+    datasets = load_datasets(config)
+    held_out = 0 if datasets.test is None else datasets.test.users
+    assert public_facts(config).users == datasets.train.users == 61 - held_out
+    assert held_out == {0.0: 0, 0.01: 1, 0.2: 12, 0.5: 30}[share]
+    assert not any("read from the data" in one for one in config.data.assumptions)
+
+
+def test_a_server_without_data_knows_its_users_from_the_number_of_all():
+    settings = {"all_users": 60, "test_fraction": 0.0}
+    raw = logistic("absent.csv", **settings) | {"privacy": {"epsilon": 4.0, "delta": 1e-3, "noise": "secure"}}
+    config = parse_config(raw)
+    assert server_datasets(config).train is None
+    assert public_facts(config).users == 60
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"users": 48}, BadInput, "data.users = 48 are both given"),
+        ({"min_samples": 2}, BadInput, "with data.min_samples = 2: how many users hold so many"),
+        ({"all_users": 1}, BadInput, "everybody is held out"),
+        ({"all_users": 61}, PopulationTooSmall, "data.all_users = 61, but the data have 60 users in all"),
+        ({"all_users": 59}, BadInput, "data.all_users = 59, but the data have 60 users in all"),
+    ],
+    ids=str,
+)
+def test_a_number_of_all_users_that_cannot_be_taken_is_refused(tmp_path, settings, error, told):
+    path = write_table(tmp_path / "t.csv")
+    config = parse_config(logistic(path, **{"all_users": 60, **settings}))
+    with pytest.raises(error, match=re.escape(told)):
+        load_datasets(config)
+    if "the data have" not in told:
+        with pytest.raises(error, match=re.escape(told)):
+            make_plan(config)
+
+
 @pytest.mark.parametrize("users", [None, 40])
 def test_nobody_who_is_held_out_is_trained_on(tmp_path, users):
     path = tmp_path / "t.csv"
@@ -391,6 +458,7 @@ def test_a_missing_cell_refuses_nothing_and_is_counted(tmp_path):
     assert report.samples == len(table)
 
 
+@pytest.mark.slow
 def test_sample_level_needs_the_declared_number_of_samples(tmp_path):
     raw = logistic(write_table(tmp_path / "t.csv"))
     raw["privacy"]["unit"] = "sample"
@@ -493,6 +561,7 @@ def test_an_interrupted_run_keeps_what_it_had(tmp_path):
     assert stored(tmp_path)["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_rounds_reach_the_disk_while_the_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("simulations.records.run_directory._SECONDS_BETWEEN_WRITES", 0.0)
     lengths = []

@@ -47,7 +47,7 @@ def database(tmp_path_factory):
     return path
 
 
-@pytest.fixture
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow)])  # it takes seconds to import
 def mlflow(database, tmp_path):
     """MLflow, with an empty store where runs under ``tmp_path`` write."""
     shutil.copy(database, tmp_path)
@@ -59,10 +59,10 @@ def tensorboard():
     return pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 
 
-def go(folder, *trackers, report=False, **settings):
+def go(folder, *trackers, report=False, directory=None, **settings):
     """A run; its report's charts take ten times as long as the run itself."""
     raw = changed(output={"directory": str(folder), "trackers": list(trackers)}, **settings)
-    return run(parse_config(raw), report=report)
+    return run(parse_config(raw), report=report, directory=directory)
 
 
 def mlflow_runs(mlflow, uri, experiment="small"):
@@ -136,6 +136,7 @@ def noting(monkeypatch, *broken):
 # MLflow -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mlflow_holds_every_round_the_parameters_the_plan_the_guarantee_and_the_result(mlflow, tmp_path):
     outcome = go(tmp_path, "mlflow")
     client, (found,) = mlflow_runs(mlflow, local(tmp_path))
@@ -162,6 +163,7 @@ def test_mlflow_holds_every_round_the_parameters_the_plan_the_guarantee_and_the_
     assert "userdp.error" not in tags
 
 
+@pytest.mark.slow
 def test_mlflow_keeps_the_files_of_the_run_but_no_model_and_no_private_fact(mlflow, tmp_path):
     outcome = go(tmp_path, "mlflow", report=True, strategy=ROBUST, data__users=3000)
     client, (found,) = mlflow_runs(mlflow, local(tmp_path))
@@ -183,6 +185,7 @@ def test_mlflow_keeps_the_files_of_the_run_but_no_model_and_no_private_fact(mlfl
     assert found.data.metrics["fact/threshold"] > 0
 
 
+@pytest.mark.slow
 def test_mlflow_goes_where_the_environment_says_and_nowhere_else(mlflow, tmp_path, monkeypatch):
     uri = local(tmp_path)
     mlflow.MlflowClient(tracking_uri=uri).create_experiment("small", (tmp_path / "artifacts").as_uri())
@@ -229,6 +232,7 @@ def test_a_store_that_refuses_is_told_before_anything_is_run(mlflow, tmp_path, m
         go(tmp_path, "mlflow")
 
 
+@pytest.mark.slow
 def test_another_run_in_the_same_directory_is_another_run_of_mlflow(mlflow, tmp_path):
     for _ in range(2):
         go(tmp_path, "mlflow")
@@ -287,6 +291,7 @@ def test_tensorboard_holds_every_round_the_parameters_the_guarantee_and_the_resu
     assert "_hparams_/session_start_info" in read.summary_metadata
 
 
+@pytest.mark.slow
 def test_tensorboard_can_be_watched_while_the_run_goes(tensorboard, tmp_path):
     seen = []
 
@@ -302,9 +307,9 @@ def test_another_run_in_the_same_directory_replaces_the_events_and_leaves_other_
     outcome = go(tmp_path, "tensorboard")
     other = outcome.directory / "tensorboard" / "notes.txt"
     other.write_text("mine")
-    go(tmp_path, "tensorboard")
+    go(tmp_path, "tensorboard", directory=outcome.directory)
     assert [one.step for one in events(outcome.directory).Scalars("spent_epsilon")] == [1, 2, 3]
-    go(tmp_path)
+    go(tmp_path, directory=outcome.directory)
     assert list((outcome.directory / "tensorboard").iterdir()) == [other]
 
 
@@ -381,6 +386,7 @@ def test_without_a_guarantee_no_epsilon_is_tracked(monkeypatch, tmp_path):
 def test_values_that_are_not_finite_are_left_out(monkeypatch, tmp_path):
     metrics = {"test_loss": 1.0, "overflown": float("inf"), "undefined": float("nan")}
     monkeypatch.setattr(Evaluation, "__call__", lambda self, x: metrics)
+    monkeypatch.setattr(Evaluation, "details", lambda self, x: {"auc": float("nan")})
     with noting(monkeypatch) as made:
         go(tmp_path, "mlflow")
     told = made[0]

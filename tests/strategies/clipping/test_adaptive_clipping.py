@@ -62,6 +62,7 @@ def test_that_move_is_attained_by_a_user_on_the_sphere_and_one_beyond_it():
     np.testing.assert_allclose(rounds[1][-1], 3 * 0.5 - 2 * 0.5)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(arrays(np.int64, (6, 2), elements=codes), st.integers(0, 5))
 def test_adding_one_user_moves_sum_and_count_together_by_at_most_one_over_z(users, who):
@@ -75,6 +76,7 @@ def test_adding_one_user_moves_sum_and_count_together_by_at_most_one_over_z(user
     assert whitened(method, longest, np.zeros(3)) == pytest.approx(1 / method.scheme.noise_multiplier)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("sampling", "factor"), [("disjoint", 2), ("fixed_size", 2), ("poisson", 1)])
 def test_the_multiplier_of_the_sum_follows_from_both_and_from_the_relation(sampling, factor):
     method = make(AdaptiveClipping, Quadratic(3, 5.0, 2.0), 1000, 2.0, 1e-5, sampling=sampling, cohort=500, rounds=10)
@@ -118,7 +120,7 @@ def clips(result):
     return np.array([record.facts["clip_norm"] for record in result.rounds])
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
 def test_without_noise_the_clip_settles_at_the_quantile(quantile):
     norms = np.linspace(0.5, 4.5, 400)
@@ -178,6 +180,7 @@ def test_who_does_not_answer_adds_nothing_to_the_count():
     assert step.facts["unclipped_share"] == pytest.approx(0.5, abs=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(arrays(np.int64, (5, 3), elements=st.integers(0, 6)), st.floats(1e-6, 1e6))
 def test_a_row_counts_as_unclipped_exactly_when_the_clip_leaves_it(choices, clip_norm):
@@ -189,7 +192,7 @@ def test_a_row_counts_as_unclipped_exactly_when_the_clip_leaves_it(choices, clip
 # --- Behaviour ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size"])
 @pytest.mark.parametrize("local_steps", [None, 3])
 def test_it_learns_under_every_scheme_and_repeats_itself_by_seed(sampling, local_steps):

@@ -58,6 +58,7 @@ def test_replacing_one_user_moves_the_mean_of_a_round_by_at_most_2c(users, other
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 3)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(arrays(np.int64, (6, 3), elements=codes), st.integers(0, 5), st.sampled_from(STRATEGIES))
 def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_most_c(users, who, strategy):
@@ -76,6 +77,7 @@ def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_mos
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
 
 
+@pytest.mark.sweep(2)
 @every_strategy
 @every_scheme
 def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, sampling):
@@ -95,6 +97,7 @@ def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, 
     assert method.scheme.mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]
 
 
+@pytest.mark.sweep(1)
 @every_scheme
 def test_spent_epsilon_rises_to_the_budget_round_by_round(sampling):
     method = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, 1.0, 1e-4, sampling=sampling, cohort=30, rounds=20)
@@ -105,6 +108,7 @@ def test_spent_epsilon_rises_to_the_budget_round_by_round(sampling):
     assert spent[0] < 0.9
 
 
+@pytest.mark.slow
 def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_when_read(monkeypatch):
     method, asked = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, sampling="poisson", cohort=30, rounds=4), []
     epsilon = PoissonBatches.epsilon
@@ -123,7 +127,7 @@ def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_whe
 # --- A round --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @every_strategy
 @every_scheme
 def test_every_scheme_learns_and_repeats_itself_by_seed(strategy, sampling):
@@ -140,6 +144,7 @@ def test_every_scheme_learns_and_repeats_itself_by_seed(strategy, sampling):
     assert problem.excess_risk(first, federation) < 0.2 * start
 
 
+@pytest.mark.slow
 def test_a_round_that_drew_nobody_releases_noise_alone_and_is_charged():
     problem, federation = Quadratic(2, 1.0, 2.0), population(users=4, d=2)
     method = make(DPFedSGD, problem, 4, delta=1e-2, sampling="poisson", cohort=1, rounds=20, learning_rate=0.1)
@@ -157,6 +162,7 @@ def test_a_round_that_drew_nobody_releases_noise_alone_and_is_charged():
     )
 
 
+@pytest.mark.slow
 def test_the_divisor_is_the_public_expected_cohort_whatever_was_drawn():
     method = make(DPFedSGD, Quadratic(1, 1.0, 2.0), 10, delta=1e-3, sampling="poisson", cohort=5, rounds=3)
     sizes = {len(method.scheme.sampler.cohort(index)) for index in range(3)}
@@ -240,6 +246,7 @@ def test_adam_by_hand_and_against_torch():
         np.testing.assert_allclose(parameter.detach().numpy(), mine, rtol=1e-12)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 @every_strategy
 def test_optimisers_run_within_a_strategy_and_cost_no_privacy(strategy, kind):

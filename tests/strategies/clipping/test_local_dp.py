@@ -86,7 +86,7 @@ def test_it_beats_the_initial_model_when_there_are_users_enough():
 def test_noise_that_drowns_the_clip_is_a_warning():
     method = make(LocalDP, Quadratic(50, 1.0, 1.0), 50, delta=1e-3)
     assert method.plan.drowned
-    assert "trust the server" in method.plan.warnings[0]
+    assert "Doing nothing may be as good" in method.plan.warnings[0]
 
 
 # What leaves a node -----------------------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
     users, values = np.arange(2), np.zeros((1, 2))
     for computation, facts in ((noisy, {}), (Computation(reduce="sum", clip_norm=1.0), {"non_finite": 1})):
         content = train_content(model_record(np.zeros(2)), users, computation)
-        reply = grid._reply(Message(content, 1, MessageType.TRAIN), (users, values, 1))
+        reply = grid._reply(Message(content, 1, MessageType.TRAIN), (users, values, 1, None))
         assert dict(reply.content["facts"]) == facts
     for counts, facts in ((False, {}), (True, {"clipped_samples": 1})):
         query = Message(roster_question(b"", counts=counts), 1, MessageType.QUERY)
-        assert dict(grid._reply(query, (users, None, 1)).content["facts"]) == facts
+        assert dict(grid._reply(query, (users, None, 1, None)).content["facts"]) == facts
     query = Message(roster_question(b"", counts=True), 1, MessageType.QUERY)
     assert grid._reply(query, "ValueError").error.reason == "ValueError"

@@ -30,6 +30,7 @@ each_delta = pytest.mark.parametrize("delta", [1e-3, 0.0])
 # --- Formal guarantees: what a user can move -----------------------------------------------------------------------
 
 
+@pytest.mark.sweep(1)
 @settings(max_examples=150)
 @given(arrays(np.int64, (5, 6), elements=codes), arrays(np.int64, (6,), elements=codes), st.integers(0, 4))
 @each_delta
@@ -160,6 +161,7 @@ def test_the_plan_foretells_noise_after_the_projection(delta):
     assert plans["l1l2"].noise < 0.8 * plans["none"].noise
 
 
+@pytest.mark.slow
 @each_delta
 def test_in_many_dimensions_the_projection_leaves_little_of_the_noise_and_no_more_than_foretold(delta):
     """Levels are drawn by Zipf's law. Measured at 20,000 levels: 0.047 where noise has norm 0.36 (0.046 and 0.20)."""
@@ -191,6 +193,7 @@ def test_a_sparsity_that_nobody_vouches_for_is_asked_for():
         make(ProjectedSGD, Quadratic(3, 1.0, 1.0), 50, delta=1e-3, sparsity=1, projection="l2")
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("sampling", ["cyclic", "poisson", "fixed_size"])
 def test_pure_privacy_is_for_disjoint_cohorts(sampling):
     options = {"sparsity": 1, "sampling": sampling, "cohort": 10}

@@ -48,6 +48,7 @@ def of_means(m, seed, users, dimension, *, unit=False, outliers=0.0):
 # --- Formal guarantee: sensitivities about a centre ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     arrays(np.int64, (5, 3), elements=codes),
@@ -272,6 +273,7 @@ def test_a_clip_that_is_far_too_small_or_too_large_mends_itself():
         assert 0.2 < result.rounds[-1].facts["radius"] < 0.5  # users spread over sqrt(10 / 100) = 0.32
 
 
+@pytest.mark.slow
 def test_users_without_any_spread_do_not_underflow():
     problem = Quadratic(2, 1.0, 1.0)
     result = run(make(RecentredClipping, problem, 200, rounds=60), federation_of(np.full((200, 2), 0.5)))
@@ -282,7 +284,7 @@ def test_users_without_any_spread_do_not_underflow():
 def test_noise_that_drowns_the_clip_is_a_warning():
     method = make(RecentredClipping, Quadratic(500, 1.0, 1.0), 50, epsilon=0.1, delta=1e-4)
     assert method.plan.drowned
-    assert "exceeds the clip" in method.plan.warnings[0]
+    assert "Doing nothing may be as good" in method.plan.warnings[0]
 
 
 def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
@@ -383,6 +385,7 @@ def test_user_level_means_come_within_half_of_a_clip_about_the_truth(dimension, 
     assert np.median(errors) <= 1.5 * oracle
 
 
+@pytest.mark.slow
 def test_under_replacement_user_level_means_are_within_a_third_of_what_the_truth_as_centre_would_give():
     """With the centre known, the best radius sqrt(d / m) = 1 leaves noise 2 z sqrt(d) / n beside the sampling error."""
     floor = math.hypot(2 * calibrate_noise(1.0, 1e-5, 1) * math.sqrt(100) / 1000, math.sqrt(100 / (1000 * 100)))

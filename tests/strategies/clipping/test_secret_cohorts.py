@@ -48,7 +48,7 @@ def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @each_sampling
 @pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping, ProjectedSGD])
 def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
@@ -62,6 +62,7 @@ def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
     assert {tuple(cohort) for cohort in cohorts_asked(method_of(kind, sampling))}.isdisjoint(map(tuple, cohorts))
 
 
+@pytest.mark.slow
 def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
     method = method_of(DPFedSGD, "poisson", users=3, cohort=1)
     with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None))
@@ -129,6 +130,7 @@ def test_what_is_remembered_is_no_part_of_what_a_sampler_is(sampling):
 # --- The ledger ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(1)
 @each_sampling
 def test_the_ledger_takes_the_cohort_that_was_drawn_and_no_other(sampling):
     sampler = SECRET[sampling]()
@@ -161,6 +163,7 @@ def test_a_resumed_run_goes_on_with_new_cohorts_and_repeats_no_round(sampling):
     assert second.rounds == 2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     "sampler",
     [PoissonBatches(90, 0.5, 2), FixedSizeBatches(90, 30, 2), PoissonSamples(90, 0.5, 2)],

@@ -31,7 +31,7 @@ deltas = st.floats(-25, -3).map(math.exp)
 # --- Every strategy --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("epsilon", [0.2, 8.0])
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"non_private"}))
 def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(name, epsilon):
@@ -45,6 +45,7 @@ def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(nam
         assert name in UNSPENT or guarantee.epsilon >= 0.995 * epsilon
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("sampling", ["cyclic", "poisson", "fixed_size"])
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])
 def test_every_sampling_spends_what_is_asked_for(sampling, epsilon):
@@ -162,6 +163,7 @@ def test_divergences_of_a_fixed_size_round_are_those_of_dp_accounting(noise, rat
     np.testing.assert_allclose(bounds[between] * (orders[between] - 1), chord, rtol=1e-12)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("noise", [0.5, 1.0, 20.0, 300.0])
 def test_centred_moments_of_the_likelihood_ratio_are_exact(noise):
     """Against differences of plain moments with 600 digits, of which cancellation may take what it likes."""

@@ -30,6 +30,7 @@ def method_of(name, **options):
 # --- Before a run --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(1)
 @each_strategy
 def test_a_strategy_says_what_it_is_and_what_it_promises(name):
     strategy = STRATEGIES[name]
@@ -105,7 +106,7 @@ def test_noise_drowns_a_signal_that_is_no_larger():
 # --- The loop ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(6)
 @each_strategy
 def test_no_stream_of_noise_is_drawn_from_twice(name):
     """Noise that two releases share can be subtracted; each release asks for a stream of its own, and once."""
@@ -120,6 +121,7 @@ def test_no_stream_of_noise_is_drawn_from_twice(name):
     assert len({draw.tobytes() for draw in draws}) == len(draws)
 
 
+@pytest.mark.sweep(3)
 @each_strategy
 def test_a_run_hands_back_a_model_in_the_domain_its_guarantee_and_a_record_of_every_round(name):
     method, seen = method_of(name), []

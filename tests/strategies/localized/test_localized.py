@@ -84,7 +84,7 @@ def aligned(rows, radius):
 # --- Formal guarantee ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @each_problem
 @each_variant
 @settings(max_examples=40)
@@ -138,7 +138,7 @@ def test_the_stated_bound_is_nearly_attained_on_a_linear_loss(variant, share):
     assert share * bound <= np.linalg.norm(averages[0] - averages[1]) <= bound * (1 + 1e-9)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(2)
 @each_problem
 @each_variant
 @settings(max_examples=30)

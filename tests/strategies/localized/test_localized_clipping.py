@@ -45,6 +45,7 @@ def average(method, samples, targets):
     return method.memory.value
 
 
+@pytest.mark.sweep(1)
 @each_problem
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.05, 0.3, 2.0]))
@@ -74,6 +75,7 @@ def test_the_stated_sensitivity_is_attained_by_opposite_users_of_the_first_step(
     assert distance == pytest.approx(math.sqrt(2) * 0.01 * 2 * 0.3 / 3)
 
 
+@pytest.mark.sweep(2)
 @each_problem
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.05, 0.3, 2.0]))
@@ -123,7 +125,7 @@ def test_widths_narrow_towards_the_spread_of_users_and_never_widen():
     wide = make(LocalizedClipping, Quadratic(5, 9.0, 9.0), 100, phases=5)
     assert {phase.width for phase in wide.scheme.phases} == {18.0}
     assert wide.plan.drowned
-    assert "drown" in wide.plan.warnings[0]
+    assert "Doing nothing is better" in wide.plan.warnings[0]
 
 
 def test_what_cannot_be_planned_is_refused():
@@ -166,6 +168,7 @@ def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width(
         np.testing.assert_allclose(step.released - (first + second) / 2, noise, rtol=1e-6)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("problem", [Quadratic(20, 9.0, 9.0), Linear(20, 9.0)], ids=["quadratic", "linear"])
 def test_it_beats_the_initial_model_and_follows_its_seed(problem):
     federation = SyntheticFederation(Gaussian(dimension=20, mean=0.5), users=6000, seed=2, samples_per_user=50)

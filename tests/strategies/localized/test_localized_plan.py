@@ -36,7 +36,7 @@ def plan_for(problem, users=6000, epsilon=1.0, delta=1e-6, facts=None, **options
 # --- The budget ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(3)
 @each_variant
 @each_problem
 @pytest.mark.parametrize("epsilon", [0.7, 4.0])
@@ -59,6 +59,7 @@ def test_the_plan_spends_the_budget_and_not_more(variant, problem, epsilon):
         assert problem.certificate.smoothness == 0 or phase.learning_rate <= 2 / problem.certificate.smoothness
 
 
+@pytest.mark.sweep(1)
 @each_variant
 def test_no_user_is_planned_for_twice(variant):
     method = plan_for(PROBLEMS["quadratic"], users=6007, phases=2, **variant)
@@ -99,7 +100,7 @@ def refusal(problem, users, **options):
     return str(error.value)
 
 
-@pytest.mark.sweep(15)
+@pytest.mark.sweep(4)
 @each_variant
 @each_problem
 @pytest.mark.parametrize("options", [{}, {"phases": 2}, {"radius": 0.5}, {"batch": 2500}], ids=str)
@@ -113,6 +114,7 @@ def test_a_refused_population_learns_how_many_users_are_enough(variant, problem,
     assert refusal(problem, enough - 1, **options).startswith(f"data.users = {enough - 1}: too few")
 
 
+@pytest.mark.sweep(1)
 @each_variant
 def test_a_refused_batch_learns_which_batch_is_enough(variant):
     message = refusal(PROBLEMS["quadratic"], 20_000, batch=60, **variant)
@@ -170,7 +172,7 @@ def test_a_delta_that_permits_publishing_a_user_is_refused():
 # --- Corner cases --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(4)
 @each_variant
 @pytest.mark.parametrize(("dimension", "users", "batch"), [(1, 2601, None), (1, 2600, 2600), (3, 2601, 2601)])
 def test_one_dimension_one_step_odd_and_even_batches(variant, dimension, users, batch):
@@ -208,6 +210,7 @@ def test_a_loss_without_a_certificate_is_refused_and_the_opt_out_promises_nothin
     assert all(record.spent_epsilon is None for record in result.rounds)
 
 
+@pytest.mark.slow
 def test_the_opt_out_changes_nothing_for_a_loss_that_has_its_certificate():
     method = plan_for(PROBLEMS["quadratic"], without_certificate=True)
     assert method.plan.guarantee.holds
@@ -315,7 +318,7 @@ def test_the_needed_score_is_passed_with_the_promised_probability_and_hardly_mor
 def test_noise_that_drowns_the_signal_is_a_warning():
     method = plan_for(Quadratic(200, 1.0, 0.01), users=400, radius=5.0, learning_rate=1.0)
     assert method.plan.drowned
-    assert any("expected to drown the signal" in text for text in method.plan.warnings)
+    assert any("Doing nothing is better" in text for text in method.plan.warnings)
 
 
 def test_no_plan_has_a_step_beyond_two_over_smoothness():

@@ -98,6 +98,7 @@ def test_noise_falls_with_users_samples_and_epsilon_as_the_theory_says():
     assert slope(epsilons, [noise(4000, 100, e) for e in epsilons]) == pytest.approx(-1, abs=0.15)
 
 
+@pytest.mark.slow
 def test_measured_error_is_sampling_error_and_planned_noise():
     for users, samples in [(500, 20), (1000, 100), (4000, 20)]:
         error, noise = private_mean_error(users, samples, 1.0)

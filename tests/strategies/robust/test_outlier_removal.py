@@ -35,6 +35,7 @@ def aligned(rows, radius=1.0):
     return neighbour_counts(rows, radius).max() >= 2 * len(rows) / 3
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 18, 30]))
 def test_replacing_one_user_of_an_aligned_batch_moves_the_mean_by_at_most_what_is_stated(seed, batch):
@@ -45,6 +46,7 @@ def test_replacing_one_user_of_an_aligned_batch_moves_the_mean_by_at_most_what_i
         assert moved <= estimator.l2_sensitivity(batch) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 18, 30]))
 def test_the_steps_of_the_proof(seed, batch):
@@ -76,6 +78,7 @@ def worst_known(batch):
     return rows, other
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("batch", "share"), [(60, 0.51), (600, 0.558), (3000, 0.561)])
 def test_neighbours_attain_more_than_half_of_what_is_stated(batch, share):
     rows, other = worst_known(batch)
@@ -136,6 +139,7 @@ def test_rows_so_large_that_sums_are_rounded_by_more_than_the_radius_keep_the_bo
         assert moved <= estimator.l2_sensitivity(30) * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_the_crowds_above_are_mostly_aligned_and_come_near_the_bound():
     ratios, count, estimator = [], 0, NeighbourMean(1.0)
     for seed in range(1500):
@@ -147,6 +151,7 @@ def test_the_crowds_above_are_mostly_aligned_and_come_near_the_bound():
     assert 0.1 < max(ratios) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(0, 2**32), st.sampled_from([12, 13, 30]))
 def test_the_score_of_an_unaligned_batch_and_the_effect_of_one_user_on_it(seed, batch):
@@ -244,6 +249,7 @@ def test_a_loss_without_bounds_needs_a_radius():
     assert make(OutlierRemoval, problem, 5000, radius=1.0).plan.signal == math.inf
 
 
+@pytest.mark.slow
 def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
     population = Gaussian(dimension=5, mean=1.0, outliers=0.05, outlier_shift=20.0)
     federation = SyntheticFederation(population, users=6000, seed=2, samples_per_user=50)
@@ -272,7 +278,7 @@ def test_users_that_disagree_leave_the_model_where_it_was():
 def test_noise_that_drowns_the_gradient_is_a_warning():
     method = make(OutlierRemoval, Quadratic(50, 1.0, 1.0), 2000, rounds=1, radius=100.0)
     assert method.plan.drowned
-    assert "exceeds the largest gradient" in method.plan.warnings[0]
+    assert "Doing nothing is better" in method.plan.warnings[0]
 
 
 @pytest.mark.parametrize("near", [31, 33, 35, 37])

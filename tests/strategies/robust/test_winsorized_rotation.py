@@ -59,6 +59,7 @@ def test_a_rotation_spreads_a_vector_as_far_as_stated():
     assert exceeded < 0.1 * 400
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(arrays(np.int64, (7, 2), elements=st.integers(-96, 96)), arrays(np.int64, 2, elements=st.integers(-96, 96)))
 def test_one_user_changes_the_score_of_every_cell_by_at_most_one(rows, other):
@@ -85,6 +86,7 @@ def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.015)  # over four standard errors
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     arrays(np.int64, (5, 3), elements=codes),
@@ -149,6 +151,7 @@ def test_concentrated_batches_count_epochs_begun():
         sampler.ledger(z / 2, Privacy(1.0, 1e-5))
 
 
+@pytest.mark.slow
 def test_it_beats_the_initial_model_despite_outliers_and_follows_its_seed():
     population = Gaussian(dimension=10, mean=1.0, outliers=0.05, outlier_shift=20.0)
     federation = SyntheticFederation(population, users=6000, seed=2, samples_per_user=50)

@@ -137,6 +137,7 @@ def test_the_rate_of_a_user():
     assert group_rate(1e-12, 5) == pytest.approx(5e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(arrays(np.float32, (10, 2), elements=values), st.tuples(values, values), st.integers(0, 9))
 def test_a_sample_moves_a_sum_of_clipped_samples_by_at_most_its_clip(samples, other, which):
@@ -167,6 +168,7 @@ def test_truncation_has_the_sensitivity_stated_for_samples_and_users(unit, repla
 # --- Smoothed truncation ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("kind", "moved"),
     [(PoissonSampleSGD, [0.7, 0.0]), (SmoothedTruncationGD, [2 * LARGEST, 2 * LARGEST])],
@@ -241,7 +243,7 @@ def test_coins_are_uniform_and_independent():
     assert not np.array_equal(keys, round_keys(1, 2000, 1))
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("users_per_node", [None, 1, 3])
 @pytest.mark.parametrize("kind", [AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD])
 def test_the_samples_drawn_do_not_depend_on_the_layout(kind, users_per_node):
@@ -325,6 +327,7 @@ def test_a_plan_spends_the_budget_and_not_more_and_prints_both_units(unit, kind,
     assert method._ledger.epsilon() == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("batches", ["poisson_users", "disjoint", "full"])
 def test_where_users_are_drawn_whole_a_user_costs_what_a_sample_costs(batches):
     numbers = make(
@@ -333,6 +336,7 @@ def test_where_users_are_drawn_whole_a_user_costs_what_a_sample_costs(batches):
     assert numbers["user_level_epsilon"] == numbers["sample_level_epsilon"]
 
 
+@pytest.mark.slow
 def test_where_samples_are_drawn_a_user_has_a_larger_rate_and_the_same_sensitivity():
     options = {"facts": WIDE, "rounds": 20, "batch": 60, "clip_norm": 1.0}
     plans = [make(AveragedClipping, line(), 600, 1.0, 1e-5, unit=u, radius=1.0, smoothness=1.0, **options).plan
@@ -346,6 +350,7 @@ def test_where_samples_are_drawn_a_user_has_a_larger_rate_and_the_same_sensitivi
     assert "any is drawn with probability 0.09608" in plans[1].guarantee.accountant
 
 
+@pytest.mark.slow
 def test_the_plans_noise_is_2m_times_that_of_clipped_samples_t15():
     options = {"facts": WIDE, "rounds": 20, "batch": 60, "clip_norm": 0.7, "unit": "sample"}
     ours = make(AveragedClipping, line(), 600, 1.0, 1e-5, radius=1.0, smoothness=1.0, **options).plan.numbers
@@ -353,6 +358,7 @@ def test_the_plans_noise_is_2m_times_that_of_clipped_samples_t15():
     assert ours["noise_deviation"] == pytest.approx(2 * 60 * theirs["noise_deviation"])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(AveragedClipping, {}), (AveragedClipping, {"case": "unconstrained"}), (PoissonSampleSGD, {}),
@@ -438,6 +444,7 @@ def test_what_must_be_declared_is_asked_for():
         AveragedClipping(Quadratic(2, 1.0, 1.0), PublicFacts(600, samples=600), privacy)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", ["constrained", "unconstrained", "non_smooth"])
 @pytest.mark.parametrize("batches", ["poisson_samples", "full"])
 def test_defaults_are_the_theorems(case, batches):
@@ -451,10 +458,11 @@ def test_defaults_are_the_theorems(case, batches):
     assert 1 <= method.plan.rounds <= 200
 
 
+@pytest.mark.slow
 def test_noise_that_drowns_the_clip_is_a_warning():
     for kind in (AveragedClipping, AveragedClippingRestarted, PoissonSampleSGD, SmoothedTruncationGD):
         plan = method_for(kind, problem=Quadratic(50, 1.0, 1.0)).plan
-        assert any("the noise of one round" in warning for warning in plan.warnings)
+        assert any("all rounds together" in warning for warning in plan.warnings)
 
 
 # --- Behaviour -------------------------------------------------------------------------------------------------------
@@ -497,6 +505,7 @@ def test_one_full_round_on_squared_distance_is_the_private_mean():
     np.testing.assert_allclose(end, -same, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_gradient_of_a_single_sample_is_computed_t21():
     class Batched(Quadratic):
         def sample_gradients(self, x, block):
@@ -525,6 +534,7 @@ def test_every_run_clips_to_its_own_clip_and_gets_noise_for_it():
     assert steps[1] < steps[0]
 
 
+@pytest.mark.slow
 def test_restarts_shrink_clip_noise_and_distance_together():
     method = method_for(AveragedClippingRestarted, runs=3, rounds=12, problem=Quadratic(2, 1.0, 1.0))
     runs = method.scheme.runs
@@ -536,6 +546,7 @@ def test_restarts_shrink_clip_noise_and_distance_together():
     assert [record.facts["clip_norm"] for record in result.rounds] == pytest.approx(np.repeat(clips, 4))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(AveragedClipping, {"batches": "disjoint", "rounds": 20, "clip_norm": 3.0}),

@@ -13,6 +13,7 @@ from scipy import stats
 from strategies import IterativeMeanSGD, SampleClippedSGD
 from strategies.samples.iterative_mean_sgd import spending
 from strategies.wire.protocol import model_record, read_request, train_content
+from strategies.wire.replies import Gathered
 from userdp.accounting import (
     Cost,
     Privacy,
@@ -53,6 +54,7 @@ def means(method, samples, sizes):
 # --- Formal guarantee ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), arrays(np.int64, (2,), elements=codes), st.integers(0, 9))
 def test_replacing_one_sample_moves_the_means_together_by_at_most_2r_over_m_in_one_group(samples, other, which):
@@ -66,6 +68,7 @@ def test_replacing_one_sample_moves_the_means_together_by_at_most_2r_over_m_in_o
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / (5 * 10 / 16))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(arrays(np.int64, (10, 2), elements=codes), st.lists(st.tuples(codes, codes), min_size=1, max_size=4))
 def test_replacing_one_user_of_any_size_moves_the_means_by_at_most_its_spread_slots(samples, other):
@@ -114,6 +117,19 @@ def test_a_spread_user_costs_the_noise_of_its_length_and_no_more_than_simple_cli
     assert ours["noise_deviation"] / math.sqrt(ours["groups"]) == pytest.approx(simple["noise_deviation"])
     one = make(IterativeMeanSGD, problem, 1000, 1.0, 1e-5, unit="sample", facts=facts, **shape).plan.numbers
     assert ours["noise_deviation"] == pytest.approx(spread_length(40, 20) * one["noise_deviation"])
+
+
+@pytest.mark.parametrize("unit", ["sample", "user"])
+def test_the_noise_of_each_group_is_the_planned_one(unit):
+    """Users whose gradients are zero: all that moves the model is the mean of the groups' noise."""
+    shape = {"rounds": 200, "groups": 3, "clip_norm": 0.7, "centre": "mean", "learning_rate": 0.5, "output": "last"}
+    method = method_for(unit, Quadratic(2, 1e9, 1e9), **shape)
+    nothing = Gathered(np.zeros(6), 0, 0)
+    moved = np.array([method._step(index, np.zeros(2), nothing).following for index in range(200)]).ravel()
+    deviation = 0.5 * method.plan.numbers["noise_deviation"] / math.sqrt(3)
+    # A mean of 400 squares: two sides of 1e-6 each.
+    low, high = stats.chi2(400).ppf([1e-6, 1 - 1e-6]) / 400
+    assert low < float(moved @ moved) / 400 / deviation**2 < high
 
 
 def test_by_shuffling_a_user_counts_as_all_its_samples_in_one_group():
@@ -359,6 +375,7 @@ def test_a_sum_longer_than_its_samples_allow_counts_as_missing(caplog):
 # --- Behaviour -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_layouts_of_users_agree():
     rng = np.random.default_rng(5)
     sizes = rng.integers(1, 5, 60).tolist()

@@ -65,7 +65,7 @@ def sums(method, federation):
     return [gathered(method, federation, index, ORIGIN).values for index in range(method.plan.rounds)]
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("kind", [*DRAWN, IterativeMeanSGD])
 def test_a_thousand_samples_more_than_declared_change_nothing_at_user_level(kind, most):
@@ -75,6 +75,7 @@ def test_a_thousand_samples_more_than_declared_change_nothing_at_user_level(kind
         np.testing.assert_allclose(many, few, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", DRAWN)
 def test_with_one_sample_a_user_the_chance_to_take_part_is_the_rate_that_is_priced(kind):
     """Of a user with 1,000 samples where one is declared, over 2,000 rounds: within five standard deviations."""
@@ -85,6 +86,7 @@ def test_with_one_sample_a_user_the_chance_to_take_part_is_the_rate_that_is_pric
     assert abs(took_part - 2000 * rate) < 5 * math.sqrt(2000 * rate * (1 - rate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAWN)
 def test_the_sampler_promises_for_the_unit_that_was_asked_for(kind):
     for unit, most in (("user", 1), ("user", 3), ("sample", None)):
@@ -132,6 +134,7 @@ def test_a_users_sum_is_held_to_what_its_declared_samples_can_reach(kind):
     assert np.linalg.norm(total) == pytest.approx(reach)
 
 
+@pytest.mark.slow
 def test_a_user_moves_the_sum_of_clipped_samples_by_one_clip_for_each_declared_sample_drawn():
     method = method_for(PoissonSampleSGD, 3, batch=18)
     heavy = federation_of(np.full((1003, 2), 9.0), sizes=[1003])
@@ -148,6 +151,7 @@ def test_a_user_moves_the_sum_of_clipped_samples_by_one_clip_for_each_declared_s
     assert max(counts) > 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", [PoissonSampleSGD, SampleClippedSGD, IterativeMeanSGD, SmoothedTruncationGD])
 def test_a_node_that_sends_more_than_its_users_can_add_up_to_counts_as_missing(kind):
     method = method_for(kind, 2)
@@ -165,6 +169,7 @@ def test_a_node_that_sends_more_than_its_users_can_add_up_to_counts_as_missing(k
 # --- Coins are thrown anew each round --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAWN)
 def test_every_round_throws_coins_of_its_own(kind):
     method = method_for(kind, 2, "sample")

@@ -77,6 +77,7 @@ def nearest_by_program(point, bounds=None, l1_radius=None):
     return linprog(cost, np.vstack(rows), np.concatenate(limits)).fun
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seeds, st.integers(1, 6))
 def test_boxes_and_l1_balls_agree_with_linear_programs_c10(seed, d):
@@ -129,6 +130,7 @@ def test_what_cannot_be_projected_is_refused_c10():
 # --- The descent -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seeds, st.sampled_from(["space", "box", "ball"]), st.floats(1e-2, 1.0))
 def test_every_step_shrinks_the_gap_as_proven_and_stays_in_the_domain(seed, domain, weight):
@@ -180,6 +182,7 @@ def test_scales_of_the_papers_noise_c03():
     assert risk.mechanism(0.05, 1.0, 0.0).scale <= 0.463801
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(seeds, st.floats(0.02, 0.5), st.sampled_from([1, 3]))
 def test_neighbours_minimisers_are_no_farther_apart_than_proven_c13(seed, weight, samples):
@@ -195,6 +198,7 @@ def test_neighbours_minimisers_are_no_farther_apart_than_proven_c13(seed, weight
     assert np.abs(ends[0] - ends[1]).sum() <= risk.l1_sensitivity(weight)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(seeds, st.floats(0.02, 0.5), st.floats(0.05, 5.0))
 def test_dominant_hessians_need_no_smoothness_in_the_l1_bound_in_a_box_too_c13(seed, weight, bound):
@@ -238,6 +242,7 @@ def test_the_l1_bound_is_the_least_that_is_proven_c13():
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(seeds, st.sampled_from([1e-6, 0.0]), st.floats(0.05, 0.5))
 def test_the_steps_end_as_near_the_minimiser_as_the_sensitivity_counts_on_c13(seed, delta, weight):
@@ -294,6 +299,7 @@ def test_numbers_out_of_range_are_refused():
 # --- Risk ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seeds, st.sampled_from(["space", "box", "convex"]), st.floats(0.05, 1.0), st.floats(1e-3, 1.0))
 def test_excess_risk_is_bounded_for_every_noise_and_every_rival_c14(seed, domain, weight, deviation):
@@ -314,6 +320,7 @@ def test_excess_risk_is_bounded_for_every_noise_and_every_rival_c14(seed, domain
         assert loss.risk(model) - loss.risk(rival) <= bound + 1e-9
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
 def test_excess_stays_below_the_papers_bound_and_its_own_c25(delta):
     rng = np.random.default_rng(5)
@@ -397,6 +404,7 @@ def bounded(users=USERS):
     return federation_of(np.random.default_rng(7).uniform(-1, 1, (users, 4, 3)))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("delta", [1e-4, 0.0])
 @pytest.mark.parametrize("unit", ["user", "sample"])
 def test_the_strategy_is_the_algorithm_and_releases_its_end_alone(delta, unit):

@@ -67,6 +67,7 @@ def test_the_worst_records_move_scores_by_exactly_the_sensitivity_t07(radius):
     assert (papers < worst) == (radius > 3)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("unit", ["user", "sample"])
 def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t07(unit):
     rng, worst, sizes = np.random.default_rng(0), 0.0, [1, 4, 2, 3]
@@ -194,6 +195,7 @@ def test_the_strategy_is_the_algorithm_t13():
 # --- T14, T15: what truncation costs, and rates ----------------------------------------------------------------------
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("law", [stats.t(5), stats.lognorm(0.6), stats.pareto(4.5)], ids=["t", "lognormal", "pareto"])
 def test_truncation_moves_second_moments_by_at_most_twice_the_fourth_over_the_square_t14(law):
     """By integration, for a square and for a product of independent features."""
@@ -306,6 +308,7 @@ def test_what_cannot_be_promised_is_refused_before_data_are_read(options, messag
         strategy(**options)
 
 
+@pytest.mark.slow
 def test_a_run_reports_zero_and_training_without_privacy_beside_its_number_t16(tmp_path):
     raw = {
         "name": "lasso",

@@ -36,7 +36,7 @@ def population(dimension=50, users=30_000, **settings):
 # --- What is promised ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @each_unit
 @each_kind
 @pytest.mark.parametrize("problem", [Wild(2), least_squares(1)], ids=["wild", "least squares"])
@@ -228,7 +228,7 @@ def test_the_strategy_is_the_estimator_on_its_folds():
     np.testing.assert_allclose(final(run(method, federation)), fit.model, rtol=1e-5)
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.slow
 @each_kind
 def test_it_beats_the_zero_model_and_comes_close_to_no_privacy_t16(kind):
     federation, problem = population(users=60_000), least_squares(50)

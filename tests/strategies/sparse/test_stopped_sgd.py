@@ -40,6 +40,7 @@ def generator(seed=0):
 # --- What steps cost -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(177)
 @pytest.mark.parametrize("records", [*range(2, 70), 1000, 1024, 12_345, 2**16, 2**20 - 1, 2**20])
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0])
 def test_the_papers_costs_are_at_least_the_exact_ones_c08(records, epsilon):
@@ -85,6 +86,7 @@ def step_law(first, epsilon, records, level):
     return law
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(("records", "level"), [(2, 0), (4, 0), (4, 1), (5, 0), (5, 1), (8, 1)])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_a_step_is_as_private_as_its_cost_by_enumeration(records, level, epsilon):
@@ -138,6 +140,7 @@ def test_budgets_out_of_range_are_refused_with_the_region(changes, told):
 # --- How long runs are -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("records", PAPER)
 def test_the_papers_lengths_c24(records):
     budget = PAPER[records]
@@ -282,6 +285,7 @@ def test_the_average_is_of_the_start_and_every_iterate_c27():
         assert (found.steps, found.epsilon) == (len(levels), budget.spent(levels))
 
 
+@pytest.mark.slow
 def test_the_random_iterate_is_uniform_from_the_start_to_the_last_c27():
     budget = StepBudget(16, 1.0, 1e-5)
     found = [counting(budget, seed, "random") for seed in range(4000)]

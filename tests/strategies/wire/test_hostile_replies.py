@@ -94,6 +94,7 @@ def harmless(reduce: str, sparse: bool, hostile: RecordDict) -> bool:
     return not result.missing
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("reduce", "sparse"), KINDS)
 def test_damaged_answers_count_as_missing_and_touch_nobody_else(reduce, sparse, caplog):
     """Four times 600 of them (rosters and models are elsewhere); some are damaged in numbers alone, and are taken."""
@@ -240,6 +241,7 @@ def hostile_replies(draw):
     return reduce, sparse, content
 
 
+@pytest.mark.slow
 @settings(max_examples=200, derandomize=True)
 @given(hostile_replies())
 def test_no_reply_ends_the_run_or_touches_other_users(reply):

@@ -153,6 +153,7 @@ def test_a_roster_that_asks_for_no_counts_takes_none():
     assert roster.clipped_samples == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("named", [False, True])
 def test_damaged_rosters_end_no_run_unless_they_claim_what_others_hold(named, caplog):
     """Node 2 is damaged: what it says is taken, or refused, or (two claims of one user) ends the run."""
@@ -190,6 +191,7 @@ class Offline(Node):
         pass
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_at_the_query_leaves_its_users_absent(caplog):
     problem, federation = Quadratic(1, 1.0, 1.0), federation_of(np.zeros((4, 1)))
     broken = Offline.__new__(Offline)

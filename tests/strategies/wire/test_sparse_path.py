@@ -227,6 +227,7 @@ def test_problems_refuse_the_other_kind_of_samples():
 # Problems -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(1)
 @every_pair
 @settings(max_examples=40)
 @given(sizes=sizes_of_users, seed=seeds, clip_norm=st.sampled_from([1e-3, 0.3, 100.0]))

@@ -105,6 +105,7 @@ TYPES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(
     st.sampled_from(list(TYPES)).flatmap(

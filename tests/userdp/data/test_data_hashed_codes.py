@@ -47,6 +47,7 @@ def test_buckets_are_fixed_for_good():
     assert bucket("film", "1", 1000) != bucket("genre", "1", 1000)
 
 
+@pytest.mark.slow
 @given(cells, st.integers(1, 9))
 def test_rows_are_canonical_and_never_longer_than_one(rows, buckets):
     made = hashed_rows(table_of(rows), buckets)
@@ -61,6 +62,7 @@ def test_rows_are_canonical_and_never_longer_than_one(rows, buckets):
         assert np.all(np.diff(made.indices[made.indptr[row] : made.indptr[row + 1]]) > 0)
 
 
+@pytest.mark.slow
 @given(cells, st.integers(0, 19))
 def test_a_row_depends_on_its_own_cells_alone(rows, which):
     which %= len(rows)

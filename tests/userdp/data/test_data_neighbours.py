@@ -12,8 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from userdp.data import read_table, split
+from userdp.data import Derivation, read_table, split
 from userdp.data.tables.cells import cell_text
+from userdp.data.tables.derived import KINDS as DERIVED
 
 FORMATS = ("csv", "parquet")
 
@@ -92,20 +93,26 @@ CATEGORICAL = {"user": "who", "categorical": {"a": [1, 2, 3]}}
 LISTED = {"user": "who", "codes": "a", "levels": [1, 2, 3]}
 HASHED = {"user": "who", "codes": ["a", "b"], "buckets": 1000}
 NUMERIC = {"user": "who", "features": ["a"], "ranges": {"a": [0, 10]}, "target": "b"}
+FILLED = NUMERIC | {
+    "impute": {"a": 2},
+    "missing_indicators": ["a"],
+    "derive": {"root": Derivation(kind="log1p", of=["c"], range=[0, 9], otherwise=1)},
+}
 FLOATS = {"who": WHO, "a": [1.0, 2.0, 3.0, 1.0, 2.0], "b": [4.0, 5.0, 6.0, 7.0, 8.0]}
+FLOATS["c"] = FLOATS["a"]
 
 
 @pytest.mark.sweep(20)
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("form", [CATEGORICAL, LISTED, HASHED, NUMERIC])
+@pytest.mark.parametrize("form", [CATEGORICAL, LISTED, HASHED, NUMERIC, FILLED])
 @pytest.mark.parametrize("cell", [2.5, None, "Zebra", float("nan"), float("inf"), 1e300, 2**62, True, "1_000", "2 "])
 def test_one_odd_cell_among_whole_numbers_changes_nobody_elses_samples(tmp_path, suffix, form, cell):
     """Of whole floats one 2.5 made "1" into "1.0": all levels unknown, all buckets others."""
-    before, after = neighbours(tmp_path, suffix, FLOATS, 4, {"a": cell}, **form)
+    before, after = neighbours(tmp_path, suffix, FLOATS, 4, {"a": cell, "c": cell}, **form)
     assert before == after
     assert len(before) == 2
-    whole = FLOATS | {"a": [int(cell) for cell in FLOATS["a"]]}
-    assert before == neighbours(tmp_path, suffix, whole, 4, {"a": cell}, **form)[1]
+    whole = FLOATS | {name: [int(cell) for cell in FLOATS[name]] for name in "ac"}
+    assert before == neighbours(tmp_path, suffix, whole, 4, {"a": cell, "c": cell}, **form)[1]
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -125,6 +132,7 @@ def test_a_missing_cell_merges_no_large_whole_numbers(tmp_path, form):
     assert len({str(before[label]) for label in before}) == 2
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("by", ["arrow", "pandas"])
 @pytest.mark.parametrize("cell", [datetime(2024, 1, 2, 9, 30), datetime(2024, 1, 2, 9, 30, 0, 500_000), "soon", None])
@@ -240,19 +248,42 @@ def usual(names):
     return st.sampled_from(sorted(names)).flatmap(cells)
 
 
+def made_of(column):
+    """A derived column of every kind."""
+    return {
+        f"made {kind}": Derivation(kind=kind, of=[column] * (each.columns or 1), range=[-1, 2], otherwise=0.5)
+        for kind, each in DERIVED.items()
+    }
+
+
 ODD = st.none() | st.one_of(*FAMILIES.values())
-KINDS = ["features", "kept target", "binary target", "numbered codes", "listed codes", "hashed codes"]
+KINDS = [
+    "features",
+    "imputed and derived",
+    "kept target",
+    "binary target",
+    "numbered codes",
+    "listed codes",
+    "hashed codes",
+]
 
 
 def form_of(draw, kind, columns):
     """Declarations, of the cells of ``columns`` among others."""
-    cells = st.sampled_from(columns["b" if kind == "features" else "a"]) | ODD
+    cells = st.sampled_from(columns["b" if "features" in kind or "derived" in kind else "a"]) | ODD
     drawn = draw(st.lists(cells, min_size=1, max_size=6))
     levels = list({cell_text(cell): cell for cell in drawn}.values())
     ranges = {"a": draw(st.sampled_from([[0, 3], [-1e300, 1e300], [0.1, 0.7]]))}
     numbers = {"features": ["a"], "ranges": ranges, "target": "y"}
     return {"user": "who"} | {
         "features": numbers | {"categorical": {"b": levels}, "target_range": [0, 3]},
+        "imputed and derived": numbers
+        | {
+            "categorical": {"b": [level for level in levels if cell_text(level)] or ["none"]},
+            "impute": {"a": ranges["a"][1], "b": "own level"},
+            "missing_indicators": ["a"],
+            "derive": made_of("a"),
+        },
         "kept target": numbers | {"scale": "unit"},
         "binary target": numbers | {"positive": columns["y"][0]},
         "numbered codes": {"codes": "a", "levels": 4, "target": "y"},
@@ -295,7 +326,7 @@ def as_numbers(form):
     return {*form.get("features", ()), codes, target} - {None}
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=100)
 @given(neighbouring_tables(), HOW, st.sampled_from([None, 1, 2]), st.integers(0, 3))

@@ -37,6 +37,7 @@ def everything(federation: SyntheticFederation):
     return federation.block(np.arange(federation.users))
 
 
+@pytest.mark.sweep(11)
 @pytest.mark.parametrize("tail", [None, 0.8])
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_a_users_samples_depend_on_the_seed_and_its_index_alone(name, tail):
@@ -118,6 +119,7 @@ LOCATIONS = [
 ]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("law", LOCATIONS, ids=lambda law: law.name)
 def test_location_families_have_the_declared_moments(law):
     users, m = 20_000, 5

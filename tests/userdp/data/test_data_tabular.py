@@ -233,6 +233,7 @@ UNUSABLE_CELLS = [
 ]
 
 
+@pytest.mark.sweep(26)
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize(("change", "form", "column", "count"), UNUSABLE_CELLS)
 def test_cells_that_no_loss_can_use_are_marked_and_counted_in_their_own_sample(
@@ -275,6 +276,38 @@ def test_a_positive_that_nobody_has_is_a_warning_for_one_cell_can_decide_it(tmp_
     assert "positive = 'Yes' is in no cell of the target" in caplog.text
     targets = whole(loaded).targets
     assert not np.any(targets[np.isfinite(targets)])
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        (
+            {"categorical": {"dept": ["LAW", "CHEM"], "year": [1, 2, 3]}},
+            r"'dept' holds a declared level ('LAW', 'CHEM')",
+        ),
+        (
+            {"features": [], "ranges": {}, "categorical": {}, "codes": "year", "levels": [*range(4, 12)]},
+            "'year' holds a declared level (4, 5, 6, 7, 8 and 3 more)",
+        ),
+        (
+            {"features": [], "ranges": {}, "categorical": {}, "codes": "year", "levels": 1},
+            "'year' holds a declared level (0 to 0)",
+        ),
+    ],
+    ids=["categorical", "listed codes", "numbered codes"],
+)
+def test_a_column_without_any_declared_level_is_a_warning_for_one_cell_can_decide_it(tmp_path, caplog, declared, told):
+    loaded = read(tmp_path, people(), **declared)
+    (sentence,) = loaded.report.met_nowhere
+    assert f"no cell of column {told}" in sentence
+    assert caplog.messages == [sentence]
+
+
+def test_one_declared_level_in_one_cell_is_enough_for_no_warning(tmp_path, caplog):
+    first = people().dept.iloc[0]
+    loaded = read(tmp_path, people(), categorical={"dept": [first, "LAW"], "year": [1]})
+    assert loaded.report.met_nowhere == ()
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulations.api.frames import table_file
 from userdp.data.tables.cells import cell_number, cell_text
-from userdp.data.tables.columns import Columns, read_columns
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.reading import read_columns
 from userdp.errors import BadInput, MissingColumn
 
 
@@ -50,6 +51,7 @@ def frame_of(cells, dtype=object):
     return pd.DataFrame({"who": pd.Series(cells, dtype=dtype), "x": pd.Series(cells, dtype=dtype)})
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(cells=st.lists(CELLS, min_size=1, max_size=4))
 def test_a_cell_of_an_object_column_is_read_by_itself(cells):
@@ -60,6 +62,7 @@ def test_a_cell_of_an_object_column_is_read_by_itself(cells):
         np.testing.assert_array_equal(numbers[at], number)
 
 
+@pytest.mark.slow
 @given(cell=st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.dates()))
 def test_a_cell_of_an_object_column_has_the_text_and_the_number_of_its_value(cell):
     (text,), (number,) = read(frame_of([cell]))

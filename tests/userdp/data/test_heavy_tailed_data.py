@@ -70,7 +70,7 @@ def test_laws_have_mean_zero_and_the_tails_of_their_reference(name, shape):
         assert law.unit == pytest.approx(reference.std())
 
 
-@pytest.mark.sweep(20)
+@pytest.mark.sweep(6)
 @every_law
 @pytest.mark.parametrize("order", [0.5, 1.0, 1.7, 2.5, 3.0])
 def test_moments_agree_with_integrals_over_the_quantiles(name, order):
@@ -208,7 +208,7 @@ def problems_of(link, intercept=False):
     ]
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", [*LINEAR, *LOGISTIC])
 def test_the_population_gradient_vanishes_at_the_optimum_and_nowhere_near(name):
     population = (LINEAR | LOGISTIC)[name]
@@ -281,6 +281,7 @@ def test_logistic_targets_have_the_sigmoid_as_their_rate():
 # Regressions: the excess -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("ridge", [0.0, 0.5])
 @pytest.mark.parametrize("radius", [0.4, 9.0])
 @pytest.mark.parametrize("intercept", [False, True])
@@ -380,7 +381,7 @@ def worst_direction(gradients, order, rng):
     return (powers.mean(axis=0) - 4.5 * powers.std(axis=0) / math.sqrt(len(powers))).max()
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("spherical", [False, True])
 @pytest.mark.parametrize("order", [2.0, 2.5])
 def test_gradient_moments_bound_every_direction_within_the_distance(order, spherical):

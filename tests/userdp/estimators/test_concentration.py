@@ -81,6 +81,7 @@ def test_ramp_certificates_agree_with_computing_all_pairs():
 SIZES = st.one_of(st.floats(-300, 308.2).map(lambda power: 10.0**power), st.sampled_from([0.0, 0.2, 0.4, 1.0]))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=4),
@@ -133,7 +134,7 @@ HUGE = {
 }
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1000, 10_000])
 @pytest.mark.parametrize("name", HUGE)
 def test_one_user_who_changes_the_path_moves_the_score_of_huge_equal_rows_within_the_bound(name, batch):

@@ -55,7 +55,7 @@ all_estimators = pytest.mark.parametrize("name", list(scaled_estimators()))
 quick = settings(max_examples=60)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @all_estimators
 @quick
 @given(rows=MATRICES, seed=st.integers(0, 2**32 - 1), size=st.floats(1e-3, 50))
@@ -65,7 +65,7 @@ def test_estimates_are_1_lipschitz_in_the_sup_norm(name, rows, seed, size):
     assert moved <= np.abs(moves).max() + 1e-10
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @all_estimators
 @quick
 @given(rows=MATRICES, scale=st.floats(0.1, 10), sign=st.sampled_from([-1, 1]), shift=st.floats(-50, 50))
@@ -74,7 +74,7 @@ def test_estimates_commute_with_scaling_of_either_sign_and_translation(name, row
     np.testing.assert_allclose(transformed, sign * scale * apply(name, rows) + shift, atol=1e-8)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @all_estimators
 @quick
 @given(rows=MATRICES, seed=st.integers(0, 2**32 - 1))
@@ -164,7 +164,7 @@ def test_centres_and_truncated_means_of_any_size_are_finite(size):
     assert np.isfinite(smoothed_truncation_mean(np.full((1000, 2), 20.0 * size), 10 * size, 1.0)).all()
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @all_estimators
 @quick
 @given(rows=hnp.arrays(np.float64, st.tuples(st.integers(7, 13), st.integers(1, 2)), elements=SIZES))
@@ -229,6 +229,7 @@ def settings_of(batch):
     ]
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_no_neighbour_of_an_aligned_batch_exceeds_the_sensitivity(batch):
     rows, replaced = neighbours(batch, 20_000, seed=batch)
@@ -237,6 +238,7 @@ def test_no_neighbour_of_an_aligned_batch_exceeds_the_sensitivity(batch):
         assert moved <= estimator.sup_sensitivity(batch) * (1 + 1e-12), estimator
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_no_aligned_neighbour_found_by_search_exceeds_the_sensitivity(batch):
     """A local search from random starts, which climbs where random neighbours only sample."""

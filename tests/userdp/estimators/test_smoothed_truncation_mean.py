@@ -116,6 +116,7 @@ def test_the_expectation_under_noise_that_multiplies_t02(beta, table):
     np.testing.assert_allclose(found, list(table.values()), rtol=0, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_the_expectation_is_the_integral_and_the_average_of_draws_t02():
     rng = np.random.default_rng(0)
     draws = rng.standard_normal(200_000)

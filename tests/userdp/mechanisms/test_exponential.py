@@ -40,7 +40,7 @@ def test_choices_follow_the_softmax_t06(noise):
     assert stats.chisquare(np.bincount(chosen, minlength=5), expected).pvalue > 1e-9
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("polytope", polytopes(), ids=["ball", "far", "hull"])
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 def test_no_two_gradients_that_close_are_told_apart_t06(polytope, mode):

@@ -167,6 +167,7 @@ def test_sessions_pass_unaligned_batches_as_often_as_delta(test_type):
     assert within_monte_carlo_error(passed / runs, delta, runs)
 
 
+@pytest.mark.slow
 def test_above_threshold_halts_by_the_law_of_its_definition():
     """Survival of each step, of sessions and of the definition in numpy, against the exact probability."""
     test = make(AboveThreshold, epsilon=1.0)
@@ -217,6 +218,7 @@ def test_pass_probability_of_equal_scores_is_that_of_their_list(test_type, steps
     )
 
 
+@pytest.mark.slow
 def test_pass_probability_of_above_threshold_matches_plain_quadrature():
     test = make(AboveThreshold)
     for gap, steps in itertools.product((-20.0, 5.0, 60.0), (1, 20, 400)):
@@ -295,6 +297,7 @@ def test_minimum_score_of_aligned_neighbours_is_epsilon_private():
     assert max(losses) == pytest.approx(0.7, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_leaving_out_the_noise_of_the_threshold_is_caught():
     test = make(AboveThreshold, epsilon=0.7)
 
@@ -429,6 +432,7 @@ def quantile_law(values, quantile, epsilon):
     return weights / weights.sum()
 
 
+@pytest.mark.slow
 def test_private_quantile_draws_from_the_exponential_mechanism():
     values = np.array([0.5, 0.6, 1.0, 2.5, 3.5, 9.0])
     rng, runs = np.random.default_rng(3), 20_000

@@ -114,6 +114,7 @@ def test_released_entries_have_laplace_noise_of_the_scale_t09():
     assert stats.kstest(found, stats.laplace(scale=mechanism.scale).cdf).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_selection_by_gumbel_noise_has_the_probabilities_of_the_exponential_mechanism_t09():
     mechanism, rng = peeling(1, 0.5, 2.0), np.random.default_rng(5)
     values = np.array([0.0, 1.0, -2.0, 0.5])
@@ -171,6 +172,7 @@ def test_few_entries_are_cheapest_by_pure_privacy_and_many_are_not():
     assert peeling(20, delta=0.0).scale == pytest.approx(0.1 * 60)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 @pytest.mark.parametrize("sparsity", [1, 2])
 def test_neighbours_are_hard_to_tell_apart_l10(accounting, sparsity):

@@ -17,6 +17,7 @@ matrices = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), e
 norms = st.floats(1e-6, 1e6)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(matrices, norms)
 def test_a_clipped_row_never_exceeds_the_norm_even_where_squares_overflow(rows, clip_norm):
@@ -25,6 +26,7 @@ def test_a_clipped_row_never_exceeds_the_norm_even_where_squares_overflow(rows, 
     assert np.all(np.linalg.norm(clipped, axis=1) <= clip_norm * (1 + 1e-12))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(matrices, norms)
 def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
@@ -119,10 +121,7 @@ def test_a_user_whose_local_model_diverges_counts_as_zero_and_spares_the_others(
 def test_an_unknown_computation_is_refused_by_name():
     block = federation_of([[0.0]]).block(np.arange(1))
     with pytest.raises(
-        BadInput,
-        match="computation 'hessian' is unknown; there are clipped_sample_sum, local_update, sample_sum, "
-        "truncated_data_gradient, truncated_data_sum, truncated_regression_gradient, truncated_regression_sum, "
-        "truncated_sample_sum, truncated_user_gradient, user_gradient",
+        BadInput, match=r"computation 'hessian' is unknown; there are clipped_sample_sum, .*, user_gradient"
     ):
         Computation("hessian")(Quadratic(1, 1.0, 1.0), np.zeros(1), block)
 

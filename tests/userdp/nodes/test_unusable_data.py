@@ -42,7 +42,7 @@ def answer(case: Case, block: Block, computation: Computation):
     return computation(case.problem, case.model(), block)
 
 
-@pytest.mark.sweep(120)
+@pytest.mark.sweep(3)
 @every_case
 @every_computation
 def test_a_sample_that_cannot_be_used_weighs_nothing_and_other_users_keep_their_rows(case: Case, name):
@@ -227,6 +227,7 @@ kind = "{engine}"
 workers = 1
 roster_timeout = {PATIENCE}
 [output]
+anyway = true
 directory = "{tmp_path / str(odd)}"
 reference = false
 """)

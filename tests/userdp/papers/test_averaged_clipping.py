@@ -499,6 +499,7 @@ def test_fresh_batches_share_nothing_and_large_ones_are_clamped_t14(caplog):
     np.testing.assert_array_equal(poisson_rows(20, 30, rng)(0), np.arange(20))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("rate", "rounds", "batch"), [(0.01, 100, 50), (0.2, 10, 3)])
 def test_averaging_before_the_clip_takes_2m_times_the_noise_t15(rate, rounds, batch):
     multiplier = calibrate_sampled_gaussian([(rate, rounds)], 1.0, 1e-5)
@@ -544,6 +545,7 @@ def test_what_is_calibrated_keeps_the_budget_by_two_accountants_t16(epsilon, del
     assert calibrate_sampled_gaussian([(2 * rate, rounds)], epsilon, delta) >= multiplier
 
 
+@pytest.mark.slow
 def test_unequal_rounds_add_up_and_nonsense_is_refused_t16():
     parts = [SampledRounds(1.5, 0.01, 30), SampledRounds(1.5, 0.01, 70)]
     whole = sampled_gaussian_epsilon([SampledRounds(1.5, 0.01, 100)], 1e-6)
@@ -592,6 +594,7 @@ def fractional_epsilon(noise_multiplier, rate, rounds, delta):
     return accountant.compose(SelfComposedDpEvent(event, rounds)).get_epsilon(delta)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     "row", [pytest.param(row, marks=() if index in (0, 4) else pytest.mark.slow) for index, row in enumerate(TABLE)]
 )
@@ -656,6 +659,7 @@ def test_the_papers_noise_is_refuted_and_the_accountants_is_not_t17():
     assert absent - math.e * present <= delta
 
 
+@pytest.mark.slow
 def test_restarts_halve_the_gap_until_the_noise_and_keep_the_budget_t18():
     constants, rounds = TheoryConstants(10**9, 10, 1.0, 1e-9), 9899
     runs = restarted(constants, 1.0, 12.5, 6, rounds)[:3]
@@ -686,6 +690,7 @@ def test_the_schedule_of_distances_t18():
     assert noise_floor(TheoryConstants(10**9, 10, *step_budget(1.0, 1e-9, 6)), 9899) > 1e5
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("degrees", [2.1, 3.0])
 def test_heavy_tails_spread_the_clipped_model_less_t19(degrees):
     ends: dict[bool, list[float]] = {True: [], False: []}

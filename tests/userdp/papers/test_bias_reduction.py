@@ -189,6 +189,7 @@ def test_with_an_exact_oracle_the_estimate_is_the_single_record_c06(level, rng):
     np.testing.assert_array_equal(estimate, rows[draw.single[0]])
 
 
+@pytest.mark.slow
 def test_a_draw_is_uniform_and_its_halves_are_disjoint():
     rng, counts, firsts, singles = np.random.default_rng(8), np.zeros(9), np.zeros(9), np.zeros(9)
     for _ in range(20_000):

@@ -75,7 +75,7 @@ def test_a_theory_out_of_range_is_refused_by_name(wrong):
 # --- T6: privacy of a round ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("mode", ["tight", "paper"])
 @pytest.mark.parametrize("beta", [0.3, 1.0, math.inf])
 def test_a_round_on_neighbouring_folds_is_pure_t06(mode, beta):
@@ -229,6 +229,7 @@ def excess_of(samples, dimension, repeats=4, radius=1.0):
     return float(np.mean(ends))
 
 
+@pytest.mark.slow
 def test_the_excess_falls_with_the_samples_as_fast_as_the_theory_says_t15():
     sizes = [4000, 16_000, 64_000]
     slope = np.polyfit(np.log(sizes), np.log([excess_of(size, 20) for size in sizes]), 1)[0]
@@ -264,6 +265,7 @@ def test_the_strategy_promises_pure_privacy_and_less_than_epsilon_with_a_delta()
     assert result.rounds[-1].spent_epsilon == result.guarantee.epsilon == 1.0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("unit", ["user", "sample"])
 def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t04(unit):
     """Of the worst records there can be; samples with users of unequal sizes, for the divisor is public."""

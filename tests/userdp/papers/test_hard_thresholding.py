@@ -283,6 +283,7 @@ def test_sparse_means_of_heavy_tails_beside_the_zero_model_t15_t16():
     assert math.log(errors[20_000] / errors[5_000]) / math.log(4) < -0.5
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("scale", "least"), [(20_000.0, 1000), (141.0 * math.sqrt(44), 10)])
 def test_the_scales_of_the_papers_experiments_ruin_the_model(scale, least):
     """n epsilon, as it is printed, and the root that was probably meant: far worse than w = 0, whose error is 12."""

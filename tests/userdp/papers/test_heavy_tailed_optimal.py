@@ -255,6 +255,7 @@ def test_the_calibrated_group_rho_spends_the_budget_and_not_more_v05(epsilon, de
     assert calibrated_group_rho(epsilon, delta, 2 * groups) >= rho * (1 - 1e-9)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("epsilon", "groups"), [(0.2, 500), (0.5, 2000), (1.0, 2000), (2.0, 6000)])
 @pytest.mark.parametrize("slack", [1e-3, 1e-6])
 def test_a_second_accountant_finds_shuffled_randomisers_at_least_as_private_v05(epsilon, groups, slack):
@@ -382,6 +383,7 @@ def test_in_one_dimension_the_reach_is_that_of_brute_force_v07(share, values):
     assert reach(points, share, np.random.default_rng(0)).distance == pytest.approx(brute, abs=1e-12)
 
 
+@pytest.mark.sweep(1)
 @each_share
 @given(points=planes)
 @quick
@@ -429,6 +431,7 @@ def test_in_more_dimensions_the_reach_is_feasible_v07(share, count, dimension):
     assert reach(points, share, rng, hint=found.direction).distance >= found.distance - 1e-9
 
 
+@pytest.mark.sweep(1)
 @each_share
 @given(points=planes, mean=arrays(np.float64, 2, elements=st.floats(-5, 5)), where=st.floats(0, 6.28))
 @quick
@@ -653,6 +656,7 @@ def test_theorem_2_covers_the_error_v15():
     assert max(errors) > 0.02 * bound
 
 
+@pytest.mark.slow
 def test_the_norms_moment_and_the_tail_of_the_clipped_mean_v16():
     rng = np.random.default_rng(16)
     for order, freedom in ((2.0, 4.5), (4.0, 9.0)):
@@ -713,6 +717,7 @@ def test_slope_in_epsilon_v17(order):
     assert found == pytest.approx(-(1 - 1 / order), abs=0.08)
 
 
+@pytest.mark.slow
 def test_without_noise_the_tails_of_the_iterative_mean_are_below_those_of_the_sample_mean_v18():
     """Student's t with 2.1 degrees of freedom, 99 % quantile over 300 data sets; 100 groups, share 0.5."""
     rng = np.random.default_rng(18)
@@ -775,6 +780,7 @@ def quadratic_risk(samples, epsilon, rng, runs):
     return plan.rounds, float(np.mean(risks))
 
 
+@pytest.mark.slow
 def test_rounds_and_risk_of_small_runs_v20():
     rng = np.random.default_rng(20)
     rounds, first = quadratic_risk(2000, 1.0, rng, 12)
@@ -803,6 +809,7 @@ def test_the_iterative_descent_learns_too_v20():
     assert 0.5 * np.sum((found - [0.5, 0.0]) ** 2) < 0.3 * 0.125
 
 
+@pytest.mark.slow
 def test_a_known_partition_shows_the_whole_shift_and_a_secret_one_its_kth_root_v21():
     groups, size, radius, rho = 8, 5, 1.0, 0.5
     deviation = sample_mechanism(radius, size, rho).standard_deviation

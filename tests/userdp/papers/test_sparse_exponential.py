@@ -99,6 +99,7 @@ def law(made, risk):
     return weights / weights.sum()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("secure", [False, True])
 def test_choices_have_the_law_of_the_exponential_mechanism_c15(secure):
     made, rows, targets = setting(epsilon=20.0)
@@ -136,6 +137,7 @@ def test_a_declared_spread_counts_where_it_is_smaller_c15():
     assert np.abs(np.log(laws[0] / laws[1])).max() <= made.epsilon
 
 
+@pytest.mark.slow
 def test_the_excess_is_below_its_bound_and_falls_with_n_c25():
     rng = np.random.default_rng(4)
     dimension, bounds = 3, []

@@ -76,6 +76,7 @@ def check_nearest(vector, point, l1_radius, l2_radius):
     assert farthest(vector - point, l1_radius, l2_radius) <= (vector - point) @ point + 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(vectors, scales, st.floats(0.05, 4))
 def test_the_l1_projection_is_feasible_optimal_and_idempotent_c01(vector, scale, ratio):
@@ -93,6 +94,7 @@ def test_the_l1_projection_is_feasible_optimal_and_idempotent_c01(vector, scale,
     np.testing.assert_allclose(project_l1(point, radius), point, atol=1e-14 * scale)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(vectors, scales, st.floats(0.05, 4), st.floats(0.05, 2))
 def test_the_projection_on_both_balls_is_feasible_optimal_and_idempotent_c01(vector, scale, l1_ratio, l2_ratio):
@@ -156,6 +158,7 @@ def test_a_radius_out_of_range_is_refused_by_name_c01(radius):
 # --- Members -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     arrays(
@@ -190,6 +193,7 @@ def test_members_that_cannot_be_are_refused(sparsity, norm):
         enforce_membership(np.ones(3), 1, 1.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data(), st.integers(1, 5))
 def test_replacing_a_record_moves_the_mean_by_at_most_the_sensitivities(data, sparsity):
@@ -215,6 +219,7 @@ def test_the_sensitivities_are_attained_by_opposite_records():
 # --- c02: Lemma 3.1 ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.data(),
@@ -326,6 +331,7 @@ def test_basis_pursuit_of_nothing_is_nothing_c11():
     np.testing.assert_array_equal(basis_pursuit(np.eye(2, 5), np.zeros(2)), np.zeros(5))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data(), st.integers(1, 4), st.sampled_from([0.1, 1.0, 3.0]))
 def test_what_follows_recovery_is_short_and_no_further_from_the_mean_c11(data, sparsity, size):
@@ -344,6 +350,7 @@ def recovery_of(isometry="gershgorin", records=3000, dimension=600, **change):
     )
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("isometry", ["kappa", "gershgorin"])
 def test_a_release_can_be_repeated_and_comes_close_c11(isometry):
     mean = block_data(3000, 600, 2, 4, 1.0, np.random.default_rng(1)).mean(axis=0)
@@ -413,6 +420,7 @@ def test_the_stretch_of_a_matrix_is_never_exceeded_c12():
     assert gershgorin_stretch(matrix, 1) == pytest.approx(np.linalg.norm(matrix, axis=0).max())
 
 
+@pytest.mark.slow
 def test_the_largest_inner_product_is_found_in_any_block_of_columns_c12():
     matrix = np.random.default_rng(1).normal(size=(5, 3000))
     gram = matrix.T @ matrix

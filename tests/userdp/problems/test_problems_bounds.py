@@ -152,6 +152,7 @@ def test_missing_targets_are_refused_where_there_must_be_some(case: Case):
             use(bare)
 
 
+@pytest.mark.sweep(114)
 @every_case
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_sets_its_own_sample_aside_and_changes_no_other(case: Case, bad):

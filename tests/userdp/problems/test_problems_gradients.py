@@ -26,7 +26,7 @@ def by_user(values, block):
     return np.stack([values[a:b].sum(axis=0) for a, b in zip(block.offsets[:-1], block.offsets[1:], strict=True)])
 
 
-@pytest.mark.sweep(20)
+@pytest.mark.sweep(5)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [4], [1, 1]], ids=["ragged", "one_user", "one_sample"])
 def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
@@ -40,7 +40,7 @@ def test_sample_gradients_are_derivatives_of_sample_losses(case: Case, sizes):
     np.testing.assert_allclose(gradients, np.stack(numeric, axis=1), atol=2e-8, rtol=1e-6)
 
 
-@pytest.mark.sweep(60)
+@pytest.mark.sweep(9)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [5], [1], [1, 1, 1]])
 def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, sizes):
@@ -67,7 +67,7 @@ def test_gradients_at_users_own_models_are_those_of_each_user_alone(case: Case, 
     np.testing.assert_array_equal(one_by_one, np.concatenate(expected))
 
 
-@pytest.mark.sweep(30)
+@pytest.mark.sweep(14)
 @every_case
 @pytest.mark.parametrize("chunk_bytes", [1, 40, 1 << 20])
 def test_results_do_not_depend_on_how_users_are_grouped(case: Case, chunk_bytes, monkeypatch):

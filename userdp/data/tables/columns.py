@@ -1,4 +1,4 @@
-"""Columns of a table: which are declared, read from a file, and turned into numbers within declared bounds.
+"""Columns of a table: which are declared, and how they are turned into numbers within declared bounds.
 
 Ranges and levels are declared, never taken from the data: privacy proofs rest on them. No message holds a value of
 the data, only counts, column names and row numbers.
@@ -8,16 +8,15 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.tables.cells import Texts, cell_text, numbers_of, texts_of
-from userdp.errors import BadInput, MissingColumn
+from userdp.data.tables.cells import Texts, cell_text
+from userdp.data.tables.derived import Derivation
+from userdp.data.tables.imputed import OWN_LEVEL, imputed_code, imputed_level, imputed_number
+from userdp.errors import BadInput
 
 Range = tuple[float, float]
 
@@ -41,6 +40,9 @@ class Columns:
     codes: str | Sequence[str] | None = None
     levels: int | Sequence[object] | None = None
     buckets: int | None = None
+    impute: Mapping[str, object] = field(default_factory=dict)
+    missing_indicators: Sequence[str] = ()
+    derive: Mapping[str, Derivation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.scale not in ("symmetric", "unit"):
@@ -63,12 +65,15 @@ class Columns:
             checked_range(f"ranges.{column}", bounds)
         if self.target_range is not None:
             checked_range("target_range", self.target_range)
-        names = self.names
+        target = [] if self.target is None else [self.target]
+        names = [self.user, *self._listed, *target, *self.derive]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"column {twice[0]!r} is declared twice; user, target and features must all differ")
+        self._check_derived()
+        self._check_imputed()
 
     def _check_features(self) -> None:
-        if (self.codes is None) == (not self.features and not self.categorical):
+        if (self.codes is None) == (not self.features and not self.categorical and not self.derive):
             raise BadInput(
                 "declare either features and categorical columns, or one column of codes (or a list of them)"
             )
@@ -103,6 +108,87 @@ class Columns:
         if isinstance(self.buckets, bool) or not isinstance(self.buckets, int) or not 1 <= self.buckets < 2**31:
             raise BadInput(f"buckets = {self.buckets!r}: must be a whole number in 1..2^31 - 1")
 
+    def _check_derived(self) -> None:
+        for name, made in self.derive.items():
+            checked_range(f"derive.{name}.range", made.range)
+            made.check(name)
+            for column in made.of:
+                if reason := self._not_a_number(column):
+                    raise BadInput(f"derive.{name}.of names {column!r}, {reason}; name columns of numbers")
+
+    def _not_a_number(self, column: str) -> str:
+        """Why a derived column cannot be made of this one; nothing if it can."""
+        if column == self.target:
+            return "the target, which features must not tell"
+        if column in self.derive:
+            return "which is derived itself"
+        return "which holds text" if column in self.text else ""
+
+    def _check_imputed(self) -> None:
+        for column in self.impute:
+            self._check_imputable(column)
+        for column in self.numbers_read:
+            self.missing_number(column)
+        for column in [*self.categorical, *([self.codes] if isinstance(self.codes, str) else [])]:
+            self.missing_code(column)
+        if self.missing_indicators and self.codes is not None:
+            raise BadInput("missing_indicators adds features, and codes takes their place; impute a level of its own")
+        for place, column in enumerate(self.missing_indicators):
+            told = f"missing_indicators names {column!r}"
+            if column in self.missing_indicators[:place]:
+                raise BadInput(f"{told} twice; leave one out")
+            if column not in self.impute:
+                hint = did_you_mean(column, self.impute) or f"; declare impute.{column}"
+                raise BadInput(f"{told}, for whose missing cells nothing is declared{hint}")
+            if self.impute[column] == OWN_LEVEL:
+                raise BadInput(f"{told}, whose missing cells are a level of their own already; leave it out")
+
+    def _check_imputable(self, column: str) -> None:
+        """Refuse columns of which no missing cell can be replaced."""
+        told = f"impute names {column!r}"
+        if column == self.target:
+            raise BadInput(f"{told}, the target: of a sample without one nothing can be learnt, and it is set aside")
+        if column in self.hashed:
+            raise BadInput(f"{told}, whose cells are hashed: a missing one has a bucket already; leave it out")
+        if column in self.derive:
+            raise BadInput(f"{told}, which is derived: declare derive.{column}.otherwise")
+        known = [name for name in self.inputs if name not in self.hashed]
+        if column not in known:
+            raise BadInput(f"{told}, which no feature is made of{did_you_mean(column, known)}")
+
+    def missing_number(self, column: str) -> float | None:
+        """What a missing cell of a column of numbers counts as; None where nothing is declared.
+
+        Raises:
+            BadInput: what is declared is no number within the column's range.
+        """
+        if column not in self.impute:
+            return None
+        bounds = checked_range(column, self.ranges[column]) if column in self.ranges else None
+        return imputed_number(column, self.impute[column], bounds)
+
+    def missing_code(self, column: str) -> int | None:
+        """The position of a missing cell among the levels, one after the last for a level of its own; None likewise.
+
+        Raises:
+            BadInput: what is declared is no level.
+        """
+        if column not in self.impute:
+            return None
+        value = self.impute[column]
+        if column in self.categorical:
+            levels = checked_levels(column, self.categorical[column])
+            return imputed_level(column, value, levels, f"categorical.{column}")
+        if isinstance(self.levels, int):
+            return imputed_code(column, value, self.levels)
+        return imputed_level(column, value, checked_levels("levels", self.levels or ()), "levels")
+
+    @property
+    def code_count(self) -> int:
+        """How many codes one column of codes has, a level of missing cells included."""
+        own = isinstance(self.codes, str) and self.impute.get(self.codes) == OWN_LEVEL
+        return (self.levels if isinstance(self.levels, int) else len(self.levels or ())) + own
+
     @property
     def hashed(self) -> Sequence[str]:
         """The columns whose cells are hashed."""
@@ -111,8 +197,32 @@ class Columns:
     @property
     def inputs(self) -> list[str]:
         """The columns that features are made of."""
+        listed = self._listed
+        read = (column for made in self.derive.values() for column in made.of)
+        return [*listed, *dict.fromkeys(column for column in read if column not in listed)]
+
+    @property
+    def _listed(self) -> list[str]:
+        """The columns that are features themselves."""
         single = [self.codes] if isinstance(self.codes, str) else []
         return [*self.features, *self.categorical, *self.hashed, *single]
+
+    @property
+    def numbers_read(self) -> list[str]:
+        """The columns of numbers that features are made of: features themselves, and what derived ones are made of."""
+        return [] if self.codes is not None else [name for name in self.inputs if name not in self.categorical]
+
+    @property
+    def scaled_ranges(self) -> dict[str, Range]:
+        """Numeric feature -> its declared range: those of the table, then derived ones."""
+        own = {name: checked_range(f"ranges.{name}", self.ranges[name]) for name in self.features}
+        made = {name: checked_range(f"derive.{name}.range", made.range) for name, made in self.derive.items()}
+        return own | made
+
+    @property
+    def largest_norm(self) -> float:
+        """Of a sample's features: numbers and indicators are at most 1, and of a column's levels at most one is 1."""
+        return float(len(self.scaled_ranges) + len(self.missing_indicators) + len(self.categorical))
 
     @property
     def names(self) -> list[str]:
@@ -121,11 +231,18 @@ class Columns:
 
     @property
     def feature_names(self) -> list[str]:
-        """The feature columns that samples get: numeric ones, then one for each level; or the columns of codes."""
+        """The feature columns that samples get; or the columns of codes.
+
+        Numeric ones, derived ones, those that say that a cell is missing, then one for each level.
+        """
         if self.codes is not None:
             return [self.codes] if isinstance(self.codes, str) else list(self.codes)
-        hot = [f"{column}={level}" for column, levels in self.categorical.items() for level in levels]
-        return [*self.features, *hot]
+        hot = [name for column in self.categorical for name in self._level_names(column)]
+        return [*self.features, *self.derive, *(f"{column} is missing" for column in self.missing_indicators), *hot]
+
+    def _level_names(self, column: str) -> list[str]:
+        own = [f"{column} is missing"] if self.impute.get(column) == OWN_LEVEL else []
+        return [*(f"{column}={level}" for level in self.categorical[column]), *own]
 
     @property
     def text(self) -> set[str]:
@@ -166,97 +283,6 @@ def checked_levels(name: str, levels: Sequence[object]) -> list[str]:
     if times > 1:
         raise BadInput(f"{name} lists {text!r} twice; every level must differ")
     return texts
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Declared columns of a file with N rows.
-
-    Attributes:
-        count: N.
-        texts: those compared as text.
-        numbers: the others, each (N,) float64, NaN where a cell holds no finite number.
-    """
-
-    count: int
-    texts: Mapping[str, Texts]
-    numbers: Mapping[str, NDArray[np.float64]]
-
-
-def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
-    """The declared columns ``names`` of a CSV or Parquet file.
-
-    *Formal guarantee*: what a row becomes depends on its own cells, the declarations and the file's list of columns; no
-    cell makes reading fail. Of a CSV file, cells are what stands between its delimiters: a cell with a delimiter or a
-    line break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
-
-    Raises:
-        BadInput: file missing or unreadable, suffix unknown, column missing or of a type that cannot be used, no rows.
-    """
-    import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
-
-    if not path.is_file():
-        raise BadInput(f"the data file {path} does not exist; check the path")
-    readers = {".csv": _read_csv, ".parquet": _read_parquet}
-    if path.suffix.lower() not in readers:
-        raise BadInput(f"the data file {path} ends with {path.suffix!r}; use a .csv or .parquet file")
-    try:
-        table = readers[path.suffix.lower()](path, names)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
-        kind = path.suffix[1:].lower()
-        raise BadInput(f"the data file {path} cannot be read as {kind}; check its format and permissions") from None
-    if table.num_rows == 0:
-        raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
-    texts = {name: texts_of(table[name], name) for name in names if name in columns.text}
-    numbers = {name: numbers_of(table[name], name) for name in names if name not in columns.text}
-    return Rows(table.num_rows, texts, numbers)
-
-
-def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
-    """Every cell as text.
-
-    Nothing is asked of the rows as a whole. A row that is too short lacks its last cells, one that is too long has
-    cells of no column: without ``index_col`` the FIRST row would decide which column is which. Bytes that are no UTF-8
-    are spelled out, in their cell. Where the header ends without a carriage return, one in a cell ends no row.
-    """
-    import pandas as pd  # noqa: PLC0415 -- as above
-
-    with path.open("rb") as file:
-        header = file.readline()
-    ends = "\n" if header.endswith(b"\n") and b"\r" not in header else None
-    how: dict[str, Any] = {"index_col": False, "encoding_errors": "backslashreplace", "lineterminator": ends}
-    require_columns(f"the data file {path}", names, pd.read_csv(path, nrows=0, **how).columns)
-    frame = pd.read_csv(path, usecols=list(names), dtype=str, na_filter=False, **how)
-    return pa.table({name: pa.array(frame[name], type=pa.large_string()) for name in names})
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
-    """Columns of the types that the file's schema says; pandas would round large numbers where any cell is missing."""
-    with pq.ParquetFile(path) as file:
-        require_columns(f"the data file {path}", names, file.schema_arrow.names)
-        return file.read(columns=list(names))
-
-
-def require_columns(where: str, names: Sequence[str], present: Iterable[object]) -> None:
-    """Refuse a table, called ``where`` in the sentence, unless each of ``names`` is one of its columns ``present``.
-
-    Raises:
-        MissingColumn: a column is missing.
-        BadInput: a column is there twice.
-    """
-    found = [str(name) for name in present]
-    for name in names:
-        if name not in found:
-            hint = did_you_mean(name, found) or f"; it has {', '.join(found[:12])}"
-            raise MissingColumn(f"{where} has no column {name!r}{hint}")
-        if found.count(name) > 1:
-            raise BadInput(f"{where} has column {name!r} more than once; rename the others")
-
-
-def first_row(bad: NDArray[np.bool_]) -> str:
-    """'3 cells (the first in row 17)', rows counted from 1 after the header."""
-    count = int(bad.sum())
-    return f"{count} cell{'s' if count > 1 else ''} (the first in row {int(np.argmax(bad)) + 1})"
 
 
 def scaled(values: NDArray[np.float64], bounds: Range, low: float, high: float) -> tuple[NDArray[np.float32], int]:

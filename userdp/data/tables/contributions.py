@@ -77,6 +77,11 @@ def public_order(
     return eligible[:users]
 
 
+def held_out_users(test_fraction: float, users: int) -> int:
+    """How many of ``users`` a share of them is: rounded, one user at least, and nobody where the share is zero."""
+    return max(1, round(test_fraction * users)) if test_fraction else 0
+
+
 def split(
     federation: Federation, *, test_fraction: float | None = None, test_users: int | None = None, seed: int = 0
 ) -> tuple[Federation, Federation]:
@@ -102,7 +107,7 @@ def split(
     if test_fraction is not None:
         if not 0 < test_fraction < 1:
             raise BadInput(f"test_fraction must lie in (0, 1), got {test_fraction}")
-        count = max(1, round(test_fraction * federation.users))
+        count = held_out_users(test_fraction, federation.users)
     if count is None or not 0 < count < federation.users:
         raise BadInput(f"the test part would hold {count} of {federation.users} users; both parts need at least one")
     order = stream(seed, "split", 2).permutation(federation.users)

@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from userdp.data.tables.cells import cell_text
-from userdp.data.tables.columns import require_columns
+from userdp.data.tables.reading import require_columns
 from userdp.errors import BadInput
 
 

@@ -13,7 +13,8 @@ from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns, did_you_mean
-from userdp.data.tables.contributions import split
+from userdp.data.tables.contributions import held_out_users, split
+from userdp.data.tables.derived import Derivation
 from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_file
 from userdp.data.tables.tabular import Table, read_table
 from userdp.errors import BadInput, PopulationTooSmall
@@ -50,8 +51,27 @@ class TableColumns(DataSettings):
     buckets: int | None = Field(
         None, ge=1, description="Of a list of codes: how many features their cells are hashed to."
     )
+    impute: dict[str, Any] | None = Field(
+        None,
+        description="Column = what a missing cell counts as, public: a number within the column's range, a level, or "
+        "'own level' for one more level. Without, its sample is set aside (numbers), or has no level.",
+    )
+    missing_indicators: list[str] | None = Field(
+        None, description="Columns of impute that get one more feature: 1 where the cell is missing, 0 elsewhere."
+    )
+    derive: dict[str, Derivation] | None = Field(
+        None, description="Name = a numeric feature made of other columns of the same row; its keys follow below."
+    )
     users: int | None = Field(
-        None, ge=1, description="n, public number of training users; the first n by a seeded order take part."
+        None,
+        ge=1,
+        description="n, public number of training users, held out ones apart; the first n by a seeded order take part.",
+    )
+    all_users: int | None = Field(
+        None,
+        ge=1,
+        description="Instead of users: public number of all users in the table. Those whom test_fraction does not hold "
+        "out are the training users; not together with min_samples above 1.",
     )
     samples: int | None = Field(None, ge=1, description="Public number of samples of all training users.")
     min_samples: int = Field(1, ge=1, description="Users with fewer samples are left out (who is, must be public).")
@@ -70,7 +90,34 @@ class TableColumns(DataSettings):
 
     def held_out(self, users: int) -> int:
         """How many of ``users`` are held out."""
-        return max(1, round(self.test_fraction * users)) if self.test_fraction else 0
+        return held_out_users(self.test_fraction, users)
+
+    @property
+    def training_users(self) -> int | None:
+        """How many users train, as ``users`` says or as follows from ``all_users``; None where neither is given.
+
+        Raises:
+            BadInput: both are given, or ``all_users`` leaves it to the data, or to nobody, who takes part.
+        """
+        if self.all_users is None:
+            return self.users
+        total = f"data.all_users = {self.all_users}"
+        if self.users is not None:
+            raise BadInput(
+                f"{total} and data.users = {self.users} are both given: data.users follows from data.all_users and "
+                "data.test_fraction, so give one of them"
+            )
+        if self.min_samples > 1:
+            raise BadInput(
+                f"{total} with data.min_samples = {self.min_samples}: how many users hold so many samples is not "
+                "declared by it; give data.users, the public number of those who take part"
+            )
+        left = self.all_users - self.held_out(self.all_users)
+        if left < 1:
+            raise BadInput(
+                f"{total} with data.test_fraction = {self.test_fraction}: everybody is held out; lower test_fraction"
+            )
+        return left
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
@@ -101,11 +148,8 @@ class TableColumns(DataSettings):
             sparsity = min(len(columns.hashed), columns.buckets)
             return Shape(columns.buckets, has_target, 1.0, None, target_range, sparsity=sparsity, feature_length=1.0)
         if columns.codes is not None:
-            levels = columns.levels if isinstance(columns.levels, int) else len(columns.levels or ())
-            return Shape(1, has_target, target_range=target_range, levels=levels)
-        # A scaled cell is at most 1 in absolute value, and of a row's levels at most one is 1.
-        norm = float(len(columns.features) + len(columns.categorical))
-        return Shape(len(columns.feature_names), has_target, 1.0, norm, target_range)
+            return Shape(1, has_target, target_range=target_range, levels=columns.code_count)
+        return Shape(len(columns.feature_names), has_target, 1.0, columns.largest_norm, target_range)
 
     @property
     @abstractmethod
@@ -123,22 +167,37 @@ class TableColumns(DataSettings):
 
     def load(self, seed: int) -> Datasets:
         """See `DataSettings.load`."""
-        table = self.table(seed)
+        wanted, table = self.training_users, self.table(seed)
+        self._check_all(table.federation.users)
         train: Federation = table.federation
         test: Federation | None = None
         if self.test_fraction:
             train, test = split(table.federation, test_fraction=self.test_fraction, seed=seed)
-        if self.users is not None:
-            if train.users < self.users:
+        if wanted is not None:
+            if train.users < wanted:
                 held_out = 0 if test is None else test.users
                 raise PopulationTooSmall(
-                    f"data.users = {self.users}, but the data leave {train.users} training users (at least "
+                    f"data.users = {wanted}, but the data leave {train.users} training users (at least "
                     f"{self.min_samples} samples each, {held_out} users held out): declare at "
                     f"most {train.users}, or lower data.min_samples or data.test_fraction"
                 )
-            if train.users > self.users:
-                train = train.select(np.arange(self.users))
+            if train.users > wanted:
+                train = train.select(np.arange(wanted))
         return Datasets(train, test, table.report)
+
+    def _check_all(self, found: int) -> None:
+        """Compare the declared number of all users with that of the table: who there is, is public."""
+        if self.all_users in (None, found):
+            return
+        problem = PopulationTooSmall if found < self.all_users else BadInput
+        raise problem(
+            f"data.all_users = {self.all_users}, but the data have {found} users in all: correct data.all_users"
+        )
+
+    @property
+    def keeps_some_samples(self) -> bool:
+        """See `DataSettings.keeps_some_samples`."""
+        return self.max_samples is not None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -147,6 +206,10 @@ class TableColumns(DataSettings):
         if self.declared_users is None:
             found.append("the number of users was read from the data and is taken as public")
         found.append("which users there are is public, and so are the declared ranges and levels")
+        if self.impute or self.derive:
+            found.append(
+                "what missing cells count as and how columns are derived is public, and not taken from the data"
+            )
         found.append("a person is one value of the user column, the same wherever their samples lie")
         if self.min_samples > 1:
             found.append(f"who holds at least {self.min_samples} samples is public")
@@ -163,7 +226,7 @@ class TableData(TableColumns):
     @property
     def declared_users(self) -> int | None:
         """N, the public number of training users; None when it is to be counted."""
-        return self.users
+        return self.training_users
 
     @property
     def file(self) -> str:
@@ -183,10 +246,11 @@ class PublicData(TableColumns):
     @property
     def declared_users(self) -> int | None:
         """N, the public number of training users; the registry knows it unless small users are left out."""
-        if self.users is None and self.min_samples == 1:
+        declared = self.training_users
+        if declared is None and self.min_samples == 1:
             total = self._entry.users
             return total - self.held_out(total)
-        return self.users
+        return declared
 
     @property
     def _entry(self) -> PublicDataset:

@@ -1,0 +1,175 @@
+"""What docs/zero-tuning.md says that `auto` reaches, made from what benchmarks/zero_tuning.py measured."""
+
+import csv
+import json
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+
+MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "zero_tuning.csv"
+ORACLE = "oracle-"
+"""What the labels of strategies that were tuned with the answers begin with."""
+Cell = tuple[str, str]
+Shares = Mapping[Cell, Mapping[str, list[float]]]
+HEAD = (
+    *("data", "users", "parameters", "epsilon", "auto", "its seeds", "tuned with the answers, NOT private"),
+    *("auto is ahead by", "as it comes"),
+)
+
+
+def section() -> str:
+    """The table, how it was measured, where `auto` is behind, and what was not measured."""
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    shares: dict[Cell, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    facts: dict[Cell, dict[str, str]] = {}
+    for row in rows:
+        cell = (row["task"], row["epsilon"])
+        facts.setdefault(cell, row)
+        if row["share"]:
+            shares[cell][row["strategy"]].append(float(row["share"]))
+    cells = [cell for cell in facts if "auto" in shares[cell]]
+    table = [
+        f"| {' | '.join(HEAD)} |",
+        f"|{'---|' * len(HEAD)}",
+        *(_line(cell, shares[cell], facts[cell]) for cell in cells),
+    ]
+    texts = (
+        _introduction(shares),
+        f"{_verdict(cells, shares)}{_at_the_edge(rows)}",
+        _nowhere(cells, shares),
+        _unmeasured(cells, shares),
+    )
+    told = [textwrap.fill(one, 120) for one in texts]
+    return "\n\n".join([told[0], "\n".join(table), *told[1:]])
+
+
+def _introduction(shares: Shares) -> str:
+    seeds = sorted({len(found["auto"]) for found in shares.values() if "auto" in found})
+    count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return (
+        "Share of the way from the initial model to training without privacy, in the loss on users who were held out: "
+        f"the median of {count} seeds, each with a split and noise of its own, and for `auto` the range. Next to it is "
+        "the best of three clipping strategies whose clip, step and rounds were chosen among 24 settings **by looking "
+        "at the answers** (`userdp compare --against-oracle`): **not private**, not something you may do, and there to "
+        "show what tuning would be worth. In the last column is the best of the same three as they come. Where auto is "
+        "behind, the difference is bold. All numbers are in benchmarks/results/zero_tuning.csv."
+    )
+
+
+def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str]) -> str:
+    """A row of the table; in bold where `auto` is behind."""
+    auto = shares["auto"]
+    oracle, default = _best(shares, oracle=True), _best(shares, oracle=False)
+    ahead = _ahead(shares)
+    gap = "not measured" if ahead is None else _points(ahead)
+    return "| {} |".format(
+        " | ".join(
+            [
+                cell[0],
+                f"{int(facts['users']):,}",
+                facts["parameters"],
+                f"{float(cell[1]):g}" + (" (warned)" if facts["warned"] == "True" else ""),
+                _percent(median(auto)),
+                f"{_percent(min(auto))} to {_percent(max(auto))}",
+                _named(oracle),
+                f"**{gap}**" if ahead is not None and ahead < 0 else gap,
+                _named(default),
+            ]
+        )
+    )
+
+
+def _best(shares: Mapping[str, list[float]], *, oracle: bool) -> tuple[float, str] | None:
+    """The largest median, and whose it is."""
+    found = [
+        (median(values), name)
+        for name, values in shares.items()
+        if name != "auto" and name.startswith(ORACLE) == oracle
+    ]
+    return max(found, default=None)
+
+
+def _ahead(shares: Mapping[str, list[float]]) -> float | None:
+    """How much further `auto` goes than the best of the oracle."""
+    oracle = _best(shares, oracle=True)
+    return None if oracle is None else median(shares["auto"]) - oracle[0]
+
+
+def _verdict(cells: Iterable[Cell], shares: Shares) -> str:
+    """Where it loses to the oracle, and by how much in the middle."""
+    gaps = {cell: gap for cell in cells if (gap := _ahead(shares[cell])) is not None}
+    if not gaps:
+        return "Nothing was measured beside the oracle yet."
+    behind = sorted((gap, cell) for cell, gap in gaps.items() if gap < 0)
+    told = "; ".join(f"{task} at epsilon {float(epsilon):g} ({_points(gap)})" for gap, (task, epsilon) in behind)
+    middle = f"In the median over these {len(gaps)} cells it is {_points(median(gaps.values()))} points from the oracle"
+    won = f"and it is ahead in {sum(gap > 0 for gap in gaps.values())} of them"
+    return f"{middle}, {won}. **Where it is behind:** {told or 'nowhere'}."
+
+
+def _at_the_edge(rows: Iterable[Mapping[str, str]]) -> str:
+    """How often the oracle chose the most rounds that it could: a longer search might find better settings."""
+    found = {
+        (row["task"], row["epsilon"], row["strategy"]): int(json.loads(row["settings"])["rounds"])
+        for row in rows
+        if row["settings"]
+    }
+    if not found:
+        return ""
+    most = max(found.values())
+    edge = sum(rounds == most for rounds in found.values())
+    return (
+        f" In {edge} of {len(found)} searches the oracle chose the most rounds that were tried ({most}), so there it "
+        "may not be the best that clipping can do."
+    )
+
+
+def _nowhere(cells: Iterable[Cell], shares: Shares) -> str:
+    """Where a seed ended no better than it began: a median does not show it."""
+    lost = {cell: sum(share <= 0 for share in shares[cell]["auto"]) for cell in cells}
+    told = [
+        f"{count} of {len(shares[cell]['auto'])} seeds of {cell[0]} at epsilon {float(cell[1]):g}"
+        for cell, count in lost.items()
+        if count
+    ]
+    return f"**Runs of `auto` that ended no better than the initial model:** {'; '.join(told) or 'none'}."
+
+
+def _unmeasured(cells: list[Cell], shares: Shares) -> str:
+    """Which cells lack what."""
+    lacking = {
+        "the oracle": [cell for cell in cells if _best(shares[cell], oracle=True) is None],
+        "the strategies as they come": [cell for cell in cells if _best(shares[cell], oracle=False) is None],
+    }
+    told = [f"{what}: {'; '.join(_groups(those))}" for what, those in lacking.items() if those]
+    told.append("strategies other than these three, other settings of them, and any data but the above")
+    return f"**Not measured:** {'. '.join(f'{one[0].upper()}{one[1:]}' for one in told)}."
+
+
+def _groups(cells: Iterable[Cell]) -> list[str]:
+    """Tasks with their epsilons, those of the same ones together."""
+    budgets: dict[str, list[str]] = defaultdict(list)
+    for task, epsilon in cells:
+        budgets[task].append(f"{float(epsilon):g}")
+    together: dict[str, list[str]] = defaultdict(list)
+    for task, epsilons in budgets.items():
+        together[" and ".join(epsilons)].append(task)
+    return [f"{', '.join(those)} at epsilon {epsilons}" for epsilons, those in together.items()]
+
+
+def _named(best: tuple[float, str] | None) -> str:
+    if best is None:
+        return "not measured"
+    return f"{_percent(best[0])} (`{best[1].removeprefix(ORACLE).removesuffix('-NOT-private')}`)"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _points(share: float) -> str:
+    digits = 1 if abs(share) >= 0.0005 else 3
+    return f"{100 * share:+.{digits}f}".replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,9 @@
+"""What `simulations.records.quality` tells: constants that explanations need too, without what measuring loads."""
+
+BINS = 10
+"""Groups of held-out samples, by what is predicted, of which calibration compares means."""
+PERCENTILES = (10, 50, 90)
+"""Over held-out users, of each user's average."""
+ERRORS = ("squared_error", "absolute_error")
+SPREAD = ("test_loss", "accuracy", *ERRORS)
+"""Metrics whose spread over users is told; the loss only where there is no error in its place."""

@@ -1,0 +1,118 @@
+"""What people ask of a model beyond means over users: does it rank, are its numbers right, and for whom.
+
+Measured once, at a run's end: ranking and calibration take the scores of all held-out samples together.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.records.measured import BINS, ERRORS, PERCENTILES, SPREAD
+from userdp.arrays.types import Array, Vector
+from userdp.data import Block
+from userdp.errors import BadInput
+from userdp.problems import Problem
+
+
+def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, float]:
+    """Spread over users, ranking and calibration of a model; of a loss that predicts nothing the spread alone.
+
+    Keeps two numbers a sample and a few a user; the samples themselves a block at a time.
+
+    Args:
+        problem: the loss.
+        x: (p,) the model.
+        blocks: samples of the users whom it is measured on, all usable.
+
+    Returns:
+        "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
+        "predicted_minus_observed" where targets are predicted; "auc" where they are of two classes, and both occur.
+    """
+    users: dict[str, list[Array]] = {}
+    compared: list[tuple[Array, Array]] = []
+    ranks = False
+    for block in blocks:
+        for name, values in problem.metrics(x, block).items():
+            users.setdefault(name, []).append(values)
+        if (found := _compared(problem, x, block)) is not None:
+            ranks = found[2]
+            compared.append(found[:2])
+    spread = _spread({name: np.concatenate(values) for name, values in users.items()})
+    if not compared:
+        return spread
+    predicted, observed = (np.concatenate(one) for one in zip(*compared, strict=True))
+    if ranks and (area := auc(predicted, observed > 0.5)) is not None:
+        spread = {"auc": area, **spread}
+    error, difference = calibration(predicted, observed)
+    return {**spread, "calibration_error": error, "predicted_minus_observed": difference}
+
+
+def _compared(problem: Problem, x: Vector, block: Block) -> tuple[Array, Array, bool] | None:
+    """What is predicted of each sample, what was observed, and whether these are two classes; None if nothing is.
+
+    Of several classes the probability of the predicted one, and whether it was right.
+    """
+    if block.targets is None:
+        return None
+    try:
+        told = problem.predict(x, block)
+    except BadInput:  # a mean of the samples, say
+        return None
+    observed = block.targets.astype(np.float64)
+    if "probability" in told:
+        return told["probability"], observed, True
+    shares = [share for name, share in told.items() if name.startswith("probability.")]
+    if shares:
+        return np.max(shares, axis=0), (told["prediction"] == observed).astype(np.float64), False
+    return told["prediction"], observed, False
+
+
+def auc(scores: Array, positive: NDArray[np.bool_]) -> float | None:
+    """Share of pairs of a positive and a negative sample in which the positive one scores higher; ties count half.
+
+    By the ranks of all scores (Mann, Whitney 1947). None without a pair, NaN where a score is not finite.
+    """
+    ones = int(np.count_nonzero(positive))
+    zeros = len(positive) - ones
+    if not ones or not zeros:
+        return None
+    if not np.isfinite(scores).all():
+        return math.nan
+    ranks = float(_ranks(scores)[positive].sum())
+    return (ranks - 0.5 * ones * (ones + 1)) / (ones * zeros)
+
+
+def calibration(predicted: Array, observed: Array) -> tuple[float, float]:
+    """How far predicted and observed means are apart: within groups of like predictions, and over all samples.
+
+    `BINS` groups of as many samples each as equal predictions allow: these stay together, so that no order of the
+    samples matters. The first number is the mean absolute difference of a sample's group, the second the signed
+    difference over all. NaN where a prediction is not finite.
+    """
+    if not np.isfinite(predicted).all():
+        return math.nan, math.nan
+    count = len(predicted)
+    groups = ((_ranks(predicted) - 0.5) * BINS / count).astype(np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+        gaps = np.bincount(groups, predicted - observed, minlength=BINS)
+        return float(np.abs(gaps).sum()) / count, float(gaps.sum()) / count
+
+
+def _ranks(values: Array) -> Array:
+    """(N,) places in rising order, from 1; equal values share the mean of theirs."""
+    _, places, times = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(times) - 0.5 * (times - 1))[places])
+
+
+def _spread(users: dict[str, Array]) -> dict[str, float]:
+    """Percentiles over users; each is the average of some user, so nothing overflows between two."""
+    wanted = [name for name in SPREAD if name in users]
+    if any(name in users for name in ERRORS):
+        wanted.remove("test_loss")
+    found: dict[str, float] = {}
+    for name in wanted:
+        values = np.percentile(users[name], PERCENTILES, method="inverted_cdf")
+        found |= {f"{name}_p{share}": float(value) for share, value in zip(PERCENTILES, values, strict=True)}
+    return found

@@ -1,0 +1,68 @@
+"""What `userdp run` prints at its end."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from simulations.records.evaluation import main_metric
+from simulations.reports.explain import shown_apart
+from simulations.reports.loading import cell_counts
+from simulations.reports.units import in_target_units
+
+
+def show_outcome(result: dict[str, Any], directory: Path, *, simulated: bool) -> None:
+    """Print what a person wants to know.
+
+    Args:
+        result: the content of result.json.
+        directory: of the run.
+        simulated: whether also to tell what a table's holder alone may know.
+    """
+    section = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["data"]
+    measured = (result["metrics"], result["reference"]["initial"], result["reference_private"]["non_private"] or {})
+    columns = [metrics | in_target_units(metrics, section) for metrics in measured]
+    # Exact, as the report says: whoever starts a run holds the data.
+    table = Table(
+        "metric",
+        "this run",
+        "initial model",
+        "without privacy (private)",
+        title=f"{result['name']}: {result['strategy']}",
+    )
+    for name in columns[0]:
+        table.add_row(name.replace("_", " "), *shown_apart([column.get(name) for column in columns]))
+    console = Console()
+    console.print(table)
+    told, colour = _standing(result)
+    console.print(f"[{colour}]{told}[/{colour}]")
+    if simulated:
+        _show_loading(json.loads((directory / "data.json").read_text(encoding="utf-8")), console)
+    promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))["sentence"]
+    console.print(f"[bold]Guarantee.[/bold] {promised}", highlight=False)
+    console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _standing(result: dict[str, Any]) -> tuple[str, Literal["green", "red", "yellow"]]:
+    """How the model stands beside the initial one, and the colour to say it in."""
+    metrics, main = result["metrics"], main_metric(result["metrics"])
+    if main is None or result["better_than_initial"] is None:
+        return "not measured", "yellow"
+    name = main.replace("_", " ")
+    if result["better_than_initial"]:
+        return f"better than the initial model, by the {name}", "green"
+    if metrics[main] == result["reference"]["initial"].get(main):
+        return f"as good as the initial model and no better, by the {name}", "yellow"
+    return f"WORSE than the initial model, by the {name}", "red"
+
+
+def _show_loading(data: dict[str, Any], console: Console) -> None:
+    """What became of a table's cells: exact, like the column of training without privacy."""
+    if data["table_private"] is None:
+        return
+    console.print("[bold]The table[/bold] (private: exact counts, not covered by the guarantee):")
+    for line in cell_counts(data["table_private"]):
+        console.print(f"  {line}", highlight=False, markup=False)

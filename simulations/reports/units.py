@@ -1,0 +1,61 @@
+"""Errors of predictions in the units of the table's target, which is scaled to [-1, 1] for training."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulations.records.measured import PERCENTILES
+from simulations.reports.explain import METRICS
+from userdp.data.tables.public import PUBLIC_DATASETS, public_columns
+
+MEANING = (
+    "of predictions for held-out users, each with the same weight; target cells are clipped into the declared range"
+)
+_ROOT = "root mean squared error"
+_OF_USERS = [f"_p{share}" for share in PERCENTILES]
+_TOLD = {
+    "squared_error": _ROOT,
+    "absolute_error": "absolute error",
+    **{f"squared_error{end}": f"{_ROOT}{end.replace('_', ' ')}" for end in _OF_USERS},
+    **{f"absolute_error{end}": f"absolute error{end.replace('_', ' ')}" for end in _OF_USERS},
+    "calibration_error": "calibration error",
+    "predicted_minus_observed": "predicted minus observed",
+}
+"""Metric of targets in [-1, 1] -> what it is called in the target's units."""
+
+
+def in_target_units(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, float]:
+    """Name -> error in units of the target; nothing where the target has no declared range, or nothing was measured.
+
+    Args:
+        metrics: of a model, as result.json has them: of targets in [-1, 1].
+        data: the [data] section of the run's configuration.
+    """
+    return {name: value for name, value, _ in _converted(metrics, data)}
+
+
+def unit_meanings(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, str]:
+    """What each of these means."""
+    return {name: meaning for name, _, meaning in _converted(metrics, data)}
+
+
+def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    """(name, value, what it means)."""
+    columns = _columns(data)
+    # Targets of several classes, and a loss that predicts no number, have no range or no error.
+    if not columns.get("target_range"):
+        return
+    low, high = columns["target_range"]
+    unit = 0.5 * (high - low)
+    for metric, told in _TOLD.items():
+        value = metrics.get(metric)
+        if value is not None:
+            converted = unit * (math.sqrt(value) if metric.startswith("squared") else value)
+            meaning = MEANING if metric in ("squared_error", "absolute_error") else METRICS[metric]
+            yield f"{told}, in units of {columns['target']}", converted, meaning
+
+
+def _columns(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the table's columns are declared to be; a public data set has declarations of its own."""
+    known = data.get("kind") == "public" and data.get("name") in PUBLIC_DATASETS
+    return public_columns(data["name"], data) if known else data

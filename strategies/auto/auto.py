@@ -1,0 +1,313 @@
+"""No setting: columns are scaled, coordinates turned, clips found and steps taken from what is released on the way."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from scipy.special import gammaincc
+
+from strategies.auto.progress import Progress
+from strategies.auto.releases import Movement, Release, SharedScheme
+from strategies.auto.stages import (
+    LONGEST_COUNT_STEP,
+    START_WIDTH,
+    Choice,
+    Columns,
+    Gradient,
+    Lengths,
+    Level,
+    Moments,
+    Recentred,
+    Sizes,
+    Stage,
+    StepLength,
+)
+from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.clipping.moving_centre import Centre, Geometry
+from strategies.clipping.recentred_clipping import epoch_shares
+from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import Fact
+from strategies.core.options import RelationOptions, StrategyOptions
+from strategies.core.plan import Number, Plan, sampler_numbers
+from strategies.core.scheme import Step
+from strategies.core.ways import Course, Remaining
+from strategies.wire.replies import Gathered, Request
+from userdp.arrays.types import Vector
+from userdp.problems import GeneralisedLinear, Poisson
+from userdp.sampling import WeightedBatches, WeightedSlots
+
+_SHARES: Mapping[type[Stage], float] = {
+    Level: 0.03,
+    Columns: 0.05,
+    Sizes: 0.01,
+    Moments: 0.15,
+    Lengths: 0.02,
+    Choice: 0.02,
+    StepLength: 0.015,
+}
+"""Of the budget; gradient rounds have the rest."""
+
+_ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6
+"""Rounds that move the model, in learnt coordinates, in plain ones, and in plain ones where steps are measured."""
+_MOST_PARAMETERS = 1000
+"""Beyond, second moments are too many numbers to ask for, and plain coordinates are used."""
+_COUNT_CURVATURE = 1.5
+"""What the curvature of counts is taken to be, over their mean."""
+_LARGEST_CELL, _LONGEST = 10.0, 10.0
+"""What cells, and users' gradients at the start, are taken to be at most where nothing is declared."""
+
+
+_COMPARED = Movement.of_box(1.0)
+"""What one user adds to the last comparison."""
+
+
+def _shares(stages: Sequence[Stage]) -> tuple[float, ...]:
+    """Each stage's share of the budget."""
+    moving = [stage for stage in stages if isinstance(stage, Gradient | Recentred)]
+    rest = 1 - sum(_SHARES.get(type(stage), 0.0) for stage in stages)
+    # Where gradients are filtered from the first round on, equal rounds lose nothing.
+    plain = isinstance(moving[0], Recentred) and not moving[0].measured
+    parts = iter(epoch_shares(len(moving)) if plain else [1 / len(moving)] * len(moving))
+    return tuple(_SHARES[type(stage)] if type(stage) in _SHARES else rest * next(parts) for stage in stages)
+
+
+class AutoOptions(RelationOptions):
+    """Settings of `Auto`: it needs none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoScheme(SharedScheme):
+    """A `SharedScheme` of stages.
+
+    Attributes:
+        stages: one a round.
+    """
+
+    stages: tuple[Stage, ...]
+
+
+class Auto(UserLevelStrategy):
+    """Zero tuning: scales, second moments, clips and steps are found privately, then descended in good coordinates.
+
+    A generalised linear model on dense features goes through these rounds, each with all users:
+
+    1. *Counts only:* the mean target; the intercept starts at its logarithm.
+    2. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
+       small columns than for large ones. Columns are divided by what is released.
+    3. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
+       weigh less from now on, in inverse proportion.
+    4. *Second moments.* The eigenvalues are raised to what their noise allows to tell; in coordinates where they are
+       one the weighted loss is about equally curved everywhere, so that whole steps over its curvature fit.
+    5. *Lengths* of the users' gradients at the start: the first clip.
+    6. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
+       the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
+       the others. Each clip follows the lengths released before, wider where noise permits.
+    7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
+       noise explains (two standard deviations), the initial model is released.
+
+    Other losses have rounds 5 to 7 alone, in which gradients are clipped about what they are predicted to be, as in
+    `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
+    gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
+    1 / smoothness, or 1/2 where none is certified.
+
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
+    if so set. *Why.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so set). Every round
+    releases the mean, over the public n, of one vector a user, with Gaussian noise; what is asked and how it is
+    bounded are functions of earlier releases and public facts. Replacing (adding or removing) a user moves the sum by
+
+    - numbers in intervals about zero (rounds 1, 2, 3 and 7, and the roots of curvature), whose squared widths add up
+      to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
+    - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
+      inner product;
+    - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
+    - gradients clipped to r: 2 r (r).
+
+    A missing or non-finite user counts as a vector of zeros. Rounds get fixed shares of the budget, and a gradient
+    round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
+    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). Any loss, whatever other nodes
+    answer; the server is trusted. Coordinates, clips, curvatures and steps are post-processing: were they wrong,
+    accuracy would suffer and privacy would not.
+
+    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    large are refused.
+    """
+
+    name: ClassVar[str] = "auto"
+    summary_line: ClassVar[str] = "no setting: scales, coordinates, clips and steps are found privately on the way"
+    family: ClassVar[str] = "auto"
+    cost: ClassVar[str] = "node O(N d^2) once and O(N d) a round, one sum of d^2 / 2 numbers up once; server O(d^3)"
+    paper: ClassVar[str] = "ours"
+    without_comparison: ClassVar[str | None] = "auto ends with such a comparison of its own"
+    example: ClassVar[Mapping[str, Any]] = {}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "gradient_rounds": "rounds that move the model",
+        "measuring_share": "share of the budget for what is measured before the first step",
+        "choice_share": "share of the budget for comparing the model with the initial one",
+        "no_better_chance": "chance that noise leaves the model no better than the start, as far as can be predicted",
+        "choice_noise": "standard deviation of the noise on the share of users who are better off",
+    }
+    notes: ClassVar[Mapping[str, Fact]] = {
+        "mean_target": Fact("noised", "mean target"),
+        "floored": Fact("noised", "directions whose second moment is below its noise"),
+        "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
+        "radius": Fact("noised", "radius of the clip, from released values"),
+        "length": Fact("noised", "typical length of users' gradients"),
+        "curvature": Fact("noised", "curvature that the step is one over"),
+        **CLIP_FACTS,
+    }
+    Options: ClassVar[type[StrategyOptions]] = AutoOptions
+    options: AutoOptions
+    scheme: AutoScheme
+    memory: Progress
+
+    def _make_scheme(self) -> AutoScheme:
+        stages, n = self._stages(), self.public.users
+        kind = WeightedBatches if self.options.relation == "replace_one" else WeightedSlots
+        sampler = kind(n, n, len(stages), self.seed, shares=_shares(stages))
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        return AutoScheme(
+            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
+            ledger=partial(sampler.ledger, multiplier),
+            new_memory=self._new_progress,
+            sampler=sampler,
+            noise_multiplier=multiplier,
+            stages=stages,
+        )
+
+    @property
+    def _linear_model(self) -> GeneralisedLinear | None:
+        """The problem, where its coordinates can be learnt."""
+        model = self.problem
+        if not isinstance(model, GeneralisedLinear) or model.dimension > _MOST_PARAMETERS:
+            return None
+        # Where phi'' has no bound, as for powers below 2, there is no whole step.
+        return model if math.isfinite(model.family.curvature_bound(0.0)) else None
+
+    def _stages(self) -> tuple[Stage, ...]:
+        """What is done round by round, from public facts."""
+        model = self._linear_model
+        if model is None:
+            return self._plain_stages()
+        counts = isinstance(model, Poisson)
+        longest_step = LONGEST_COUNT_STEP if counts else None
+        steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
+        level = (Level(model.family.high),) if counts and model.intercept else ()
+        measured = (
+            Columns(self._largest_cell(model)),
+            Sizes(),
+            Moments(model.ridge),
+            Lengths(steps[0], self._longest()),
+        )
+        return (*level, *measured, *steps, Choice())
+
+    def _plain_stages(self) -> tuple[Stage, ...]:
+        """Those of coordinates that stay as they are."""
+        domain, certificate = self.problem.domain, self.problem.certificate
+        # Where curvature is known, or nothing bounds it, there is nothing to measure.
+        curved = certificate.smoothness or 0.0
+        measured = certificate.convex and curved > certificate.strong_convexity
+        step = Recentred(domain, measured)
+        if not measured:
+            return (Lengths(step, self._longest()), *[step] * _RECENTRED_ROUNDS, Choice())
+        moves = [step, StepLength(domain, curved)] * _MEASURED_ROUNDS
+        return (Lengths(step, self._longest()), *moves, Choice())
+
+    def _largest_cell(self, model: GeneralisedLinear) -> float:
+        """Largest feature, the intercept's 1 included."""
+        bound = min(model.feature_bound, model.feature_norm)
+        return max(1.0, bound) if math.isfinite(bound) else _LARGEST_CELL
+
+    def _longest(self) -> float:
+        """An upper guess of users' gradients at the start, in the coordinates."""
+        model, bound = self._linear_model, self.problem.certificate.gradient_norm
+        if model is None:
+            return _LONGEST if bound is None else bound
+        slope = model.family.slope_bound(0.0)
+        return math.sqrt(2 * model.dimension) * (slope if math.isfinite(slope) else _LONGEST)
+
+    def _new_progress(self) -> Progress:
+        """Before the first round."""
+        model, p, longest = self._linear_model, self.problem.dimension, self._longest()
+        curvature = 1.0 if model is None else model.family.curvature_bound(0.0)
+        if isinstance(model, Poisson):
+            curvature *= _COUNT_CURVATURE
+        geometry = Geometry.of(
+            self.problem, self._default_step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
+        )
+        return Progress(self.problem.initial(), curvature, Centre(geometry, p, longest))
+
+    def _make_plan(self) -> Plan:
+        scheme, shares = self.scheme, self.scheme.sampler.shares
+        stages = scheme.stages
+        gradient = [number for number, stage in enumerate(stages) if isinstance(stage, Gradient | Recentred)]
+        chosen = scheme.mechanism(len(stages) - 1, _COMPARED)
+        last = scheme.sampler.multiplier(gradient[-1], scheme.noise_multiplier)
+        numbers: dict[str, Number] = {
+            "gradient_rounds": len(gradient),
+            "measuring_share": sum(shares[: gradient[0]]),
+            "choice_share": shares[-1],
+            "choice_noise": chosen.standard_deviation,
+            "noise_multiplier": scheme.noise_multiplier,
+        }
+        n, p = self.public.users, self.problem.dimension
+        # In units of the clip, to which a typical user is as long.
+        noise = scheme.sampler.sensitivity_factor * last * math.sqrt(p) / n
+        share = noise**2 / len(gradient)
+        if self._linear_model is not None:
+            # Equally curved in all p coordinates, in which users' first gradients are as long as p of its slopes.
+            share *= p
+        # Of a chi-square with p degrees of freedom to exceed p / share.
+        numbers["no_better_chance"] = float(gammaincc(p / 2, p / share / 2))
+        return self._planned(
+            Remaining(share=share, course=self._course(len(gradient))),
+            rounds=len(stages),
+            cohort=n,
+            users_needed=1,
+            noise=noise,
+            signal=1.0,
+            numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
+            warnings=self._warnings(noise / math.sqrt(len(gradient)), chosen.standard_deviation),
+        )
+
+    def _course(self, steps: int) -> Course | None:
+        """The steps of plain coordinates that are not measured, which may be too short."""
+        if self._linear_model is not None or StepLength in map(type, self.scheme.stages):
+            return None
+        return Course(steps=steps, rate=self._default_step, deviation=0.0)
+
+    def _warnings(self, noise: float, doubt: float) -> tuple[str, ...]:
+        """What speaks against training at all, from the noise of all gradients together and of the last comparison."""
+        found, more = [], "bring more users or raise privacy.epsilon; the initial model may well be the better one"
+        if noise >= 1 and self.problem.landscape is None:  # of others the forecast tells
+            found.append(
+                f"the noise of all gradients together is {noise:.3g} times as long as a typical user's gradient: {more}"
+            )
+        if Choice.doubts * doubt >= 0.5:
+            found.append(
+                f"the noise on the share of users who are better off ({doubt:.3g}) hides whether any is, so "
+                f"that no model would be taken back: {more}"
+            )
+        return tuple(found)
+
+    # A round -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, index: int) -> Request:
+        if index == 0:
+            self.memory.begin(self._x)
+        stage = self.scheme.stages[index]
+        asked = stage.computation(self.memory)
+        # Only there the clip is of gradients.
+        asked = with_lengths(self, asked) if isinstance(stage, Gradient | Recentred) else asked
+        return Request(self.scheme.sampler.cohort(index), asked)
+
+    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
+        progress, release = self.memory, Release(self.scheme, index, partial(self._noise, index))
+        facts = dict(self.scheme.stages[index].take(progress, gathered.values, release))
+        if gathered.lengths is not None:
+            mean = gathered.values[:-1] / self.public.users
+            noise = facts["noise_deviation"] * math.sqrt(self.problem.dimension)
+            facts |= clip_facts(gathered, facts["radius"], mean, noise)
+        following = self.problem.domain.project(progress.model)
+        return Step(following, following, facts)

@@ -1,0 +1,93 @@
+"""What the server of `Auto` knows between rounds, all of it released."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from strategies.auto.coordinates import Whitening
+from strategies.clipping.moving_centre import Centre
+from userdp.arrays.types import Array, Vector
+
+
+@dataclass
+class Known:
+    """The gradient in the coordinates as far as all releases tell, and how far off it may be.
+
+    Attributes:
+        gradient: (p,).
+        variance: (p,) of its error.
+        signal: squared length of the first gradient.
+    """
+
+    gradient: Vector
+    variance: Vector
+    signal: float
+
+    @classmethod
+    def first(cls, released: Vector, deviation: float) -> "Known":
+        """After the first release."""
+        p, noise = len(released), deviation**2
+        signal = max(float(released @ released) - p * noise, math.sqrt(2 * p) * noise)
+        return cls(released, np.full(p, noise), signal)
+
+    def corrected(self, released: Vector, deviation: float, change: Vector, doubt: Vector) -> "Known":
+        """After another release, since when the gradient has changed by ``change``, known up to variance ``doubt``.
+
+        The precision-weighted mean of what was predicted and what was released (Kalman 1960), in each coordinate.
+        """
+        variance = self.variance + doubt
+        gain = variance / (variance + deviation**2)
+        predicted = self.gradient + change
+        return Known(predicted + gain * (released - predicted), gain * deviation**2, self.signal)
+
+
+@dataclass
+class Progress:
+    """What the server knows, all of it released.
+
+    Attributes:
+        initial: (p,) the model before the first round.
+        curvature: what phi'' is taken to be at most, of a generalised linear model.
+        centre: what `Recentred` steps follow.
+        start: (p,) where the descent begins.
+        z: (p,) how far it has come, in the coordinates: the model is ``start + T z``.
+        move: (p,) its last step.
+        scales: (p,) what columns are divided by.
+        size: norm of a user's second moments beyond which the user weighs less.
+        coordinates: (p, p) T.
+        whitened: how they were found.
+        known: of the gradient; None before the first release of one.
+        radius: of the next clip.
+        gradient: (p,) along which the next `StepLength` goes.
+    """
+
+    initial: Vector
+    curvature: float
+    centre: Centre
+    start: Vector = field(init=False)
+    z: Vector = field(init=False)
+    move: Vector = field(init=False)
+    scales: Vector = field(init=False)
+    size: float = field(init=False)
+    coordinates: Array = field(init=False)
+    whitened: Whitening = field(init=False)
+    known: Known | None = None
+    radius: float = 1.0
+    gradient: Vector = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self.begin(self.initial)
+        p = len(self.initial)
+        self.scales, self.size, self.coordinates = np.ones(p), float(p), np.eye(p)
+        self.whitened = Whitening(np.eye(p), np.ones(p), np.ones(p), 0.0)
+
+    def begin(self, initial: Vector) -> None:
+        """Begin at this model."""
+        self.initial, self.start = initial.copy(), initial.copy()
+        self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
+
+    @property
+    def model(self) -> Vector:
+        """(p,) where the descent is."""
+        return np.asarray(self.start + self.coordinates @ self.z)

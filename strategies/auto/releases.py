@@ -1,0 +1,86 @@
+"""Releases of unequal shares of one budget, each of a mean over all users, whose vectors move by what is stated."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strategies.core.scheme import Scheme
+from userdp.arrays.types import Vector
+from userdp.mechanisms import GaussianMechanism
+from userdp.noise import NoiseSource
+from userdp.sampling import WeightedBatches, WeightedSlots
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How far one user can move a sum of users' vectors (l2 norms).
+
+    Attributes:
+        replaced: by being replaced.
+        added: by being added or removed, from or to a zero vector.
+    """
+
+    replaced: float
+    added: float
+
+    @classmethod
+    def of_ball(cls, radius: float) -> "Movement":
+        """Of vectors of norm at most ``radius``."""
+        return cls(2 * radius, radius)
+
+    @classmethod
+    def of_box(cls, squares: float) -> "Movement":
+        """Of numbers in intervals about zero, whose squared widths have that sum."""
+        return cls(math.sqrt(squares), math.sqrt(squares) / 2)
+
+    @classmethod
+    def of_interval(cls, low: float, high: float) -> "Movement":
+        """Of one number in ``[low, high]``, which holds zero."""
+        return cls(high - low, max(high, -low))
+
+    @classmethod
+    def of_matrices(cls, norm: float) -> "Movement":
+        """Of positive semidefinite matrices of at most that Frobenius norm.
+
+        ``||H - G||^2 = ||H||^2 + ||G||^2 - 2 <H, G>``, and such matrices have ``<H, G> >= 0``.
+        """
+        return cls(math.sqrt(2.0) * norm, norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedScheme(Scheme):
+    """A `Scheme` of releases of all users' means, of which each has its own share of the budget.
+
+    Attributes:
+        sampler: all users in every round, and the rounds' shares.
+        noise_multiplier: of all rounds together.
+    """
+
+    sampler: WeightedBatches | WeightedSlots
+    noise_multiplier: float
+
+    def mechanism(self, index: int, movement: Movement, part: float = 1.0) -> GaussianMechanism:
+        """Of a mean released in round ``index``, with that part of the round's share."""
+        moved = movement.replaced if self.sampler.relation == "replace_one" else movement.added
+        multiplier = self.sampler.multiplier(index, self.noise_multiplier)
+        return GaussianMechanism(moved / self.sampler.users, multiplier / math.sqrt(part))
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a round's stage may do to the sum it was answered with.
+
+    Attributes:
+        scheme: the shares.
+        index: of the round.
+        noise: makes the noise source of a purpose within the round.
+    """
+
+    scheme: SharedScheme
+    index: int
+    noise: Callable[[int], NoiseSource]
+
+    def mean(self, sums: Vector, movement: Movement, part: float = 1.0, purpose: int = 0) -> tuple[Vector, float]:
+        """(the users' mean with noise, the noise's standard deviation)."""
+        mechanism = self.scheme.mechanism(self.index, movement, part)
+        return mechanism.release(sums / self.scheme.sampler.users, self.noise(purpose)), mechanism.standard_deviation

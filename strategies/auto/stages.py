@@ -1,0 +1,335 @@
+"""The stages of `Auto`: what users are asked in a round, how far one can move it, and what follows from its release."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from strategies.auto.coordinates import column_scales, whitening
+from strategies.auto.progress import Known, Progress
+from strategies.auto.releases import Movement, Release
+from strategies.clipping.moving_centre import LOG_DISTANCE
+from userdp.arrays.types import Vector
+from userdp.nodes.computations import STATISTICS, Computation
+from userdp.nodes.moments import symmetric
+from userdp.problems import Box
+
+_NORM = STATISTICS["log_norm"]
+
+MEASURED = 0.04
+"""Share of each gradient round's budget that goes to how long users' gradients are."""
+
+SMALLEST = 1e-3
+"""Columns that are smaller than this part of the largest possible cell are as good as empty."""
+
+COLUMN_WIDTH = 2.0
+"""Width of the interval of a column's size, where that of whether it is there is one: what noise matters more for."""
+
+SIZES = (0.05, 4.0)
+"""Between what parts of p the norms of users' second moments are told apart, in scaled columns."""
+
+GENEROSITY = 1.25
+"""Largest norm that weighs fully, over the users' typical one."""
+
+START_WIDTH, LEAST_WIDTH, MOST_WIDTH = 1.5, 1.25, 4.0
+"""Radius of the clip over the users' typical length: at first, and where noise is large and small."""
+
+BEARABLE = 0.005
+"""Squared noise of all rounds left, over the squared length of the first gradient, that a wider clip may cost."""
+
+CAUTION = 3.0
+"""What measured curvature is multiplied by: a mean of roots is below the root of the mean, the more so the fewer
+samples users have, and the step is taken along a gradient that noise has turned."""
+
+LONGEST_COUNT_STEP = 1.0
+"""Of counts, whose curvature grows with the score, no step is longer than this in the coordinates."""
+
+
+class Stage(ABC):
+    """A round of one purpose."""
+
+    @abstractmethod
+    def computation(self, progress: Progress) -> Computation:
+        """What is asked of every user."""
+
+    @abstractmethod
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Release what the sum says, and follow; the facts of the round."""
+
+
+@dataclass(frozen=True)
+class Level(Stage):
+    """The mean target, for counts: the intercept starts at its logarithm.
+
+    Attributes:
+        most: largest target.
+        least_mean: the mean is never taken for less than this part of it.
+    """
+
+    most: float
+    least_mean: float = 1e-3
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the mean target, in units of the largest, minus 1/2."""
+        return Computation("mean_target", "sum", 0.5, parameters={"low": 0.0, "high": self.most})
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Start at the intercept's best value; curvature grows with the mean count."""
+        released, deviation = release.mean(sums, Movement.of_box(1.0))
+        mean = self.most * min(max(float(released[0]) + 0.5, deviation, self.least_mean), 1.0)
+        progress.start[-1] = math.log(mean)
+        progress.curvature *= mean
+        return {"mean_target": mean}
+
+
+@dataclass(frozen=True)
+class Columns(Stage):
+    """How large each column is.
+
+    Attributes:
+        largest: the largest possible cell.
+    """
+
+    largest: float
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user and column, whether it is there and the logarithm of its size."""
+        parameters = {"low": SMALLEST * self.largest, "high": self.largest, "width": COLUMN_WIDTH}
+        reach = self._movement(len(progress.z)).added
+        return Computation("column_scales", "sum", reach, parameters=parameters)
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Divide columns by their sizes from now on."""
+        released, deviation = release.mean(sums, self._movement(len(progress.z)))
+        progress.scales = column_scales(released, deviation, SMALLEST * self.largest, self.largest, COLUMN_WIDTH)
+        return {"noise_deviation": deviation}
+
+    def _movement(self, p: int) -> Movement:
+        return Movement.of_box(p * (1 + COLUMN_WIDTH**2))
+
+
+@dataclass(frozen=True)
+class Sizes(Stage):
+    """How large users' second moments are, in the scaled columns."""
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the logarithm of the norm."""
+        low, high = (part * len(progress.z) for part in SIZES)
+        return Computation(
+            "moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays={"scales": progress.scales}
+        )
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """From what norm on users weigh less."""
+        released, deviation = release.mean(sums, Movement.of_box(1.0))
+        low, high = (part * len(progress.z) for part in SIZES)
+        typical = low * (high / low) ** min(max(float(released[0]) + 0.5, 0.0), 1.0)
+        progress.size = GENEROSITY * typical
+        return {"moment_size": typical, "noise_deviation": deviation}
+
+
+@dataclass(frozen=True)
+class Moments(Stage):
+    """Second moments of the scaled columns.
+
+    Attributes:
+        ridge: of the loss, whose curvature is known.
+    """
+
+    ridge: float
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the matrix of second moments, clipped to the size: that is its weight."""
+        return Computation("second_moments", "sum", progress.size, arrays={"scales": progress.scales})
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Turn and stretch the coordinates until all second moments are about one."""
+        released, deviation = release.mean(sums, Movement.of_matrices(progress.size))
+        pull = np.diag(self.ridge / progress.curvature / progress.scales**2)
+        progress.whitened = whitening(symmetric(released) + pull, deviation)
+        progress.coordinates = progress.whitened.matrix / progress.scales[:, None]
+        return {"noise_deviation": deviation, "floored": float(progress.whitened.floored)}
+
+
+@dataclass(frozen=True)
+class Lengths(Stage):
+    """How long users' gradients are at the start.
+
+    Attributes:
+        gradient: what is asked in gradient rounds.
+        longest: an upper guess; e^5 times shorter ones count as that.
+    """
+
+    gradient: "Gradient | Recentred"
+    longest: float
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the gradient, of which only the length will be released."""
+        return self.gradient.asked(progress, self.longest, "log_norm")
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """The first radius."""
+        released, deviation = release.mean(sums[-1:], Movement.of_interval(_NORM.low, _NORM.high))
+        typical = self.longest * math.exp(min(max(float(released[0]), _NORM.low), _NORM.high))
+        progress.radius = START_WIDTH * typical
+        progress.centre.radius = max(typical, progress.centre.geometry.least_radius)
+        return {"length": typical, "noise_deviation": deviation}
+
+
+@dataclass(frozen=True)
+class Gradient(Stage):
+    """A step along the gradient in the coordinates, as all releases so far tell it.
+
+    Attributes:
+        left: how many gradient rounds follow.
+        domain: of the model.
+        longest_step: None for steps of any length.
+    """
+
+    left: int
+    domain: Box
+    longest_step: float | None = None
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the gradient, clipped, and the logarithm of its length."""
+        return self.asked(progress, progress.radius, "log_distance")
+
+    def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
+        """The same, clipped to that, with that statistic."""
+        return Computation(
+            "weighted_gradient",
+            "sum",
+            clip_norm,
+            parameters={"size": progress.size},
+            arrays={"scales": progress.scales, "coordinates": progress.coordinates},
+            statistic=statistic,
+        )
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Move by a whole step over the curvature; the next radius follows the released length."""
+        radius, curvature = progress.radius, progress.curvature
+        released, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
+        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED, 1)
+        typical = radius * math.exp(min(max(float(measured[0]), LOG_DISTANCE.low), LOG_DISTANCE.high))
+        if progress.known is None:
+            progress.known = Known.first(released, deviation)
+        else:
+            change = curvature * progress.whitened.seen * progress.move
+            doubt = curvature**2 * progress.whitened.doubt(progress.move)
+            progress.known = progress.known.corrected(released, deviation, change, doubt)
+        following = self._inside(progress, progress.z + self._held(-progress.known.gradient / curvature))
+        progress.move, progress.z = following - progress.z, following
+        progress.radius = typical * self._width(typical * deviation / radius, progress.known)
+        return {"radius": radius, "length": typical, "noise_deviation": deviation}
+
+    def _inside(self, progress: Progress, z: Vector) -> Vector:
+        """The coordinates of the nearest model in the domain."""
+        model = progress.start + progress.coordinates @ z
+        inside = self.domain.project(model)
+        if np.array_equal(model, inside):
+            return z
+        return np.asarray(np.linalg.solve(progress.coordinates, inside - progress.start))
+
+    def _held(self, move: Vector) -> Vector:
+        length = float(np.linalg.norm(move))
+        if self.longest_step is None or length <= self.longest_step:
+            return move
+        return np.asarray(move * (self.longest_step / length))
+
+    def _width(self, deviation: float, known: Known) -> float:
+        """As wide as noise permits, which has that deviation in a round whose clip is the typical length."""
+        if self.left == 0 or deviation == 0:
+            return LEAST_WIDTH
+        noise = len(known.gradient) * deviation**2 / self.left
+        return min(max(math.sqrt(BEARABLE * known.signal / noise), LEAST_WIDTH), MOST_WIDTH)
+
+
+@dataclass(frozen=True)
+class Recentred(Stage):
+    """A step along the gradient, clipped about what it is predicted to be; see `RecentredClipping`.
+
+    Attributes:
+        domain: of the model.
+        measured: whether the step waits for its `StepLength`.
+    """
+
+    domain: Box
+    measured: bool = False
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the gradient, clipped about the centre, and the logarithm of its distance."""
+        return progress.centre.computation()
+
+    def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
+        """The same about zero, clipped to that, with that statistic."""
+        return Computation("user_gradient", "sum", clip_norm, statistic=statistic)
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Move; centre and radius follow."""
+        centre = progress.centre
+        gradient, deviation = release.mean(sums[:-1], Movement.of_ball(centre.radius), 1 - MEASURED)
+        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED, 1)
+        if not self.measured:
+            progress.start, facts = centre.follow(gradient, deviation, float(measured[0]), progress.start, self.domain)
+            return facts
+        radius, distance = centre.radius, centre.distance(float(measured[0]))
+        progress.gradient, gain = centre.gradient(gradient, deviation, distance)
+        return {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}
+
+
+@dataclass(frozen=True)
+class StepLength(Stage):
+    """How far to go along the gradient: one over the users' curvature in its direction.
+
+    Attributes:
+        domain: of the model.
+        most: certified bound on any curvature.
+    """
+
+    domain: Box
+    most: float
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user the root of its curvature along the gradient, over that of the bound."""
+        length = float(np.linalg.norm(progress.gradient))
+        direction = progress.gradient / length if length > 0 else np.zeros_like(progress.gradient)
+        return Computation(
+            "curvature_along", "sum", 0.5, parameters={"most": self.most}, arrays={"direction": direction}
+        )
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Move; centre and radius follow. Noise makes the step rather too short than too long."""
+        released, deviation = release.mean(sums, Movement.of_box(1.0))
+        root = min(max(float(released[0]) + 0.5, 0.0) + deviation, 1.0)
+        curvature = CAUTION * self.most * root**2
+        following = self.domain.project(progress.start - progress.gradient / curvature)
+        centre = progress.centre
+        centre.geometry = replace(centre.geometry, low=0.0, high=curvature)
+        centre.predict(progress.gradient, following - progress.start)
+        progress.start = following
+        return {"curvature": curvature, "noise_deviation": deviation}
+
+
+@dataclass(frozen=True)
+class Choice(Stage):
+    """Whether the model serves more users than the initial one; if it clearly does not, that is released instead.
+
+    Attributes:
+        doubts: standard deviations of the noise by which it must be worse.
+    """
+
+    doubts: float = 2.0
+
+    def computation(self, progress: Progress) -> Computation:
+        """Of each user, which of the two has the smaller average loss."""
+        return Computation("improved", "sum", 0.5, arrays={"initial": progress.initial})
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """Go back to the initial model, or stay."""
+        released, deviation = release.mean(sums, Movement.of_box(1.0))
+        back = float(released[0]) < -self.doubts * deviation
+        if back:
+            progress.start, progress.z = progress.initial.copy(), np.zeros_like(progress.z)
+        return {"improved_share": float(released[0]) + 0.5, "went_back": float(back), "noise_deviation": deviation}

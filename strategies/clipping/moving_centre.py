@@ -1,0 +1,125 @@
+"""A public centre about which users are clipped, and how it and the radius follow what is released."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from userdp.arrays.types import Vector
+from userdp.nodes.computations import STATISTICS, Computation
+from userdp.problems import Box, Problem
+
+LOG_DISTANCE = STATISTICS["log_distance"]
+"""What users send of their distance from the centre."""
+
+_LEAST_SPREAD = 0.15
+"""The spread of users is never taken for less than this part of their measured distance."""
+
+_CORNER = 1e9
+"""The step on a linear loss: across any domain."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How centre and radius follow: public numbers, on which no privacy rests.
+
+    Attributes:
+        rate: step size.
+        low: least curvature.
+        high: largest curvature.
+        factor: radius over the typical distance of users from the centre.
+        least_radius: below which none is chosen.
+        resampling: users of a cohort, where each round has fresh ones; None where all take part.
+    """
+
+    rate: float
+    low: float
+    high: float
+    factor: float
+    least_radius: float
+    resampling: int | None
+
+    @classmethod
+    def of(cls, problem: Problem, rate: float, factor: float | None, wide: float, **more: Any) -> Self:
+        """That of a problem, for steps of size ``rate``.
+
+        Args:
+            problem: whose certificate says how curved it is.
+            rate: step size; on a loss that is linear in a bounded domain every step goes to a corner.
+            factor: as the attribute; None for 1 on quadratic and linear losses, and ``wide`` on others.
+            wide: that.
+            more: the other attributes.
+        """
+        certificate = problem.certificate
+        if certificate.smoothness == 0 and math.isfinite(problem.domain.radius):
+            rate = _CORNER
+        smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
+        low = certificate.strong_convexity
+        # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
+        high = max(low, min(smoothness, 1 / rate))
+        return cls(rate=rate, low=low, high=high, factor=factor or (1.0 if low == high else wide), **more)
+
+
+class Centre:
+    """What the server remembers, all of it computed from released values: centre, radius, and how far off it may be.
+
+    Args:
+        geometry: how it follows.
+        dimension: p.
+        radius: of the first round.
+    """
+
+    def __init__(self, geometry: Geometry, dimension: int, radius: float) -> None:
+        self.geometry = geometry
+        self.point: Vector = np.zeros(dimension)
+        self.radius = radius
+        self._error: float | None = None
+        self._spread = 0.0
+
+    def distance(self, measured: float) -> float:
+        """The users' typical distance from the centre, by their released mean log distance."""
+        return self.radius * math.exp(min(max(measured, LOG_DISTANCE.low), LOG_DISTANCE.high))
+
+    def gradient(self, released: Vector, deviation: float, distance: float) -> tuple[Vector, float]:
+        """The gradient as known after a release with noise of that deviation, and the filter's gain."""
+        shrunk = max(1.0, distance / self.radius)
+        innovation, noise = shrunk * released, shrunk * deviation * math.sqrt(len(released))
+        if self.geometry.resampling is not None:  # fresh users bring their own sampling error
+            noise = math.hypot(noise, distance / math.sqrt(self.geometry.resampling))
+        error = self._error_before(float(np.linalg.norm(innovation)), noise)
+        gain = error**2 / (error**2 + noise**2)
+        self._spread = max(_LEAST_SPREAD * distance, math.sqrt(max(0.0, distance**2 - error**2)))
+        self._error = math.sqrt(gain) * noise
+        return self.point + gain * innovation, gain
+
+    def _error_before(self, length: float, noise: float) -> float:
+        """How far off the centre was: as predicted, unless the innovation's length contradicts it."""
+        doubt = math.sqrt(2 / len(self.point))  # relative standard deviation of the noise's squared norm
+        if self._error is None:
+            return math.sqrt(max(length**2 - noise**2, doubt * noise**2))
+        return math.sqrt(max(self._error**2, length**2 - (1 + 2 * doubt) * noise**2))
+
+    def predict(self, gradient: Vector, move: Vector) -> None:
+        """Centre and radius of the next round, after a move of the model."""
+        geometry = self.geometry
+        self.point = gradient + geometry.low * move
+        self._error = math.hypot(self._error or 0.0, (geometry.high - geometry.low) / 2 * float(np.linalg.norm(move)))
+        # The floor only keeps a population without any spread from underflow.
+        self.radius = max(geometry.factor * math.hypot(self._error, self._spread), geometry.least_radius)
+
+    def computation(self) -> Computation:
+        """What users are asked: gradients clipped about the centre, and how far they are from it."""
+        return Computation(
+            "user_gradient", reduce="sum", clip_norm=self.radius, centre=self.point, statistic="log_distance"
+        )
+
+    def follow(
+        self, released: Vector, deviation: float, measured: float, x: Vector, domain: Box
+    ) -> tuple[Vector, dict[str, float]]:
+        """The model after a step along the released gradient, centre and radius with it; and what to note of it."""
+        radius, distance = self.radius, self.distance(measured)
+        gradient, gain = self.gradient(released, deviation, distance)
+        following = domain.project(x - self.geometry.rate * gradient)
+        self.predict(gradient, following - x)
+        return following, {"radius": radius, "noise_deviation": deviation, "distance": distance, "gain": gain}

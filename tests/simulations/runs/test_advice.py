@@ -1,0 +1,122 @@
+"""Advice: every strategy planned for the declared facts, the best prediction first, and why others refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from simulations.cli import app
+from simulations.comparison.config import load_comparison
+from simulations.comparison.jobs import compare
+from simulations.config.run_config import load_config, parse_config
+from simulations.reports.explain import shown
+from simulations.runs.advice import advise
+from strategies import STRATEGIES
+from userdp.errors import BadInput
+
+CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
+DATA = {"kind": "synthetic", "population": "gaussian", "users": 3000, "dimension": 10, "samples_per_user": 5}
+RAW = {
+    "name": "advice",
+    "problem": {"kind": "quadratic", "bound": 4.0, "radius": 1.0},
+    "data": DATA | {"test_users": 0, "samples": 15_000},
+    "privacy": {"epsilon": 1.0, "delta": 1e-6},
+    "strategy": {"kind": "dp_fed_sgd", "rounds": 7},
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return advise(parse_config(RAW))
+
+
+def test_every_strategy_but_the_reference_is_there_once(found):
+    assert sorted(each.strategy for each in found) == sorted(set(STRATEGIES) - {"non_private"})
+
+
+def test_the_best_prediction_comes_first_and_those_that_refuse_last(found):
+    kinds = [0 if each.predicted is not None else 1 if each.plan is not None else 2 for each in found]
+    assert kinds == sorted(kinds)
+    assert len(set(kinds)) == 3
+    predicted = [each.predicted for each in found if each.predicted is not None]
+    assert predicted == sorted(predicted)
+
+
+def test_those_that_refuse_say_why_and_the_others_what_they_do(found):
+    for each in found:
+        values = each.as_dict()
+        assert (each.plan is None) == bool(values["refused"])
+        assert values["adversary"]
+        assert values["cost"]
+        if each.plan is not None:
+            assert values["rounds"] >= 1
+            assert 0 < each.plan.guarantee.epsilon <= 1 + 1e-6
+
+
+def test_the_files_own_strategy_has_the_files_settings(found):
+    own = next(each for each in found if each.configured)
+    assert (own.strategy, own.plan.rounds) == ("dp_fed_sgd", 7)
+    assert sum(each.configured for each in found) == 1
+
+
+TABLE = {
+    "kind": "table",
+    "path": "/nowhere/visits.csv",
+    "user": "patient",
+    "target": "y",
+    "target_range": [0.0, 1.0],
+    "features": ["age"],
+    "ranges": {"age": [0.0, 100.0]},
+}
+
+
+def test_no_data_are_opened():
+    raw = RAW | {"problem": {"kind": "squared"}, "data": TABLE | {"users": 500}}
+    assert any(each.plan is not None for each in advise(parse_config(raw)))
+
+
+def test_facts_that_are_not_declared_are_asked_for():
+    with pytest.raises(BadInput, match=r"data\.users is missing"):
+        advise(parse_config(RAW | {"problem": {"kind": "squared"}, "data": TABLE}))
+
+
+def test_the_command_shows_a_table_or_json(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    file = str(CONFIGS / "quickstart.toml")
+    table = CliRunner().invoke(app, ["advise", file])
+    assert table.exit_code == 0, table.output
+    assert "auto (*)" in table.output
+    assert "refuses:" in table.output
+    assert "Predicted for a loss equally curved in all directions" in " ".join(table.output.split())
+    for command in (["advise", file, "--json"], ["plan", file, "--all", "--json"]):
+        values = json.loads(CliRunner().invoke(app, command).stdout)
+        assert {each["strategy"] for each in values} == set(STRATEGIES) - {"non_private"}
+
+
+@pytest.mark.slow
+def test_strategies_come_out_in_about_the_order_that_advice_gives(tmp_path):
+    names = ["auto", "dp_fed_sgd", "dp_fed_avg", "dp_ftrl", "local_dp", "winsorized_rotation", "localized_clipping"]
+    comparison = tmp_path / "comparison.toml"
+    sections = [f'name = "order"\nseeds = 2\n[output]\ndirectory = "{tmp_path}"']
+    for name, values in (("problem", RAW["problem"]), ("data", RAW["data"]), ("privacy", RAW["privacy"])):
+        sections.append(f"[{name}]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+    sections += [f'[[strategy]]\nkind = "{name}"' for name in names]
+    comparison.write_text("\n".join(sections), encoding="utf-8")
+    outcome = compare(load_comparison(comparison), workers=0)
+    rows = outcome.rows
+    predicted = {each.strategy: each.predicted for each in advise(parse_config(RAW | {"strategy": {"kind": "auto"}}))}
+    measured = {name: sum(row["metric.excess_risk"] for row in rows if row["strategy"] == name) for name in names}
+    correlation = stats.spearmanr([predicted[name] for name in names], [measured[name] for name in names]).statistic
+    assert correlation > 0.7
+    # The comparison's own report says the same.
+    page = (outcome.directory / "report.md").read_text(encoding="utf-8")
+    assert f"with a rank correlation of {shown(correlation)}" in page
+
+
+def test_a_config_is_advised_as_it_would_be_planned():
+    config = load_config(CONFIGS / "quickstart.toml")
+    own = next(each for each in advise(config) if each.configured)
+    assert own.strategy == "auto"
+    assert own.plan.guarantee.assumptions[-1].startswith("noise comes from a seeded generator")

@@ -1,0 +1,245 @@
+"""Plans tell the truth: what they predict of the model, what they warn of, and what has to be insisted on."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from any_strategy import options_of, problem_of
+from helpers import federation_of, final, make, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulations.config.run_config import load_config, parse_config
+from simulations.runs.build import make_plan
+from simulations.runs.run import insist
+from strategies import STRATEGIES, AveragedClipping, DPFedSGD, IterativeMeanSGD, SampleClippedSGD
+from strategies.core.forecast import Forecast
+from strategies.core.ways import Course, Landing, NoisyPhase, Phases, Remaining
+from userdp.errors import BadInput
+from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, Squared
+from userdp.problems.linear import Linear
+
+CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
+WORSE = "Doing nothing is better than this run"
+MAYBE = "Doing nothing may be as good"
+ONE_ROUND = "the budget is spent and the model stays as it is"
+
+
+def planned(name, *overrides):
+    return make_plan(load_config(CONFIGS / name, overrides))
+
+
+def said(plan, sentence):
+    return any(sentence in warning for warning in plan.warnings)
+
+
+# --- The cases that were silent --------------------------------------------------------------------------------------
+
+
+def test_the_papers_estimate_score_and_test_on_the_robust_quickstart_have_to_be_insisted_on():
+    plan = planned(
+        "robust-mean.toml",
+        'strategy={kind="localized_robust_sgd", estimate="debiased", kernel="exp", test="above_threshold"}',
+    )
+    assert said(plan, WORSE)
+    assert plan.forecast.hopeless
+
+
+def test_the_papers_constants_on_the_robust_quickstart_leave_the_model_where_it_is_and_the_plan_says_so():
+    plan = planned("robust-mean.toml", 'strategy={kind="localized_robust_sgd", constants="paper"}')
+    assert said(plan, "the steps are too few or too short")
+
+
+def test_a_logistic_loss_with_a_ridge_of_two_and_a_half_has_to_be_insisted_on():
+    raw = {
+        "name": "ridge",
+        "problem": {"kind": "logistic", "radius": 5.0, "ridge": 2.5},
+        "data": {
+            "kind": "synthetic",
+            "population": "logistic_regression",
+            "users": 1000,
+            "dimension": 10,
+            "samples_per_user": 8,
+            "feature_norm": 4.0,
+            "parameter_norm": 3.0,
+        },
+        "privacy": {"epsilon": 1.0, "delta": 1e-6},
+        "strategy": {"kind": "localized_robust_sgd"},
+    }
+    plan = make_plan(parse_config(raw))
+    assert said(plan, WORSE)
+    assert plan.forecast.hopeless
+
+
+def test_the_papers_choices_on_the_hard_instance_have_to_be_insisted_on():
+    plan = planned(
+        "hard-instance.toml", "strategy.estimate=debiased", "strategy.kernel=exp", "strategy.test=above_threshold"
+    )
+    assert said(plan, WORSE)
+    assert plan.forecast.noise > plan.forecast.reach
+
+
+def test_robust_rounds_by_default_with_four_thousand_users_warn():
+    plan = planned("robust-mean.toml", 'strategy={kind="robust_rounds"}', "data.users=4000", "privacy.epsilon=4")
+    assert said(plan, MAYBE)
+
+
+@pytest.mark.parametrize("strategy", [IterativeMeanSGD, SampleClippedSGD, AveragedClipping])
+def test_one_round_and_averaged_output_release_the_start_and_the_plan_says_so(strategy):
+    facts = {"min_samples": 1, "max_samples": 2, "samples": 800}
+    options = {"rounds": 1, "output": "average", "clip_norm": 1.0, "learning_rate": 0.5}
+    method = make(strategy, Quadratic(2, 1.0, 1.0), 400, facts=facts, **options)
+    assert said(method.plan, ONE_ROUND)
+    np.testing.assert_array_equal(final(run(method, federation_of(np.ones((400, 2, 2))))), [0.0, 0.0])
+    last = make(strategy, Quadratic(2, 1.0, 1.0), 400, facts=facts, **options | {"output": "last"})
+    assert not said(last.plan, ONE_ROUND)
+
+
+@pytest.mark.parametrize(
+    "name", ["sample_clipped_sgd", "iterative_mean_sgd", "averaged_clipping", "averaged_clipping_restarted"]
+)
+def test_the_papers_number_of_rounds_capped_at_two_hundred_is_told(name):
+    facts = {"min_samples": 1, "max_samples": 2, "samples": 100_000}
+    options = {"averaged_clipping": {"batch": 100}, "averaged_clipping_restarted": {"batches": "full"}}.get(name, {})
+    kind = STRATEGIES[name]
+
+    def warnings(**more):
+        method = make(kind, Quadratic(2, 1.0, 1.0), 50_000, 8.0, 1e-6, unit="sample", facts=facts, **options | more)
+        return "; ".join(method.plan.warnings)
+
+    assert "caps them at 200" in warnings()
+    assert "caps them" not in warnings(rounds=200)
+
+
+# --- Whether predictions are any good --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", ["dp_fed_sgd", "adaptive_clipping", "dp_ftrl", "robust_rounds", "localized_robust_sgd"]
+)
+@pytest.mark.parametrize("users", [1500, 8000])
+def test_predicted_excess_risk_is_that_of_a_run_within_a_factor(kind, users):
+    """Half of the users lie at either side of 0.6, which the stand-in cannot know."""
+    dimension, spread = 20, np.random.default_rng(3).normal(size=(users, 20)) * 0.1
+    problem = Quadratic(dimension, 3.0, 1.0)
+    options = {"deviation": 0.1} if "robust" in kind else {}
+    method = make(STRATEGIES[kind], problem, users, 2.0, 1e-6, **options)
+    model = final(run(method, federation_of(0.6 + spread)))
+    excess = float(((model - 0.6 - spread.mean(axis=0)) ** 2).sum() / 2)
+    predicted = method.plan.forecast.excess
+    assert predicted / 12 < excess + 1e-3 < 12 * predicted + 2e-3
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 40), st.floats(0.01, 1.5), st.floats(0, 1), st.booleans(), st.sampled_from([0.0, 0.1, 0.7, 1.0]))
+def test_the_noise_of_a_course_is_that_of_its_recursion(steps, rate, deviation, averaged, curvature):
+    """Which is followed here by the covariance of (model, sum of the models at which gradients were taken)."""
+    course = Course(steps=steps, rate=rate, deviation=deviation, averaged=averaged)
+    pull = min(rate * curvature, 1.0)
+    step = np.array([[1 - pull, 0.0], [1.0, 1.0]])
+    noise = np.diag([(rate * deviation) ** 2, 0.0])
+    covariance = np.zeros((2, 2))
+    for _ in range(steps):
+        covariance = step @ covariance @ step.T + noise
+    expected = math.sqrt(covariance[1, 1]) / steps if averaged else math.sqrt(covariance[0, 0])
+    assert course.noise(curvature) == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_steps_leave_undone_by_hand():
+    assert Course(steps=3, rate=0.5, deviation=0.0).left(8.0, 1.0, 1) == pytest.approx(1.0)
+    assert Course(steps=3, rate=0.5, deviation=0.0, longest=2.0).left(8.0, 1.0, 1) == pytest.approx(5.0)
+    assert Course(steps=2, rate=0.5, deviation=0.0, averaged=True).left(8.0, 1.0, 1) == pytest.approx(6.0)
+    local = Course(steps=1, rate=1.0, deviation=0.0, local_steps=2, local_rate=0.5)
+    assert local.left(8.0, 1.0, 1) == pytest.approx(2.0)
+    assert Landing(deviation=0.0, reach=3.0).left(8.0, 1.0, 1) == pytest.approx(5.0)
+    phase = NoisyPhase(steps=2, rate=0.5, deviation=0.1)
+    # The average of what one and two steps leave: (4 + 2) / 2, and that again.
+    assert Phases((phase, phase)).left(8.0, 1.0, 1) == pytest.approx(8.0 * 0.375**2)
+    assert Phases((phase, phase)).noise(1.0) == pytest.approx(math.hypot(0.1 * 0.375, 0.1))
+
+
+def test_lasting_noise_adds_up():
+    course = Course(steps=4, rate=0.5, deviation=0.2, lasting=True)
+    assert course.noise(0.0) == pytest.approx(4 * 0.5 * 0.2)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Quadratic(4, 2.0, 1.0),
+        Bernoulli(4, 3.0),
+        Huber(4, 2.0, 1.0, 0.5),
+        Linear(4, 2.0, 1.0),
+        Logistic(4, 2.0, 3.0, intercept=True),
+        Squared(4, 2.0, 3.0, low=-1.0, high=2.0),
+    ],
+    ids=lambda problem: problem.name,
+)
+def test_no_data_within_the_bounds_make_the_start_worse_than_its_bound(problem):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = rng.uniform(-1, 1, size=(30, 4)) * rng.uniform(0, 1)
+        targets = rng.choice([0.0, 1.0], size=30)
+        block, _ = problem.bound(federation_of(rows, targets=targets).block(np.arange(30)))
+        points = rng.uniform(-1, 1, size=(50, problem.dimension)) * problem.domain.radius
+        start = problem.sample_losses(problem.initial(), block).mean()
+        lowest = min(problem.sample_losses(point, block).mean() for point in points)
+        assert start - lowest <= problem.landscape.start * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [Bernoulli(4, 3.0), Huber(4, 2.0, 1.0, 0.5), Logistic(4, 2.0, 3.0), Squared(4, 2.0, 3.0, low=-1.0, high=2.0)],
+    ids=lambda problem: problem.name,
+)
+@pytest.mark.parametrize("deviation", [0.05, 0.5])
+def test_noise_on_the_best_model_costs_no_more_than_its_bound(problem, deviation):
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(-1, 1, size=(200, 4))
+    block, _ = problem.bound(federation_of(rows, targets=rng.choice([0.0, 1.0], size=200)).block(np.arange(200)))
+    x = problem.initial()
+    for _ in range(300):
+        x = problem.domain.project(x - 0.3 * problem.user_gradients(x, block).mean(axis=0))
+    noisy = [problem.sample_losses(x + deviation * rng.normal(size=4), block).mean() for _ in range(400)]
+    gain = np.array(noisy) - problem.sample_losses(x, block).mean()
+    assert gain.mean() - 4 * gain.std() / 20 <= problem.landscape.of_noise(deviation)
+
+
+# --- What follows from them ------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_worse_than_doing_nothing_asks_and_runs_when_insisted_on(tmp_path):
+    hopeless = 'strategy={kind="local_dp", rounds=20}'
+    overrides = [hopeless, "data.users=400", "privacy.epsilon=0.5", "problem.radius=1.0"]
+    config = load_config(CONFIGS / "quickstart.toml", overrides)
+    with pytest.raises(BadInput, match=r"--anyway or output.anyway = true"):
+        insist(config, make_plan(config))
+    insisted = load_config(CONFIGS / "quickstart.toml", [*overrides, "output.anyway=true"])
+    insist(insisted, make_plan(insisted))
+
+
+def test_where_nothing_is_known_of_a_loss_noise_is_held_against_the_longest_way():
+    problem = Quadratic(3, math.inf, math.inf)
+    assert problem.landscape.start == math.inf
+    quiet = Forecast.of(problem, Course(steps=4, rate=0.5, deviation=0.01, longest=1.0))
+    loud = Forecast.of(problem, Course(steps=4, rate=0.5, deviation=10.0, longest=1.0))
+    assert quiet.excess is None
+    assert quiet.warnings() == ()
+    assert "longer than the longest way" in loud.warnings()[0]
+    assert not loud.hopeless
+
+
+def test_a_good_plan_is_silent():
+    method = make(DPFedSGD, Quadratic(10, 1.0, 1.0), 20_000, 2.0)
+    assert method.plan.warnings == ()
+    assert method.plan.forecast.excess < 0.01 * method.plan.forecast.start
+    assert Forecast.of(method.problem, Remaining(share=0.1)).excess == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", ["auto", "dp_fed_avg", "local_dp", "stopped_sgd", "output_perturbation"])
+def test_strategies_of_every_family_predict_something(name):
+    facts, kind = {"min_samples": 1, "max_samples": 1, "samples": 400}, STRATEGIES[name]
+    method = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.units[0], facts=facts, **options_of(name))
+    assert method.plan.forecast.excess > 0
+    assert method.plan.as_dict()["forecast"]["predicted_excess"] == method.plan.forecast.excess

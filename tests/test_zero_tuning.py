@@ -1,0 +1,138 @@
+"""What benchmarks/zero_tuning.py promises of its numbers, and what docs/zero-tuning.md says of them."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """(benchmark, its tasks, the section of the page)."""
+    for folder in ("benchmarks", "docs"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    import zero_tuning
+    import zero_tuning_tasks
+    from making import zero_tuning as page
+
+    yield zero_tuning, zero_tuning_tasks, page
+    for name in ("zero_tuning", "zero_tuning_tasks"):
+        sys.modules.pop(name)
+
+
+def rows(benchmark, shares, *, warned=False):
+    """The table for {(task, epsilon, strategy): shares of seeds}."""
+    return pd.DataFrame(
+        [
+            dict.fromkeys(benchmark.COLUMNS, 0)
+            | {"task": task, "family": "table" if task.isalpha() else "population", "epsilon": epsilon}
+            | {"strategy": strategy, "seed": seed, "share": share, "warned": warned, "settings": ""}
+            for (task, epsilon, strategy), values in shares.items()
+            for seed, share in enumerate(values)
+        ]
+    )
+
+
+def verdicts(benchmark, table):
+    return {one.told.partition(",")[0]: one.held for one in benchmark.promises(table)}
+
+
+def test_promises_are_held_against_medians_and_the_best_oracle(scripts):
+    benchmark, _, _ = scripts
+    one, other = benchmark.ORACLES[:2]
+    good = {("A", 4.0, "auto"): [0.95, 0.96, 0.2], ("A", 4.0, one): [0.9] * 3, ("A", 4.0, other): [0.94] * 3}
+    held = verdicts(benchmark, rows(benchmark, good))
+    assert held["median over tables at epsilon 4 at least 90%"]
+    assert held["median over tables at epsilon 1 at least 80%"] is None
+    assert held["ahead of it in a third of the cells"]
+    behind = good | {("A", 4.0, other): [1.01] * 3}
+    held = verdicts(benchmark, rows(benchmark, behind))
+    assert not held["at most 5 points behind the best oracle in the median"]
+    assert not held["ahead of it in a third of the cells"]
+    low = {("A", 4.0, "auto"): [0.89, 0.89, 1.0]}
+    assert verdicts(benchmark, rows(benchmark, low))["median over tables at epsilon 4 at least 90%"] is False
+    assert (
+        verdicts(benchmark, rows(benchmark, low, warned=True))["median over tables at epsilon 4 at least 90%"] is None
+    )
+
+
+def test_a_cell_below_nothing_fails_beyond_its_seeds_spread_alone(scripts):
+    benchmark, _, _ = scripts
+    name = "no cell below 0 by more than a standard deviation over seeds"
+    assert verdicts(benchmark, rows(benchmark, {("p 1", 1.0, "auto"): [-0.1, 0.1, -0.01]}))[name]
+    assert not verdicts(benchmark, rows(benchmark, {("p 1", 1.0, "auto"): [-0.11, -0.1, -0.1]}))[name]
+    for last, held in ((0.0, False), (0.01, True)):
+        table = rows(benchmark, {("p 1", 1.0, "auto"): [0.9, 0.9, last]})
+        assert verdicts(benchmark, table)["no seed without any gain"] is held
+
+
+def test_what_is_there_is_not_measured_again(scripts, tmp_path):
+    benchmark, tasks, _ = scripts
+    (task,) = (one for one in tasks.tasks() if one.name == "Males")
+    nothing = list(benchmark.missing(benchmark.measured(tmp_path / "none.csv"), ["auto"], 2, [task]))
+    assert [(one.epsilons, one.seeds) for one in nothing] == [((4.0, 1.0), (0, 1))]
+    there = rows(benchmark, {("Males", 4.0, "auto"): [0.9, 0.9], ("Males", 1.0, "auto"): [0.9]})
+    benchmark.add(tmp_path / "some.csv", there.to_dict("records"))
+    benchmark.add(tmp_path / "some.csv", there.to_dict("records"))
+    kept = benchmark.measured(tmp_path / "some.csv")
+    assert len(kept) == 3
+    left = list(benchmark.missing(kept, ["auto"], 2, [task]))
+    assert [(one.epsilons, one.seeds) for one in left] == [((1.0,), (1,))]
+
+
+@pytest.mark.slow
+def test_a_piece_measures_the_share_of_the_way(scripts):
+    benchmark, tasks, _ = scripts
+    problem, data = {"kind": "quadratic", "bound": 5.0}, {"kind": "synthetic", "population": "gaussian", "dimension": 3}
+    task = tasks.Task("easy", "table", problem, data | {"users": 2000})
+    (row,) = benchmark.Piece(task, (4.0,), "auto", (3,)).rows()
+    assert tuple(row) == benchmark.COLUMNS
+    assert (row["task"], row["strategy"], row["seed"], row["users"]) == ("easy", "auto", 3, 2000)
+    assert row["share"] == (row["initial"] - row["value"]) / (row["initial"] - row["without_privacy"])
+    assert 0.9 < row["share"] < 1.1
+
+
+@pytest.mark.slow
+def test_drawn_columns_span_a_decade_and_a_half_and_neighbours_are_correlated(scripts):
+    _, tasks, _ = scripts
+    task = tasks.population("logistic", 20, 2_000)
+    table = tasks.drawn_table(task)
+    assert table["user"].nunique() == 4_000
+    deviations = table[task.data["features"]].std()
+    assert np.log10(deviations.max() / deviations.min()) == pytest.approx(1.5, abs=0.05)
+    assert table["x3"].corr(table["x4"]) == pytest.approx(0.5, abs=0.05)
+    pd.testing.assert_frame_equal(table, tasks.drawn_table(task))
+
+
+def test_the_page_says_where_auto_is_behind_and_what_was_not_measured(scripts, tmp_path, monkeypatch):
+    benchmark, _, page = scripts
+    oracle = benchmark.ORACLES[1]
+    shares = {
+        ("A", 4.0, "auto"): [0.9, 0.95],
+        ("A", 4.0, oracle): [0.99, 0.99],
+        ("B", 1.0, "auto"): [0.5, 0.7],
+        ("B", 1.0, "dp_fed_sgd"): [0.1, 0.3],
+    }
+    rows(benchmark, shares).to_csv(tmp_path / "measured.csv", index=False)
+    monkeypatch.setattr(page, "MEASURED", tmp_path / "measured.csv")
+    told = " ".join(page.section().split())
+    assert "the median of 2 seeds" in told
+    assert "| 92.5 % | 90.0 % to 95.0 % | 99.0 % (`adaptive_clipping`) | **\N{MINUS SIGN}6.5** | not measured |" in told
+    assert "| 60.0 % | 50.0 % to 70.0 % | not measured | not measured | 20.0 % (`dp_fed_sgd`) |" in told
+    assert "ended no better than the initial model:** none." in told
+    assert "**Where it is behind:** A at epsilon 4 (\N{MINUS SIGN}6.5)." in told
+    assert "**Not measured:** The oracle: B at epsilon 1. The strategies as they come: A at epsilon 4." in told
+    searched = rows(benchmark, shares)
+    searched["settings"] = ["", "", '{"rounds": 80}', '{"rounds": 80}', "", "", "", ""]
+    searched.to_csv(tmp_path / "measured.csv", index=False)
+    assert "In 1 of 1 searches the oracle chose the most rounds that were tried (80)" in " ".join(
+        page.section().split()
+    )
+    stuck = rows(benchmark, {("C", 4.0, "auto"): [0.9, 0.0, 0.8]})
+    stuck.to_csv(tmp_path / "measured.csv", index=False)
+    told = " ".join(page.section().split())
+    assert "ended no better than the initial model:** 1 of 3 seeds of C at epsilon 4." in told

@@ -1,0 +1,241 @@
+"""Missing cells with declared values, and columns made of others: row by row, within declared bounds."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.data import Derivation, read_table
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.derived import KINDS
+from userdp.data.tables.tabular import read_features
+from userdp.errors import BadInput
+
+FORM = {
+    "user": "who",
+    "features": ["age", "visits"],
+    "ranges": {"age": [0, 100], "visits": [0, 10]},
+    "categorical": {"team": ["red", "blue"]},
+}
+PEOPLE = {
+    "who": ["ann", "ann", "bob", "bob"],
+    "age": [25.0, None, 50.0, math.inf],
+    "visits": [5.0, 0.0, None, 20.0],
+    "height": [2.0, 4.0, None, 0.0],
+    "team": ["red", None, "violet", "blue"],
+}
+RATIO = {"kind": "ratio", "of": ["visits", "height"], "range": [0.0, 4.0], "otherwise": 1.0}
+
+
+def rows_of(folder, suffix="csv", people=PEOPLE, **changes):
+    """(rows of features in the table's order, the names of the features, the report)."""
+    path = folder / f"table.{suffix}"
+    frame = pd.DataFrame(people)
+    if suffix == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    form = {**FORM, **changes}
+    loaded = read_table(path, **form)
+    return read_features(path, Columns(**form)), loaded.feature_names, loaded.report
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_missing_cell_counts_as_what_is_declared_for_it(tmp_path, suffix):
+    declared = {"impute": {"age": 75, "team": "own level"}, "missing_indicators": ["age"]}
+    features, names, report = rows_of(tmp_path, suffix, **declared)
+    assert names == ["age", "visits", "age is missing", "team=red", "team=blue", "team is missing"]
+    np.testing.assert_array_equal(features[:, 0], [-0.5, 0.5, 0.0, 0.5])
+    assert np.isnan(features[2, 1])  # nothing is declared for it
+    np.testing.assert_array_equal(features[:, 2], [0, 1, 0, 1])
+    # A cell that is there, but no declared level, is not missing.
+    np.testing.assert_array_equal(features[:, 3:], [[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0]])
+    assert report.imputed == {"age": 2, "team": 1}
+    assert report.unusable == {"age": 0, "visits": 1}
+    assert report.unknown_levels == {"team": 1}
+
+
+def test_a_missing_level_may_count_as_a_declared_one(tmp_path):
+    features, names, _ = rows_of(tmp_path, impute={"team": "blue"}, missing_indicators=["team"])
+    assert names[2:] == ["team is missing", "team=red", "team=blue"]
+    np.testing.assert_array_equal(features[:, 2:], [[0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("column", "levels", "declared", "codes"),
+    [
+        ("team", ["red", "blue"], "own level", [0, 2, -1, 1]),
+        ("team", ["red", "blue"], "red", [0, 0, -1, 1]),
+        ("visits", 6, "own level", [5, 0, 6, -1]),
+        ("visits", 6, 3, [5, 0, 3, -1]),
+    ],
+)
+def test_a_missing_code_is_one_of_the_levels_or_one_more(tmp_path, column, levels, declared, codes):
+    form = {"features": (), "ranges": {}, "categorical": {}, "codes": column, "levels": levels}
+    features, _, report = rows_of(tmp_path, **form, impute={column: declared})
+    assert features[:, 0].tolist() == codes
+    assert report.imputed == {column: 1}
+    most = len(levels) if isinstance(levels, list) else levels
+    assert Columns(user="who", codes=column, levels=levels, impute={column: declared}).code_count == most + (
+        declared == "own level"
+    )
+
+
+def test_nothing_declared_leaves_a_table_as_it_was(tmp_path):
+    features, names, report = rows_of(tmp_path)
+    assert names == ["age", "visits", "team=red", "team=blue"]
+    assert np.isnan(features[:, 0]).tolist() == [False, True, False, True]
+    assert report.imputed == {}
+    assert "imputed" not in report.as_dict()
+
+
+def test_derived_columns_are_features_within_their_range(tmp_path):
+    made = {
+        "per_height": Derivation(**RATIO),
+        "older": Derivation(kind="difference", of=["age", "visits"], range=[-10, 30]),
+    }
+    features, names, report = rows_of(tmp_path, derive=made)
+    assert names == ["age", "visits", "per_height", "older", "team=red", "team=blue"]
+    # 5 / 2, 0 / 4, missing over missing, 20 / 0, from [0, 4] to [-1, 1].
+    np.testing.assert_array_equal(features[:, 2], [0.25, -1.0, -0.5, -0.5])
+    # 20 of [-10, 30], then cells of which one is missing.
+    np.testing.assert_array_equal(features[:, 3], [0.5, np.nan, np.nan, np.nan])
+    assert report.imputed == {"per_height": 2}
+    assert report.unusable == {"age": 2, "visits": 1, "per_height": 0, "older": 3}
+
+
+def test_derived_columns_are_made_of_imputed_cells(tmp_path):
+    made = {"per_height": Derivation(**RATIO)}
+    features, names, report = rows_of(tmp_path, derive=made, impute={"height": 8, "visits": 4})
+    assert names[2] == "per_height"
+    assert features[2, 2] == np.float32(2 * 0.5 / 4 - 1)
+    assert report.imputed == {"visits": 1, "height": 1, "per_height": 1}
+
+
+CELLS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, -1.0, 5e-324, math.nan])
+
+
+def by_hand(kind, row, threshold):
+    """One result in Python, None where there is none."""
+    if any(math.isnan(cell) for cell in row):
+        return None
+    if kind == "count_above":
+        return float(sum(cell > threshold for cell in row))
+    if kind == "log1p":
+        return math.log1p(row[0]) if row[0] > -1 else None
+    first, second = map(np.float64, row)
+    with np.errstate(all="ignore"):
+        if kind == "ratio":
+            return None if second == 0 else float(first / second)
+        return float(first - second if kind == "difference" else first * second)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)))
+def test_a_derived_cell_is_what_its_own_row_says(data, kind):
+    columns = KINDS[kind].columns or data.draw(st.integers(1, 4))
+    rows = data.draw(st.lists(st.lists(CELLS, min_size=columns, max_size=columns), min_size=1, max_size=9))
+    otherwise = data.draw(st.none() | st.just(2.5)) if kind != "ratio" else 2.5
+    made = Derivation(kind=kind, of=["a"] * columns, range=[-5.0, 5.0], otherwise=otherwise)
+    found, instead = made.values([np.array(cells) for cells in zip(*rows, strict=True)])
+    wanted = [by_hand(kind, row, 0.0) for row in rows]
+    gone = math.nan if otherwise is None else otherwise
+    np.testing.assert_array_equal(found, [gone if one is None else one for one in wanted])
+    assert instead == (0 if otherwise is None else wanted.count(None))
+    # To the last bit, whatever stands in the other rows.
+    for place, row in enumerate(rows):
+        alone, _ = made.values([np.array([cell]) for cell in row])
+        assert alone.tobytes() == found[place : place + 1].tobytes()
+
+
+def test_the_sign_of_a_zero_in_one_row_does_not_reach_another():
+    made = Derivation(kind="log1p", of=["a"], range=[-5.0, 5.0])
+    for cells in ([0.0, -0.0], [-0.0, 0.0], [-0.0], [0.0]):
+        assert made.values([np.array(cells)])[0].tobytes() == np.zeros(len(cells)).tobytes()
+
+
+@settings(max_examples=25)
+@given(cells=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=6), scale=st.sampled_from(["symmetric", "unit"]))
+def test_declared_bounds_hold_for_every_sample(tmp_path_factory, cells, scale):
+    folder = tmp_path_factory.mktemp("table")
+    people = {
+        "who": [f"u{k}" for k in range(len(cells))],
+        "age": [a for a, _ in cells],
+        "visits": [b for _, b in cells],
+    }
+    people["team"] = [None] * len(cells)
+    made = {
+        kind: Derivation(kind=kind, of=["age", "visits"][: each.columns or 2], range=[-2.0, 1.0], otherwise=0.0)
+        for kind, each in KINDS.items()
+    }
+    declared = {"impute": {"age": 3, "visits": 3, "team": "red"}, "missing_indicators": ["age", "team"]}
+    features, names, _ = rows_of(folder, people=people, scale=scale, derive=made, **declared)
+    columns = Columns(**{**FORM, **declared, "derive": made})
+    assert features.shape == (len(cells), len(names))
+    assert np.isfinite(features).all()
+    assert np.abs(features).max() <= 1
+    assert np.abs(features).sum(axis=1).max() <= columns.largest_norm
+
+
+@pytest.mark.parametrize("word", ["mean", "median", "mode", "something"])
+def test_a_statistic_is_refused_with_the_reason(word):
+    with pytest.raises(BadInput) as caught:
+        Columns(**FORM, impute={"age": word})
+    assert f"impute.age = '{word}'" in str(caught.value)
+    assert "would tell about the people in them" in str(caught.value)
+    assert "the middle of its range, 50" in str(caught.value)
+
+
+def ratio(**changes):
+    return {"derive": {"r": Derivation(**{**RATIO, **changes})}}
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"impute": {"team": "most frequent"}}, "impute.team = 'most frequent': a value taken from the data"),
+        ({"impute": {"team": "violet"}}, "must be 'own level', for one more level, or one of the levels"),
+        ({"impute": {"age": 101}}, "impute.age = 101: must lie within ranges.age = [0, 100]"),
+        ({"impute": {"age": math.nan}}, "impute.age = nan: must be a public number"),
+        ({"impute": {"age": True}}, "impute.age = True: must be a public number"),
+        ({"impute": {"agee": 3}}, "which no feature is made of; did you mean 'age'?"),
+        ({"impute": {"y": 3}, "target": "y"}, "impute names 'y', the target"),
+        ({"missing_indicators": ["age"]}, "for whose missing cells nothing is declared; declare impute.age"),
+        ({"impute": {"age": 3}, "missing_indicators": ["age", "age"]}, "missing_indicators names 'age' twice"),
+        ({"impute": {"team": "own level"}, "missing_indicators": ["team"]}, "are a level of their own already"),
+        ({"impute": {"team": "red"}, "categorical": {"team": ["red", ""]}}, "a missing cell is a level already"),
+        (ratio(otherwise=None), "derive.r.otherwise is missing"),
+        (ratio(otherwise=9.0), "derive.r.otherwise = 9: must lie within derive.r.range = [0.0, 4.0]"),
+        (ratio(of=["age"]), "derive.r.of = ['age']: ratio needs 2 columns"),
+        (ratio(of=["age", "team"]), "derive.r.of names 'team', which holds text"),
+        (ratio(of=["age", "who"]), "derive.r.of names 'who', which holds text"),
+        (ratio(of=["age", "y"]) | {"target": "y"}, "derive.r.of names 'y', the target"),
+        (ratio(of=["age", "r"]), "derive.r.of names 'r', which is derived itself"),
+        (ratio(threshold=1.0), "derive.r.threshold = 1: only count_above has one"),
+        (ratio(range=[4.0, 0.0]), "derive.r.range must be [low, high] with low < high"),
+        (ratio() | {"impute": {"r": 1}}, "impute names 'r', which is derived: declare derive.r.otherwise"),
+        ({"derive": {"age": Derivation(**RATIO)}}, "column 'age' is declared twice"),
+    ],
+    ids=str,
+)
+def test_declarations_that_cannot_be_meant_are_refused(declared, told):
+    with pytest.raises(BadInput) as caught:
+        Columns(**{**FORM, **declared})
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"codes": "k", "levels": 3, "impute": {"k": 3}}, "impute.k = 3: must be 'own level', .* or a level in 0..2"),
+        ({"codes": "k", "levels": 3, "impute": {"k": "mode"}}, "impute.k = 'mode': a value taken from the data"),
+        ({"codes": ["k"], "buckets": 3, "impute": {"k": 1}}, "a missing one has a bucket already"),
+        ({"codes": "k", "levels": 3, "impute": {"k": 1}, "missing_indicators": ["k"]}, "codes takes their place"),
+    ],
+)
+def test_codes_have_levels_and_no_numbers(declared, told):
+    with pytest.raises(BadInput, match=told):
+        Columns(user="who", **declared)

@@ -1,0 +1,109 @@
+"""Declared columns read from a file, each cell by itself.
+
+No message holds a value of the data, only counts, column names and row numbers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from userdp.data.tables.cells import Texts, numbers_of, texts_of
+from userdp.data.tables.columns import Columns, did_you_mean
+from userdp.errors import BadInput, MissingColumn
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Declared columns of a file with N rows.
+
+    Attributes:
+        count: N.
+        texts: those compared as text.
+        numbers: the others, each (N,) float64, NaN where a cell holds no finite number.
+    """
+
+    count: int
+    texts: Mapping[str, Texts]
+    numbers: Mapping[str, NDArray[np.float64]]
+
+
+def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
+    """The declared columns ``names`` of a CSV or Parquet file.
+
+    *Formal guarantee*: what a row becomes depends on its own cells, the declarations and the file's list of columns; no
+    cell makes reading fail. Of a CSV file, cells are what stands between its delimiters: a cell with a delimiter or a
+    line break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
+
+    Raises:
+        BadInput: file missing or unreadable, suffix unknown, column missing or of a type that cannot be used, no rows.
+    """
+    import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
+
+    if not path.is_file():
+        raise BadInput(f"the data file {path} does not exist; check the path")
+    readers = {".csv": _read_csv, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise BadInput(f"the data file {path} ends with {path.suffix!r}; use a .csv or .parquet file")
+    try:
+        table = readers[path.suffix.lower()](path, names)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
+        kind = path.suffix[1:].lower()
+        raise BadInput(f"the data file {path} cannot be read as {kind}; check its format and permissions") from None
+    if table.num_rows == 0:
+        raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
+    texts = {name: texts_of(table[name], name) for name in names if name in columns.text}
+    numbers = {name: numbers_of(table[name], name) for name in names if name not in columns.text}
+    return Rows(table.num_rows, texts, numbers)
+
+
+def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:
+    """Every cell as text.
+
+    Nothing is asked of the rows as a whole. A row that is too short lacks its last cells, one that is too long has
+    cells of no column: without ``index_col`` the FIRST row would decide which column is which. Bytes that are no UTF-8
+    are spelled out, in their cell. Where the header ends without a carriage return, one in a cell ends no row.
+    """
+    import pandas as pd  # noqa: PLC0415 -- as above
+
+    with path.open("rb") as file:
+        header = file.readline()
+    ends = "\n" if header.endswith(b"\n") and b"\r" not in header else None
+    how: dict[str, Any] = {"index_col": False, "encoding_errors": "backslashreplace", "lineterminator": ends}
+    require_columns(f"the data file {path}", names, pd.read_csv(path, nrows=0, **how).columns)
+    frame = pd.read_csv(path, usecols=list(names), dtype=str, na_filter=False, **how)
+    return pa.table({name: pa.array(frame[name], type=pa.large_string()) for name in names})
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
+    """Columns of the types that the file's schema says; pandas would round large numbers where any cell is missing."""
+    with pq.ParquetFile(path) as file:
+        require_columns(f"the data file {path}", names, file.schema_arrow.names)
+        return file.read(columns=list(names))
+
+
+def require_columns(where: str, names: Sequence[str], present: Iterable[object]) -> None:
+    """Refuse a table, called ``where`` in the sentence, unless each of ``names`` is one of its columns ``present``.
+
+    Raises:
+        MissingColumn: a column is missing.
+        BadInput: a column is there twice.
+    """
+    found = [str(name) for name in present]
+    for name in names:
+        if name not in found:
+            hint = did_you_mean(name, found) or f"; it has {', '.join(found[:12])}"
+            raise MissingColumn(f"{where} has no column {name!r}{hint}")
+        if found.count(name) > 1:
+            raise BadInput(f"{where} has column {name!r} more than once; rename the others")
+
+
+def first_row(bad: NDArray[np.bool_]) -> str:
+    """'3 cells (the first in row 17)', rows counted from 1 after the header."""
+    count = int(bad.sum())
+    return f"{count} cell{'s' if count > 1 else ''} (the first in row {int(np.argmax(bad)) + 1})"

@@ -1,0 +1,152 @@
+"""Message computations that learn the coordinates of a generalised linear model, and how a model does in them.
+
+Columns are divided by public scales s. A user's matrix of second moments is ``H = mean b b^T`` of its scaled samples
+``b = a / s``. A user whose H has a Frobenius norm beyond a public ``size`` weighs ``w = size / ||H||``, in H and in
+gradients alike: that weight is the clip of H, so the curvature of the weighted loss is not taken for less than it is.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.arrays.types import Array, Rows, Vector
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Problem
+from userdp.problems.bounds import targets_of
+from userdp.problems.generalised_linear import QUIET, GeneralisedLinear
+from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, weighted_sums
+
+Positions = NDArray[np.intp]
+
+
+def triangle(matrices: Array) -> Rows:
+    """(U, p (p + 1) / 2) the upper triangles of symmetric matrices (U, p, p); l2 norms are Frobenius norms."""
+    rows, columns = np.triu_indices(matrices.shape[-1])
+    return np.asarray(matrices[:, rows, columns] * np.where(rows == columns, 1.0, math.sqrt(2.0)))
+
+
+def symmetric(entries: Vector) -> Array:
+    """(p, p) the symmetric matrix of which `triangle` gives these entries."""
+    p = math.isqrt(2 * len(entries))
+    rows, columns = np.triu_indices(p)
+    matrix = np.empty((p, p))
+    matrix[rows, columns] = matrix[columns, rows] = entries / np.where(rows == columns, 1.0, math.sqrt(2.0))
+    return matrix
+
+
+def column_scales(problem: Problem, x: Vector, block: Block, low: float, high: float, width: float) -> Rows:
+    """Of each user, whether each parameter's feature is ever above ``low``, and how large it then typically is.
+
+    Returns:
+        (U, 2 p): p times 1/2 or -1/2, whether the root mean square over the user's samples exceeds ``low``; then its
+        logarithm, scaled so that ``low`` (or less) is ``-width / 2`` and ``high`` (or more) ``width / 2``. What is not
+        above ``low`` counts as ``width / 2`` there: its part is known from the first half.
+    """
+    model, squares = _dense_model(problem), np.zeros((block.users, problem.dimension))
+    for users, part, features in _with_intercept(model, block):
+        squares[users] += weighted_sums(features * features, part.offsets, np.ones(part.samples))
+    lengths = np.sqrt(squares / block.sizes[:, None])
+    present = lengths > low
+    return np.hstack([np.where(present, 0.5, -0.5), width * np.where(present, _held_log(lengths, low, high), 0.5)])
+
+
+def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: float, scales: Vector) -> Rows:
+    """(U, 1): the logarithm of each user's ``||H||``, from -1/2 at ``low`` (or less) to 1/2 at ``high`` (or more)."""
+    return _held_log(_sizes(_dense_model(problem), block, scales), low, high)[:, None]
+
+
+def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
+    """(U, p (p + 1) / 2): `triangle` of each user's H, positive semidefinite. Clipped to ``size`` it becomes w H."""
+    model, p = _dense_model(problem), problem.dimension
+    sums = np.zeros((block.users, p * (p + 1) // 2))
+    for users, part, features in _with_intercept(model, block):
+        scaled, own = features / scales, sums[users]
+        for members, samples in _of_equal_size(part):
+            own[members] += triangle(np.matmul(scaled[samples].transpose(0, 2, 1), scaled[samples]))
+    return np.asarray(sums / block.sizes[:, None])
+
+
+@QUIET
+def weighted_gradient(
+    problem: Problem, x: Vector, block: Block, size: float, scales: Vector, coordinates: Array
+) -> Rows:
+    """(U, p): ``w T^T`` times each user's mean gradient, the derivative of its weighted loss by z for ``x = T z``."""
+    model = _dense_model(problem)
+    weights = size / np.maximum(_sizes(model, block, scales), size)
+    return np.asarray((weights[:, None] * model.user_gradients(x, block)) @ coordinates)
+
+
+def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: float) -> Rows:
+    """(U, 1): each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
+    targets = np.clip(targets_of(block).astype(np.float64), low, high)
+    return np.asarray((user_averages(targets, block) - low) / (high - low) - 0.5)[:, None]
+
+
+def curvature_along(problem: Problem, x: Vector, block: Block, most: float, direction: Vector) -> Rows:
+    """(U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 at ``most`` and above.
+
+    By two gradients, close to each other.
+    """
+    distance = 1e-4 * (1.0 + float(np.linalg.norm(x)))
+    near, far = (problem.user_gradients(at, block) @ direction for at in (x, x + distance * direction))
+    return np.asarray(np.sqrt(np.clip((far - near) / distance / most, 0.0, 1.0)) - 0.5)[:, None]
+
+
+def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows:
+    """(U, 1): 1/2 where the model serves a user better than the initial one, by its average loss, -1/2 where worse."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        now, before = (user_averages(problem.sample_losses(one, block), block) for one in (x, initial))
+    # What is not finite is worse than anything.
+    return np.where(now < before, 0.5, np.where(now == before, 0.0, -0.5))[:, None]
+
+
+def _dense_model(problem: Problem) -> GeneralisedLinear:
+    """The problem, which these computations need to be a generalised linear model on dense features.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if not isinstance(problem, GeneralisedLinear):
+        raise BadInput(f"problem.kind = {problem.name!r} is no generalised linear model on dense features")
+    return problem
+
+
+def _with_intercept(model: GeneralisedLinear, block: Block) -> Iterator[tuple[slice, Block, Array]]:
+    """(users, piece, its features (N, p) in float64, the intercept's 1 included)."""
+    for users, part, features in float64_parts(block):
+        yield users, part, np.column_stack([features, np.ones(part.samples)]) if model.intercept else features
+
+
+def _held_log(values: Array, low: float, high: float) -> Array:
+    """The logarithm, from -1/2 at ``low`` and below to 1/2 at ``high`` and above."""
+    return np.asarray(np.log(np.clip(values, low, high) / low) / math.log(high / low) - 0.5)
+
+
+def _sizes(model: GeneralisedLinear, block: Block, scales: Vector) -> Array:
+    """(U,): each user's ``||H||``: from products of samples where they are fewer than columns, of columns elsewhere."""
+    squares, p = np.zeros(block.users), model.dimension
+    # Of users who may come in several pieces only sums over samples can be put together.
+    fewest = min(p, CHUNK_BYTES // (block.dense_features.itemsize * model.columns))
+    many = np.flatnonzero(block.sizes >= fewest)
+    sums = np.zeros((len(many), p * (p + 1) // 2))
+    for users, part, features in _with_intercept(model, block):
+        scaled, numbers = features / scales, np.arange(block.users)[users]
+        for members, samples in _of_equal_size(part):
+            own = scaled[samples]
+            few = block.sizes[numbers[members]] < fewest
+            grams = np.matmul(own[few], own[few].transpose(0, 2, 1))
+            squares[numbers[members[few]]] = np.square(grams).sum(axis=(1, 2))
+            rest = np.searchsorted(many, numbers[members[~few]])
+            sums[rest] += triangle(np.matmul(own[~few].transpose(0, 2, 1), own[~few]))
+    squares[many] = np.square(sums).sum(axis=1)
+    return np.asarray(np.sqrt(squares) / block.sizes)
+
+
+def _of_equal_size(part: Block) -> Iterator[tuple[Positions, Positions]]:
+    """(positions of users (g,), their samples' positions (g, m)): together they take one matrix product."""
+    for size in np.unique(part.sizes):
+        members = np.flatnonzero(part.sizes == size)
+        yield members, part.offsets[members, None] + np.arange(size)
