@@ -258,6 +258,10 @@ class Auto(UserLevelStrategy):
         if self._linear_model is not None:
             # Equally curved in all p coordinates, in which users' first gradients are as long as p of its slopes.
             share *= p
+        else:
+            # A gradient that all users share is shorter than each one's where theirs lie in other columns. The choice
+            # keeps what that costs below what the initial model does.
+            share = max(share, min(1.0, share * self._apart()))
         # Of a chi-square with p degrees of freedom to exceed p / share.
         numbers["no_better_chance"] = float(gammaincc(p / 2, p / share / 2))
         return self._planned(
@@ -270,6 +274,23 @@ class Auto(UserLevelStrategy):
             numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
             warnings=self._warnings(noise / math.sqrt(len(gradient)), chosen.standard_deviation),
         )
+
+    def _apart(self) -> float:
+        """What users' squared lengths are over that of the gradient they share: 1 where all users have all columns.
+
+        Of p columns a user's samples touch k. Were all columns equally frequent, it would be p / k; were all users to
+        touch the same ones, 1. This is the (geometric) middle of the two.
+        """
+        p, sparsity = self.problem.dimension, self.problem.certificate.sparsity
+        if sparsity is None:
+            return 1.0
+        return math.sqrt(p / min(p, sparsity * self._samples_of_a_user()))
+
+    def _samples_of_a_user(self) -> int:
+        public = self.public
+        if public.samples is not None:
+            return max(1, public.samples // public.users)
+        return public.max_samples or public.min_samples
 
     def _course(self, steps: int) -> Course | None:
         """The steps of plain coordinates that are not measured, which may be too short."""

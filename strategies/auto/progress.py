@@ -9,6 +9,9 @@ from strategies.auto.coordinates import Whitening
 from strategies.clipping.moving_centre import Centre
 from userdp.arrays.types import Array, Vector
 
+CERTAIN = 2.0
+"""Standard deviations of noise by which curvature must be felt to be heeded."""
+
 
 @dataclass
 class Known:
@@ -53,6 +56,7 @@ class Progress:
         start: (p,) where the descent begins.
         z: (p,) how far it has come, in the coordinates: the model is ``start + T z``.
         move: (p,) its last step.
+        damping: what steps are divided by where curvature is hidden in noise; see `heed`.
         scales: (p,) what columns are divided by.
         size: norm of a user's second moments beyond which the user weighs less.
         coordinates: (p, p) T.
@@ -68,6 +72,7 @@ class Progress:
     start: Vector = field(init=False)
     z: Vector = field(init=False)
     move: Vector = field(init=False)
+    damping: float = 1.0
     scales: Vector = field(init=False)
     size: float = field(init=False)
     coordinates: Array = field(init=False)
@@ -86,6 +91,27 @@ class Progress:
         """Begin at this model."""
         self.initial, self.start = initial.copy(), initial.copy()
         self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
+
+    def heed(self, released: Vector, deviation: float) -> None:
+        """Shorten steps where the gradient changed by more than the coordinates explain.
+
+        Where noise hides second moments, curvature may be several times what it is taken for, and whole steps would
+        swing ever wider. The last step tells the curvature along it, up to noise: what is certain of it is heeded.
+        """
+        hidden = self.whitened.seen < 1
+        if self.known is None or not hidden.any():
+            return
+        move = np.where(hidden, self.move, 0.0)
+        length = self.curvature * float(move @ move)
+        if length == 0:
+            return
+        felt = float((released - self.known.gradient) @ move) / length
+        error = math.sqrt(float((deviation**2 + self.known.variance) @ move**2)) / length
+        self.damping = max(self.damping, felt - CERTAIN * error)
+
+    def damped(self, step: Vector) -> Vector:
+        """(p,) the step, shortened where curvature is hidden."""
+        return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
 
     @property
     def model(self) -> Vector:

@@ -218,8 +218,10 @@ class Gradient(Stage):
         else:
             change = curvature * progress.whitened.seen * progress.move
             doubt = curvature**2 * progress.whitened.doubt(progress.move)
+            progress.heed(released, deviation)
             progress.known = progress.known.corrected(released, deviation, change, doubt)
-        following = self._inside(progress, progress.z + self._held(-progress.known.gradient / curvature))
+        step = self._held(progress.damped(-progress.known.gradient / curvature))
+        following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
         progress.radius = typical * self._width(typical * deviation / radius, progress.known)
         return {"radius": radius, "length": typical, "noise_deviation": deviation}

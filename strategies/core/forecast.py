@@ -31,6 +31,8 @@ _CHANGE = (
     "leave out [strategy], which chooses all of this by itself, or bring more users, raise privacy.epsilon, or lower "
     "the step size"
 )
+_MORE = "bring more users or raise privacy.epsilon"
+"""The same where all of this was chosen already."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,11 @@ class Forecast:
             return self._lost_way()
         if self.excess - self.undone >= DOUBTFUL * self.start or self.hopeless:
             noise = "" if self.noise is None else f" (noise of norm {self.noise:.3g} in the model, all rounds together)"
+            change = _MORE if self.noise is None else _CHANGE
             verdict = "is better than this run" if self.hopeless else "may be as good"
             return (
                 f"predicted excess risk {self.excess:.3g}{noise}, where that of the initial model is at most "
-                f"{self.start:.3g}. Doing nothing {verdict}: {_CHANGE}",
+                f"{self.start:.3g}. Doing nothing {verdict}: {change}",
             )
         if self.undone < IDLE * self.start:
             return ()

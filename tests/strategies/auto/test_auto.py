@@ -13,17 +13,17 @@ from hypothesis.extra.numpy import arrays
 from simulations.config.run_config import parse_config
 from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
 from strategies import Auto
-from strategies.auto.coordinates import column_scales, whitening
+from strategies.auto.coordinates import Whitening, column_scales, whitening
 from strategies.auto.progress import Known, Progress
 from strategies.auto.releases import Movement, Release
-from strategies.auto.stages import CAUTION, Choice, StepLength
+from strategies.auto.stages import CAUTION, Choice, Gradient, StepLength
 from strategies.wire.protocol import model_record
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.nodes.moments import column_scales as sent_scales
 from userdp.nodes.moments import symmetric
 from userdp.nodes.node import Node
-from userdp.problems import Box, Huber, Logistic, LpRegression, Poisson, Quadratic, Squared
+from userdp.problems import Box, Huber, Logistic, LpRegression, Poisson, Quadratic, SparseSquared, Squared
 
 USERS, COLUMNS = 4, 2
 PROBLEMS = {
@@ -198,6 +198,21 @@ def test_what_is_doubtful_in_a_prediction_is_the_noise_of_the_second_moments():
     # The diagonal has twice the variance of what stands beside it, which the formula leaves out.
     ratios = np.var(errors, axis=0) / turned.doubt(move)
     assert 0.9 < ratios.min() <= ratios.max() < 2.0
+
+
+@pytest.mark.parametrize(("deviation", "least"), [(1e-9, 3.0), (1e3, 1.0)])
+def test_steps_are_shortened_where_more_curvature_is_felt_than_noise_explains(deviation, least):
+    """Along the second coordinate noise hid a curvature of 3: whole steps would double the error each time."""
+    method = make(Auto, PROBLEMS["squared"], 400)
+    stage, progress, watched = Gradient(5, method.problem.domain), method.scheme.new_memory(), Watched(method.scheme)
+    progress.whitened = Whitening(np.eye(3), np.ones(3), np.array([1.0, 0.2, 1.0]), 1.0)
+    curvature, best = progress.curvature * np.array([1.0, 3.0, 1.0]), np.array([1.0, -0.5, 0.5])
+    watched.mean = lambda sums, movement, part=1.0, purpose=0: (sums, deviation)
+    for _ in range(12):
+        stage.take(progress, np.append(curvature * (progress.z - best), 0.0), watched)
+    assert progress.damping == pytest.approx(least, rel=1e-6)
+    if least > 1:
+        np.testing.assert_allclose(progress.z, best, atol=1e-6)
 
 
 def test_column_scales_come_near_root_mean_squares_where_noise_is_small():
@@ -405,6 +420,20 @@ def test_a_plan_for_too_few_users_says_so():
     blind, drowned = make(Auto, PROBLEMS["squared"], 20, 0.1).plan.warnings
     assert "no model would be taken back: bring more users" in blind
     assert "Doing nothing is better than this run" in drowned
+
+
+@pytest.mark.parametrize(("epsilon", "doubtful"), [(4.0, False), (1.0, True)])
+def test_a_plan_for_columns_that_few_users_share_counts_on_shorter_gradients(epsilon, doubtful):
+    """As 537 users of 20 samples with two of 2,000 columns, of which it reached 73 and 31 % of the way."""
+    facts, users, columns = {"max_samples": 20, "samples": 10_740}, 537, 2000
+    rare, shared = (
+        make(Auto, SparseSquared(columns, 1.0, sparsity, 1.0, low=-1.0, high=1.0), users, epsilon, 1e-5, facts=facts)
+        for sparsity in (2, columns)
+    )
+    rare, shared = rare.plan, shared.plan
+    assert rare.forecast.excess > 2 * shared.forecast.excess
+    assert any("Doing nothing may be as good: bring more users" in each for each in rare.warnings) == doubtful
+    assert not rare.forecast.hopeless
 
 
 def test_another_initial_model_is_where_it_begins_and_what_it_is_compared_with():
