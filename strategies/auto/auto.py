@@ -103,7 +103,8 @@ class Auto(UserLevelStrategy):
     5. *Lengths* of the users' gradients at the start: the first clip.
     6. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
        the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
-       the others. Each clip follows the lengths released before, wider where noise permits.
+       the others. Each clip follows the lengths released before, wider where noise permits. Where the moments were
+       hidden in noise and gradients turn out to be more curved than noise explains, steps are shortened.
     7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
        noise explains (two standard deviations), the initial model is released.
 
