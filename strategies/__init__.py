@@ -11,6 +11,7 @@ from userdp.lazy import names_from
 
 if TYPE_CHECKING:
     from strategies.auto.auto import Auto
+    from strategies.auto.preparation import LearnCoordinates
     from strategies.clipping.adaptive_clipping import AdaptiveClipping
     from strategies.clipping.dp_fed_avg import DPFedAvg
     from strategies.clipping.dp_fed_sgd import DPFedSGD
@@ -59,6 +60,7 @@ __all__ = [
     "DropInRecentredClipping",
     "Gathered",
     "IterativeMeanSGD",
+    "LearnCoordinates",
     "LocalDP",
     "LocalizedClipping",
     "LocalizedRobustSGD",
@@ -94,6 +96,7 @@ __getattr__ = names_from(
     __name__,
     {
         "strategies.auto.auto": ("Auto",),
+        "strategies.auto.preparation": ("LearnCoordinates",),
         "strategies.core.base": ("UserLevelStrategy",),
         "strategies.wire.client": ("client_app",),
         "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),

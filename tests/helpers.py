@@ -66,7 +66,7 @@ class ShuffledGrid(LocalGrid):
 def run(
     strategy: UserLevelStrategy, federation: Federation, users_per_node: int | None = None, **start: Any
 ) -> PrivateResult:
-    with local_grid(strategy.problem, federation, users_per_node) as grid:
+    with local_grid(strategy.original, federation, users_per_node) as grid:
         return strategy.start(grid, **start)
 
 
@@ -93,7 +93,7 @@ def make(
 def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x: NDArray[np.float64]) -> Gathered:
     """What round ``index`` gathers at model x when everybody answers: the node's own code, without messages."""
     request = strategy._ask(index)
-    node = Node(strategy.problem, federation, np.arange(federation.users))
+    node = Node(strategy.original, federation, np.arange(federation.users))
     answer = node.compute(x, request.users, request.computation)
     values = answer.values[0] if request.computation.reduce == "sum" else answer.values
     return Gathered(values, 0, answer.non_finite)

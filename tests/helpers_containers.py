@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "userdp-test"
+NODES = ("node-1", "node-2", "node-3")
 
 
 def engine_answers() -> bool:
@@ -61,7 +62,8 @@ class Containers:
     def submit(self, overrides: str) -> "Run":
         """Submit a run to the services that are up."""
         variables = ["-e", f"OVERRIDES={overrides}"]
-        return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), self.rounds("node-1"))
+        before = {node: self.rounds(node) for node in NODES}
+        return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), before)
 
     def rounds(self, node: str) -> int:
         """How many train messages a SuperNode has received since it was made."""
@@ -92,19 +94,28 @@ class Run:
     Args:
         containers: where it runs.
         process: the one-shot.
-        before: train messages that node 1 had received before.
+        before: train messages that each SuperNode had received before.
     """
 
-    def __init__(self, containers: Containers, process: subprocess.Popen[str], before: int) -> None:
+    def __init__(self, containers: Containers, process: subprocess.Popen[str], before: Mapping[str, int]) -> None:
         self._containers, self._process, self._before = containers, process, before
 
     def wait_for_round(self, number: int, timeout: float = 300) -> None:
         """Return once round ``number`` has reached node 1."""
         deadline = time.monotonic() + timeout
-        while self._containers.rounds("node-1") < self._before + number:
+        while self._received("node-1") < number:
             assert self._process.poll() is None, self._process.communicate()[0]
             assert time.monotonic() < deadline, f"round {number} did not begin"
             time.sleep(1)
+
+    def wait_for_a_whole_round(self) -> int:
+        """Return once a round has ended of which nothing had reached any node before; its number."""
+        whole = max(map(self._received, NODES)) + 1
+        self.wait_for_round(whole + 1)
+        return whole
+
+    def _received(self, node: str) -> int:
+        return self._containers.rounds(node) - self._before[node]
 
     def end(self, timeout: float = 500) -> tuple[int, str, dict, dict]:
         """Exit code, what was shown, result.json, guarantee.json."""

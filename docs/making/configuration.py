@@ -49,7 +49,7 @@ SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
 def page() -> str:
     """The whole page."""
-    parts = [INTRODUCTION, "## Top level\n", table(RunConfig, ["name", "seed"])]
+    parts = [INTRODUCTION, "## Top level\n", table(RunConfig, ["name", "seed", "preparation"])]
     parts += ["## [problem]\n", "`kind` chooses the loss; every loss has:\n", table(ProblemSettings, skip=["kind"])]
     for name, section in PROBLEMS.items():
         parts += [f'### problem.kind = "{name}"\n', f"{sentence(section.summary)}\n"]

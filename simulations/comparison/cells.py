@@ -84,6 +84,7 @@ def _sections(
             "data": entry.data,
             "privacy": config.privacy,
             "strategy": strategy.section,
+            **({} if strategy.preparation is None else {"preparation": strategy.preparation}),
             "engine": {"kind": "local", **config.engine},
             # The reference is trained once for all strategies, by a run of its own. A strategy that is expected to be
             # worse than doing nothing is there to be seen so.

@@ -62,7 +62,7 @@ def oracle_entries(config: ComparisonConfig) -> list[StrategyEntry]:
     """The strategies that stand beside those of a comparison, if it asks for them."""
     if not config.against_oracle:
         return []
-    return [StrategyEntry(kind=kind, label=name_of(kind)) for kind in STRATEGIES]
+    return [StrategyEntry(kind=kind, label=name_of(kind), preparation="none") for kind in STRATEGIES]
 
 
 def oracle_seed(taken: Collection[int]) -> int:

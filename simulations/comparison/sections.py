@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from simulations.config.run_config import Preparing
 from userdp.settings import Section
 
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -16,6 +17,7 @@ class StrategyEntry(Section):
 
     kind: str = Field(description="The strategy; its own keys stand beside, as in a run.")
     label: str | None = Field(None, pattern=LABEL, description="Name in tables and plots; the kind if not given.")
+    preparation: Preparing | None = Field(None, description="As in a run, for this strategy.")
 
     @property
     def name(self) -> str:

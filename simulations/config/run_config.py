@@ -24,7 +24,7 @@ import tomli_w
 from pydantic import Field, ValidationError, create_model
 
 from simulations.config.errors import sentences
-from strategies.core.options import StrategyOptions
+from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
@@ -38,6 +38,10 @@ REFERENCE = "non_private"
 
 DEFAULT = "auto"
 """The strategy of a file that names none."""
+
+
+Preparing = Literal["learn", "none", "where_useful"]
+"""Whether a preparation comes before a strategy's own rounds."""
 
 
 class PrivacySection(Section):
@@ -118,6 +122,12 @@ class RunConfig(Section):
     data: Any  # DataSettings
     privacy: PrivacySection
     strategy: Any  # StrategyOptions, with the kind
+    preparation: Preparing = Field(
+        "where_useful",
+        description="Whether users first tell, in private rounds for a part of the budget, how their columns lie and "
+        "how long their gradients are, so that strategies with a fixed clip and step need none given. where_useful: if "
+        "the strategy can, neither is given, and the plan predicts a good model with it.",
+    )
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})
 
@@ -203,7 +213,29 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
             "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
             "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
         )
-    return config
+    return _with_preparation(config)
+
+
+def _with_preparation(config: RunConfig) -> RunConfig:
+    """Without one where what it would find is given.
+
+    Raises:
+        BadInput: one is asked for all the same.
+    """
+    options = config.strategy
+    if not isinstance(options, PreparedOptions):
+        return config
+    given = [
+        name
+        for name in options.found_by_preparation
+        if name in options.model_fields_set and getattr(options, name) is not None
+    ]
+    # A file that was written out in full gives every setting its default.
+    if "preparation" in config.model_fields_set:
+        given = [name for name in given if getattr(options, name) != type(options).model_fields[name].default]
+    if given and config.preparation == "learn":
+        raise BadInput(f"preparation = 'learn' finds strategy.{given[0]} by itself: leave one of the two out")
+    return config.model_copy(update={"preparation": "none"}) if given else config
 
 
 def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, ...]:

@@ -2,10 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.runs.build import build_privacy, build_problem, make_strategy, public_facts, with_assumptions
+from simulations.runs.build import (
+    build_privacy,
+    build_problem,
+    make_strategy,
+    prepared_if,
+    public_facts,
+    with_assumptions,
+)
 from strategies.core.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.errors import UserdpError
@@ -87,7 +95,8 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
         if own:
             made = make_strategy(config, problem, facts)
         else:
-            made = STRATEGIES[name](problem, facts, build_privacy(config), seed=config.seed)
+            make = partial(STRATEGIES[name], problem, facts, build_privacy(config), seed=config.seed)
+            made = prepared_if("where_useful", make)
     except UserdpError as error:
         return Advice(name, own, None, str(error))
     return Advice(name, own, replace(made.plan, guarantee=with_assumptions(made.plan.guarantee, config)), "")

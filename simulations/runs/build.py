@@ -1,9 +1,12 @@
 """From a configuration to the things it names. Only `load_datasets` reads data."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from simulations.config.run_config import RunConfig
+from strategies.auto.preparation import LearnCoordinates
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
@@ -140,16 +143,34 @@ def make_strategy(
     if name:
         simulated = replace(build_privacy(config), noise="seeded")
         return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
-    chosen = STRATEGIES[config.strategy.kind]
-    compared = config.output.compare_with_initial
-    return chosen(
+    make = partial(
+        STRATEGIES[config.strategy.kind],
         problem,
         facts,
         build_privacy(config),
         seed=config.seed,
-        compare_with_initial=compared,
+        compare_with_initial=config.output.compare_with_initial,
         **config.strategy_options,
     )
+    return prepared_if(config.preparation, make)
+
+
+def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLevelStrategy:
+    """What ``make`` makes, with a ``preparation`` or without, as a file's ``preparation`` says.
+
+    Raises:
+        BadInput: the plan cannot be made.
+    """
+    if wanted == "learn":
+        return make(preparation=LearnCoordinates)
+    if wanted == "where_useful":
+        try:
+            prepared = make(preparation=LearnCoordinates)
+        except BadInput:
+            return make()
+        if prepared.plan.forecast is None or prepared.plan.forecast.hopeful:
+            return prepared
+    return make()
 
 
 def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from scipy.special import gammaincc
 
+from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, SharedScheme
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
-    START_WIDTH,
     Choice,
     Columns,
     Gradient,
@@ -25,7 +25,6 @@ from strategies.auto.stages import (
     StepLength,
 )
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
-from strategies.clipping.moving_centre import Centre, Geometry
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -51,13 +50,6 @@ _SHARES: Mapping[type[Stage], float] = {
 
 _ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6
 """Rounds that move the model, in learnt coordinates, in plain ones, and in plain ones where steps are measured."""
-_MOST_PARAMETERS = 1000
-"""Beyond, second moments are too many numbers to ask for, and plain coordinates are used."""
-_COUNT_CURVATURE = 1.5
-"""What the curvature of counts is taken to be, over their mean."""
-_LARGEST_CELL, _LONGEST = 10.0, 10.0
-"""What cells, and users' gradients at the start, are taken to be at most where nothing is declared."""
-
 
 _COMPARED = Movement.of_box(1.0)
 """What one user adds to the last comparison."""
@@ -150,11 +142,7 @@ class Auto(UserLevelStrategy):
         "choice_noise": "standard deviation of the noise on the share of users who are better off",
     }
     notes: ClassVar[Mapping[str, Fact]] = {
-        "mean_target": Fact("noised", "mean target"),
-        "floored": Fact("noised", "directions whose second moment is below its noise"),
-        "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
         "radius": Fact("noised", "radius of the clip, from released values"),
-        "length": Fact("noised", "typical length of users' gradients"),
         "curvature": Fact("noised", "curvature that the step is one over"),
         **CLIP_FACTS,
     }
@@ -171,7 +159,7 @@ class Auto(UserLevelStrategy):
         return AutoScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
             ledger=partial(sampler.ledger, multiplier),
-            new_memory=self._new_progress,
+            new_memory=partial(new_progress, self.problem, self._default_step),
             sampler=sampler,
             noise_multiplier=multiplier,
             stages=stages,
@@ -179,29 +167,16 @@ class Auto(UserLevelStrategy):
 
     @property
     def _linear_model(self) -> GeneralisedLinear | None:
-        """The problem, where its coordinates can be learnt."""
-        model = self.problem
-        if not isinstance(model, GeneralisedLinear) or model.dimension > _MOST_PARAMETERS:
-            return None
-        # Where phi'' has no bound, as for powers below 2, there is no whole step.
-        return model if math.isfinite(model.family.curvature_bound(0.0)) else None
+        return linear_model(self.problem)
 
     def _stages(self) -> tuple[Stage, ...]:
         """What is done round by round, from public facts."""
         model = self._linear_model
         if model is None:
             return self._plain_stages()
-        counts = isinstance(model, Poisson)
-        longest_step = LONGEST_COUNT_STEP if counts else None
+        longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
         steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
-        level = (Level(model.family.high),) if counts and model.intercept else ()
-        measured = (
-            Columns(self._largest_cell(model)),
-            Sizes(),
-            Moments(model.ridge),
-            Lengths(steps[0], self._longest()),
-        )
-        return (*level, *measured, *steps, Choice())
+        return (*measuring_stages(model, steps[0]), *steps, Choice())
 
     def _plain_stages(self) -> tuple[Stage, ...]:
         """Those of coordinates that stay as they are."""
@@ -211,33 +186,9 @@ class Auto(UserLevelStrategy):
         measured = certificate.convex and curved > certificate.strong_convexity
         step = Recentred(domain, measured)
         if not measured:
-            return (Lengths(step, self._longest()), *[step] * _RECENTRED_ROUNDS, Choice())
+            return (Lengths(step, longest_gradient(self.problem)), *[step] * _RECENTRED_ROUNDS, Choice())
         moves = [step, StepLength(domain, curved)] * _MEASURED_ROUNDS
-        return (Lengths(step, self._longest()), *moves, Choice())
-
-    def _largest_cell(self, model: GeneralisedLinear) -> float:
-        """Largest feature, the intercept's 1 included."""
-        bound = min(model.feature_bound, model.feature_norm)
-        return max(1.0, bound) if math.isfinite(bound) else _LARGEST_CELL
-
-    def _longest(self) -> float:
-        """An upper guess of users' gradients at the start, in the coordinates."""
-        model, bound = self._linear_model, self.problem.certificate.gradient_norm
-        if model is None:
-            return _LONGEST if bound is None else bound
-        slope = model.family.slope_bound(0.0)
-        return math.sqrt(2 * model.dimension) * (slope if math.isfinite(slope) else _LONGEST)
-
-    def _new_progress(self) -> Progress:
-        """Before the first round."""
-        model, p, longest = self._linear_model, self.problem.dimension, self._longest()
-        curvature = 1.0 if model is None else model.family.curvature_bound(0.0)
-        if isinstance(model, Poisson):
-            curvature *= _COUNT_CURVATURE
-        geometry = Geometry.of(
-            self.problem, self._default_step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
-        )
-        return Progress(self.problem.initial(), curvature, Centre(geometry, p, longest))
+        return (Lengths(step, longest_gradient(self.problem)), *moves, Choice())
 
     def _make_plan(self) -> Plan:
         scheme, shares = self.scheme, self.scheme.sampler.shares

@@ -13,7 +13,7 @@ from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions,
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
-from strategies.core.options import StrategyOptions
+from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from strategies.core.plan import Plan, sampler_numbers
 from strategies.core.scheme import Scheme, Step
 from strategies.wire.replies import Gathered, Request
@@ -27,7 +27,7 @@ _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
 
 
-class AdaptiveClippingOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
+class AdaptiveClippingOptions(ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `AdaptiveClipping`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
@@ -48,6 +48,18 @@ class AdaptiveClippingOptions(ClippedOptions, restates={"clip_norm", "learning_r
     learning_rate: float | None = Field(
         None, gt=0, description="Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."
     )
+    found_by_preparation: ClassVar[tuple[str, ...]] = (
+        "clip_norm",
+        "clip_low",
+        "clip_high",
+        "local_steps",
+        "learning_rate",
+    )
+
+    def found(self, found: Found) -> dict[str, float]:
+        """The first clip, of gradients, and the step of plain descent."""
+        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
+        return {"clip_norm": found.clip(self.rounds), **steps}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
-from strategies.core.options import StrategyOptions
+from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from userdp.nodes.computations import Computation
 
 
-class DPFedAvgOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
+class DPFedAvgOptions(ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `DPFedAvg`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
@@ -20,6 +20,14 @@ class DPFedAvgOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     learning_rate: float | None = Field(
         None, gt=0, description="What the server multiplies the mean update by; default 1; 0.1 for adam."
     )
+    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "local_rate", "learning_rate")
+
+    def found(self, found: Found) -> dict[str, float]:
+        """Clip and users' steps; in learnt coordinates a server's step, too, as long as one of the mean gradient."""
+        # A user's own whole step is the end of its way.
+        way = found.own_rate * (1 if found.whole else self.local_steps)
+        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds, way)
+        return {"clip_norm": found.clip(self.rounds) * way, "local_rate": found.own_rate, **steps}
 
 
 class DPFedAvg(ClippedStrategy):

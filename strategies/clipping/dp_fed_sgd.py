@@ -6,17 +6,22 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
-from strategies.core.options import StrategyOptions
+from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from userdp.nodes.computations import Computation
 
 
-class DPFedSGDOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
+class DPFedSGDOptions(ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `DPFedSGD`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
     learning_rate: float | None = Field(
         None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
     )
+
+    def found(self, found: Found) -> dict[str, float]:
+        """The clip, and the step of plain descent."""
+        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
+        return {"clip_norm": found.clip(self.rounds), **steps}
 
 
 class DPFedSGD(ClippedStrategy):

@@ -12,7 +12,7 @@ from pydantic import Field
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
-from strategies.core.options import StrategyOptions
+from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import Landing
@@ -23,7 +23,7 @@ from userdp.noise import NoiseSource
 from userdp.sampling import CorrelatedBatches
 
 
-class DPFTRLOptions(StrategyOptions):
+class DPFTRLOptions(PreparedOptions):
     """Settings of `DPFTRL`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
@@ -35,6 +35,10 @@ class DPFTRLOptions(StrategyOptions):
         "square_root", description="How noise is correlated over rounds; the tree is the classic baseline."
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+    def found(self, found: Found) -> dict[str, float]:
+        """Clip and step."""
+        return {"clip_norm": found.clip(self.rounds), **found.steps(self.rounds)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.clipping.clipped_strategy import ClippedScheme, ClippedStrategy, as_is, sampler_of
-from strategies.clipping.dp_fed_sgd import DPFedSGDOptions
+from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy, as_is, sampler_of
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number
 from userdp.errors import BadInput
@@ -19,11 +18,14 @@ from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors, e
 from userdp.sampling import LaplaceBatches
 
 
-class ProjectedSGDOptions(DPFedSGDOptions, restates={"clip_norm"}):
+class ProjectedSGDOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `ProjectedSGD`."""
 
     clip_norm: float = Field(
         1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
     )
     sparsity: int | None = Field(
         None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."

@@ -12,7 +12,7 @@ from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Geometry
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
-from strategies.core.options import RelationOptions, StrategyOptions
+from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions, StrategyOptions
 from strategies.core.plan import Number, Plan, sampler_numbers
 from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import Course
@@ -31,7 +31,7 @@ _BEARABLE = 0.1
 """Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
 
 
-class RecentredOptions(RelationOptions):
+class RecentredOptions(RelationOptions, PreparedOptions):
     """Settings of `RecentredClipping`."""
 
     clip_norm: float = Field(
@@ -58,6 +58,10 @@ class RecentredOptions(RelationOptions):
         "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
         "are alike, and on others up to 2 where there are users enough for little noise.",
     )
+
+    def found(self, found: Found) -> dict[str, float]:
+        """The clip."""
+        return {"clip_norm": CLIP_WIDTH * found.length}
 
 
 @dataclass(frozen=True, kw_only=True)

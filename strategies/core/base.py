@@ -9,6 +9,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,22 +18,24 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.core.declarations import Declarations
+from strategies.core.around import Around, divided
+from strategies.core.declarations import Declarations, check_budget
 from strategies.core.forecast import Forecast, standstill
-from strategies.core.last_comparison import WHOLE_RUN, LastComparison, check_comparison
 from strategies.core.options import parse_options
 from strategies.core.plan import Plan, PublicFacts
+from strategies.core.preparation import Preparation
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme, Step
-from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, check_noise, separately
+from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, separately
 from strategies.core.ways import Way
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.wire import Wire
-from userdp.accounting import AnyLedger, Guarantee, Privacy
+from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
 from userdp.problems.base import Problem
+from userdp.problems.in_coordinates import Coordinates
 from userdp.randomness import stream
 
 log = logging.getLogger("userdp")
@@ -51,9 +54,13 @@ class UserLevelStrategy(Declarations, Strategy):
         seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
         wire: how models and answers travel; to nodes that run `client_app` if not given.
         compare_with_initial: end with a `LastComparison`, for a part of the budget.
+        preparation: begin with one, for a part of the budget; a strategy whose options are `PreparedOptions` then works
+            in the coordinates, and with the clip, that it finds.
         options: the fields of the strategy's `Options`.
 
     Attributes:
+        original: the loss as nodes know it.
+        problem: the same; in coordinates that a preparation found, if there is one (before it has, in a stand-in).
         scheme: what is done to users' data.
         plan: what people see of it.
         memory: what the server remembers between rounds, made by the scheme.
@@ -78,32 +85,17 @@ class UserLevelStrategy(Declarations, Strategy):
         seed: int = 0,
         wire: Wire | None = None,
         compare_with_initial: bool = False,
+        preparation: type[Preparation] | None = None,
         **options: Any,
     ) -> None:
-        privacy.check_population(public.users)
-        if privacy.unit not in self.units:
-            raise BadInput(
-                f"privacy.unit = {privacy.unit!r}: {self.name} protects {' or '.join(self.units)} level; "
-                f"set privacy.unit = {self.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
-            )
-        if privacy.delta == 0 and not self.pure:
-            raise BadInput(
-                f"privacy.delta = 0: {self.name} cannot promise pure privacy; set a delta well below "
-                f"1/n = {1 / public.users:g}"
-            )
-        check_noise(privacy, self.name, self.without_secure_noise)
-        self._comparison: LastComparison | None = None
-        if compare_with_initial:
-            check_comparison(self.name, self.without_comparison)
-            privacy, self._comparison = LastComparison.within(privacy, public.users)
-        self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
-        self.wire = wire or Wire()
+        check_budget(type(self), privacy, public.users)
+        self.problem, self.public, self.seed, self.wire = problem, public, seed, wire or Wire()
+        self.original = problem
         self.options = parse_options(self.Options, options)
-        self.scheme = self._make_scheme()
-        self.memory = self.scheme.new_memory()
+        self._coordinates: Coordinates | None = None
+        self.privacy, self._around = divided(self, privacy, preparation, compare_with_initial)
+        self._build()
         self.plan: Plan = self._make_plan()
-        self._slack = self._rounding_slack() if privacy.noise == "secure" else 0.0
-        self._ledger: AnyLedger | None = self.scheme.ledger(privacy) if self.plan.guarantee.holds else None
         self.result = PrivateResult()
         self._x: Vector = problem.initial()
         self._initial: Vector = self._x
@@ -111,6 +103,15 @@ class UserLevelStrategy(Declarations, Strategy):
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
         self._roster = self.wire.roster(public.users, self.options.max_missing)
+
+    def _build(self) -> None:
+        """All that follows from problem and options; with a preparation, at first for a stand-in of what it finds."""
+        if self._around.before is not None:
+            self.problem, self._coordinates, self.options = self._around.before.settle(self.options)
+        self.scheme = self._make_scheme()
+        self.memory = self.scheme.new_memory()
+        self._slack = self._rounding_slack() if self.privacy.noise == "secure" else 0.0
+        self._ledger = self.scheme.ledger(self.privacy) if self.scheme.guarantee.holds else None
 
     # What a strategy defines ---------------------------------------------------------------------------------------
 
@@ -156,11 +157,7 @@ class UserLevelStrategy(Declarations, Strategy):
             *standstill(self.problem, self.options, rounds, numbers),
             *(() if forecast is None else forecast.warnings()),
         )
-        guarantee, own = self.scheme.guarantee, self._comparison
-        if own is not None:
-            rounds, guarantee = rounds + 1, own.guarantee(guarantee)
-            priced = {name: numbers[name] + own.epsilon for name in WHOLE_RUN if name in numbers}
-            numbers = {**numbers, **priced, **own.numbers()}
+        rounds, guarantee, numbers = self._around.plan(rounds, self.scheme.guarantee, numbers)
         relied_on = SECURE_ASSUMPTIONS[self.privacy.unit] if self.privacy.noise == "secure" else ()
         return Plan(
             strategy=self.name,
@@ -186,8 +183,9 @@ class UserLevelStrategy(Declarations, Strategy):
         return 1 / (self.problem.certificate.smoothness or 2.0)
 
     def _rounding_slack(self) -> float:
-        """How much sensitivities grow by rounding."""
-        return rounding_slack(self.scheme.summands or self.public.users, self.scheme.spread)
+        """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
+        own = rounding_slack(self.scheme.summands or self.public.users, self.scheme.spread)
+        return own if self._around == Around() else max(own, rounding_slack(self.public.users))
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
@@ -195,9 +193,11 @@ class UserLevelStrategy(Declarations, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One message a node: the model, which of its users answer, and what they compute."""
+        part, _ = self._around.place(server_round, self.plan.rounds)
+        if part is not None and part is self._around.after:
+            arrays = self.wire.record(self._released)
         self._x = self.wire.vector(arrays)
-        compared = self._compared_in(server_round)
-        self._request = self._ask(server_round - 1) if compared is None else compared.request(self._initial)
+        self._request = self._asked(server_round)
         if self._request is None:
             return []
         if self.privacy.noise == "secure":
@@ -226,25 +226,52 @@ class UserLevelStrategy(Declarations, Strategy):
         read = partial(self.wire.read, sent=self._x)
         missing = self.options.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        compared = self._compared_in(server_round)
-        if compared is not None:
-            compared.charged = True
-        elif self._ledger is not None:
-            self._ledger.charge(self._request.users)
-        with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
-            step = (
-                self._step(server_round - 1, self._x, gathered)
-                if compared is None
-                else compared.step(self._x, self._initial, gathered, self._noise(server_round - 1))
-            )
-        self._facts = dict(step.facts)
-        self._take(step)
+        self._follow(server_round, self._request, gathered)
         metrics = {"missing_users_private": gathered.missing, "non_finite_users_private": gathered.non_finite}
         return self.wire.record(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
 
-    def _compared_in(self, server_round: int) -> LastComparison | None:
-        """The last comparison, if that round is its."""
-        return self._comparison if server_round == self.plan.rounds else None
+    def _asked(self, server_round: int) -> Request | None:
+        """The request of a round, whosever it is."""
+        part, index = self._around.place(server_round, self.plan.rounds)
+        if part is not None:
+            return part.request(index, self._initial)
+        request = self._ask(index)
+        if request is None or self._coordinates is None:
+            return request
+        return replace(request, computation=replace(request.computation, coordinates=self._coordinates))
+
+    def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
+        """Charge a round, then take its step, whosever it is."""
+        part, index = self._around.place(server_round, self.plan.rounds)
+        with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
+            if part is None:
+                if self._ledger is not None:
+                    self._ledger.charge(request.users)
+                step = self._step(index, self._x, gathered)
+                self._take(step)
+            else:
+                part.charge(request)
+                # Numbers that no round of the strategy's own has.
+                noise = partial(self._noise, self.plan.rounds + server_round)
+                step = part.step(index, self._x, self._initial, gathered, noise)
+                self._x = step.following
+                self._released = self._released if step.released is None else step.released
+        self._facts = dict(step.facts)
+        if part is self._around.before and part is not None and index + 1 == part.rounds:
+            self._begin_prepared()
+
+    def _begin_prepared(self) -> None:
+        """Plan anew with what the preparation found, for the same promise, and begin.
+
+        Raises:
+            RunFailed: the promise would be another; no round of the strategy's own has begun.
+        """
+        promised = self.scheme.guarantee
+        self._build()  # the ledger, too: to the one before nothing is charged, and cohorts drawn in secret are new
+        if self.scheme.guarantee != promised:
+            raise RunFailed(f"{self.name} would promise something else with what its preparation found: run without")
+        if self._coordinates is not None:
+            self._x = self.problem.initial()
 
     def _take(self, step: Step) -> None:
         """Go on from the next iterate and hand out the released model, unless such a step overflows.
@@ -254,8 +281,10 @@ class UserLevelStrategy(Declarations, Strategy):
         """
         if step.released is None:
             self._x = step.following
-        elif np.isfinite(step.following).all() and np.isfinite(step.released).all():
-            self._x, self._released = step.following, step.released
+            return
+        released = step.released if self._coordinates is None else self._coordinates.models(step.released)
+        if np.isfinite(step.following).all() and np.isfinite(released).all():
+            self._x, self._released = step.following, released
         else:
             log.warning("a step of %s overflows, and is not taken: lower its step size", self.name)
 
@@ -314,13 +343,13 @@ class UserLevelStrategy(Declarations, Strategy):
                 for drop-in strategies), or the strategy has run before.
             RunFailed: too many users are missing.
         """
-        arrays = self.wire.initial(self.problem, initial_arrays)
+        arrays = self.wire.initial(self.original, initial_arrays)
         if num_rounds is not None and num_rounds != self.plan.rounds:
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         self.summary()
-        self._initial = self._released = self._checked_initial(arrays)
+        self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
         self._roster.counts = self.server_trusted
         self._roster.gather(grid, roster_timeout)
@@ -332,53 +361,24 @@ class UserLevelStrategy(Declarations, Strategy):
         for server_round in range(1, self.plan.rounds + 1):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
-            if self._compared_in(server_round) is not None:
-                arrays = self.wire.record(self._released)
             messages = list(self.configure_train(server_round, arrays, config, grid))
             if self._request is None:
                 continue
             replies = grid.send_and_receive(messages, timeout=timeout)
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
-            self._record(server_round, metrics, time.perf_counter() - started, evaluate_fn, on_round)
-        return result
-
-    def _checked_initial(self, arrays: ArrayRecord) -> Vector:
-        x = self.wire.vector(arrays)
-        if x.shape != (self.problem.dimension,) or not np.array_equal(self.problem.domain.project(x), x):
-            raise BadInput(
-                f"initial_arrays must hold {self.problem.dimension} finite numbers within the problem's domain, on "
-                "which its certificate was computed"
+            record = result.add(
+                server_round,
+                self.wire.record(self._released),
+                metrics,
+                seconds=time.perf_counter() - started,
+                spent=self._spent,
+                facts=self._facts,
+                evaluate=evaluate_fn,
             )
-        if self.scheme.check_start is not None:
-            self.scheme.check_start(x)
-        return x
-
-    def _record(
-        self,
-        server_round: int,
-        metrics: MetricRecord | None,
-        seconds: float,
-        evaluate_fn: Evaluate | None,
-        on_round: Callable[[RoundRecord], None] | None,
-    ) -> None:
-        result = self.result
-        result.arrays = self.wire.record(self._released)
-        counts: dict[str, Any] = dict(metrics or {})
-        record = RoundRecord(
-            round=server_round,
-            seconds=seconds,
-            missing_users=int(counts.get("missing_users_private", 0)),
-            non_finite_users=int(counts.get("non_finite_users_private", 0)),
-            spent=self._spent,
-            facts=self._facts,
-            metrics=result.evaluate(evaluate_fn, server_round),
-        )
-        result.rounds.append(record)
-        if metrics is not None:
-            result.train_metrics_clientapp[server_round] = metrics
-        if on_round is not None:
-            on_round(record)
+            if on_round is not None:
+                on_round(record)
+        return result
 
     @property
     def spent_epsilon(self) -> float | None:
@@ -388,7 +388,7 @@ class UserLevelStrategy(Declarations, Strategy):
     @property
     def _spent(self) -> Callable[[], float] | None:
         own = None if self._ledger is None else self._ledger.spent()
-        return own if own is None or self._comparison is None else self._comparison.spent(own)
+        return None if own is None else self._around.spent(own)
 
     @property
     def noise_source(self) -> str:

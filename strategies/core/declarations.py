@@ -8,6 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
+from strategies.core.secure_noise import check_noise
+from userdp.accounting import Privacy
+from userdp.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class Declarations:
         "l1_sensitivity": "most that one user can move what is released (l1 norm)",
         "replace_one_epsilon": "what the promise means for replacing a user, to compare with other strategies",
         "replace_one_delta": "the delta that goes with it",
+        "preparation_rounds": "rounds that find coordinates, clip and steps; the numbers here are those of a stand-in",
+        "preparation_epsilon": "epsilon of these rounds",
+        "preparation_delta": "delta that goes with it",
         "comparison_epsilon": "epsilon of the last comparison with the initial model",
         "comparison_margin": "share of users beyond a half whose preference noise turns round in one run of 20",
     }
@@ -76,12 +82,36 @@ class Declarations:
         "noise_deviation": Fact(
             "noised", "standard deviation of the noise: planned, or in proportion to a released clip"
         ),
+        "mean_target": Fact("noised", "mean target"),
+        "floored": Fact("noised", "directions whose second moment is below its noise"),
+        "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
+        "length": Fact("noised", "typical length of users' gradients"),
         "improved_share": Fact(
             "noised", "share of users whom the model serves better than the initial one, with noise"
         ),
         "went_back": Fact("noised", "1 where the initial model was released instead"),
     }
-    """What its rounds note in ``self.facts``, by name."""
+    """What its rounds note in ``self.facts``, by name; those of what comes before and after them are here."""
+
+
+def check_budget(strategy: type[Declarations], privacy: Privacy, users: int) -> None:
+    """Refuse a budget of a kind that the strategy cannot keep to.
+
+    Raises:
+        BadInput: says which can be kept to.
+    """
+    privacy.check_population(users)
+    if privacy.unit not in strategy.units:
+        raise BadInput(
+            f"privacy.unit = {privacy.unit!r}: {strategy.name} protects {' or '.join(strategy.units)} level; "
+            f"set privacy.unit = {strategy.units[0]!r}, which is the stronger promise, or use sample_clipped_sgd"
+        )
+    if privacy.delta == 0 and not strategy.pure:
+        raise BadInput(
+            f"privacy.delta = 0: {strategy.name} cannot promise pure privacy; set a delta well below "
+            f"1/n = {1 / users:g}"
+        )
+    check_noise(privacy, strategy.name, strategy.without_secure_noise)
 
 
 def meanings_of(strategy: type[Declarations]) -> dict[str, str]:

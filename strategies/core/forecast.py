@@ -88,6 +88,11 @@ class Forecast:
         """Whether the model is expected to be far worse than the initial one can be."""
         return self.excess is not None and self.start is not None and self.excess >= HOPELESS * self.start
 
+    @property
+    def hopeful(self) -> bool:
+        """Whether nothing says that the initial model may be as good."""
+        return self.excess is None or self.start is None or self.excess < DOUBTFUL * self.start
+
     def numbers(self) -> dict[str, float | None]:
         """What people are shown of it."""
         return {

@@ -22,9 +22,6 @@ SHARE = 0.05
 _DOUBT = 0.05
 """Probability of a wrong choice that the plan names a margin for."""
 
-WHOLE_RUN = ("replace_one_epsilon", "sample_level_epsilon", "user_level_epsilon")
-"""Numbers of a plan that price the whole run, to which the comparison is added."""
-
 
 def check_comparison(strategy: str, objection: str | None) -> None:
     """Refuse the comparison where it makes no sense.
@@ -61,6 +58,8 @@ class LastComparison:
 
     epsilon: float
     users: int
+    rounds: int = 1
+    delta: float = 0.0
     charged: bool = False
 
     @classmethod
@@ -93,12 +92,18 @@ class LastComparison:
         """What the strategy's ledger says NOW, and this if it is charged."""
         return partial(_sum, own, self.epsilon if self.charged else 0.0)
 
-    def request(self, initial: Vector) -> Request:
+    def charge(self, request: Request) -> None:
+        """Charge the count."""
+        self.charged = True
+
+    def request(self, index: int, initial: Vector) -> Request:
         """Of all users, whether the model that is sent serves them better than the initial one."""
         return Request(np.arange(self.users), Computation("improved", "sum", 0.5, arrays={"initial": initial}))
 
-    def step(self, x: Vector, initial: Vector, gathered: Gathered, noise: NoiseSource) -> Step:
+    def step(
+        self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
+    ) -> Step:
         """Keep the model, or go back."""
-        total = float(self.mechanism.release(gathered.values, noise)[0])
+        total = float(self.mechanism.release(gathered.values, noise(0))[0])
         chosen = x if total >= 0 else initial
         return Step(chosen, chosen, {"improved_share": 0.5 + total / self.users, "went_back": float(total < 0)})

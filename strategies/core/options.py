@@ -1,7 +1,9 @@
 """Settings of strategies, and how they are checked."""
 
+from abc import abstractmethod
 from collections.abc import Collection
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -45,6 +47,66 @@ class RelationOptions(StrategyOptions):
         "replace_one",
         description="Neighbouring relation. Add-or-remove promises less and takes half the noise at the same epsilon.",
     )
+
+
+CLIP_WIDTH = 1.5
+"""Clip over the typical length of what is clipped, where that is found on the way."""
+
+
+REACH = 10.0
+"""Lengths of the first gradient that clipped gradients of all rounds together reach, where steps are whole."""
+
+WAY = 5.0
+"""Sum of all steps, in units of those over the curvature: what is left of a distance is e^-5."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a `Preparation` tells of users' gradients, in the coordinates that follow.
+
+    Attributes:
+        length: typical l2 norm of a user's at the start.
+        dimension: p.
+        rate: step size that fits the mean gradient.
+        own_rate: the same for steps of single users; a user's few samples may be p times as curved as all users'.
+        samples: fewest of a user, public.
+        learnt: whether coordinates were learnt; else they are the model's own, and steps those of certificates.
+        whole: whether a certified step is the whole way to where the gradient vanishes, so that gradients soon shrink.
+    """
+
+    length: float
+    dimension: int
+    rate: float
+    own_rate: float
+    samples: int
+    learnt: bool
+    whole: bool = False
+
+    def clip(self, rounds: int) -> float:
+        """A clip for all of so many rounds."""
+        return self.length * (min(CLIP_WIDTH, REACH / rounds) if self.whole else CLIP_WIDTH)
+
+    def steps(self, rounds: int, clip: float = 1.0) -> dict[str, float]:
+        """Steps for so many rounds, along sums of vectors that are ``clip`` times as long as gradients.
+
+        As short as leaves enough of the way behind, for the shorter they are the more of the noise they average out.
+        Nothing where coordinates are the model's own: certified steps may be short enough.
+        """
+        return {"learning_rate": min(1.0, WAY / rounds) * self.rate / clip} if self.learnt else {}
+
+
+class PreparedOptions(StrategyOptions):
+    """Settings of strategies that may work in coordinates, and with clips, which a `Preparation` finds.
+
+    Nothing that such a strategy promises rests on a certificate.
+    """
+
+    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate")
+    """The settings that a preparation finds: whoever gives one wants no preparation."""
+
+    @abstractmethod
+    def found(self, found: Found) -> dict[str, float]:
+        """The settings that follow, by name."""
 
 
 def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:

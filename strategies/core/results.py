@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
@@ -59,6 +60,34 @@ class PrivateResult(Result):
     rounds: list[RoundRecord] = field(default_factory=list)
     initial_metrics: dict[str, float] = field(default_factory=dict)
     clipped_samples: int = 0
+
+    def add(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        metrics: MetricRecord | None,
+        *,
+        seconds: float,
+        spent: Callable[[], float] | None,
+        facts: dict[str, float],
+        evaluate: Evaluate | None,
+    ) -> RoundRecord:
+        """Keep a round: the model released after it, what nodes' replies came to, and the rest of its record."""
+        self.arrays = arrays
+        counts: dict[str, Any] = dict(metrics or {})
+        record = RoundRecord(
+            round=server_round,
+            seconds=seconds,
+            missing_users=int(counts.get("missing_users_private", 0)),
+            non_finite_users=int(counts.get("non_finite_users_private", 0)),
+            spent=spent,
+            facts=facts,
+            metrics=self.evaluate(evaluate, server_round),
+        )
+        self.rounds.append(record)
+        if metrics is not None:
+            self.train_metrics_clientapp[server_round] = metrics
+        return record
 
     def evaluate(self, evaluate: Evaluate | None, server_round: int) -> dict[str, float]:
         """Metrics of the released model as it is now, kept also where Flower's own result has them."""

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
+import numpy as np
+
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.problems.base import Problem
 from userdp.sampling import Sampler
 
 
@@ -38,6 +41,21 @@ class Scheme:
     check_start: Callable[[Vector], None] | None = None
     summands: int | None = None
     spread: float = 1.0
+
+    def checked_start(self, problem: Problem, x: Vector) -> Vector:
+        """(p,) the initial model.
+
+        Raises:
+            BadInput: it lies outside the domain, or the scheme refuses it.
+        """
+        if x.shape != (problem.dimension,) or not np.array_equal(problem.domain.project(x), x):
+            raise BadInput(
+                f"initial_arrays must hold {problem.dimension} finite numbers within the problem's domain, on "
+                "which its certificate was computed"
+            )
+        if self.check_start is not None:
+            self.check_start(x)
+        return x
 
 
 def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:

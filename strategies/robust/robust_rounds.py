@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
+from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, StrategyOptions
 from strategies.robust.passing import KERNELS, AgreementOptions, make_estimator, needed_ratio, needed_score
 from strategies.robust.tested_strategy import (
     SHARES,
@@ -23,10 +23,18 @@ from userdp.estimators import MINIMUM_BATCH, ExpKernel, RampKernel, concentratio
 from userdp.mechanisms import MinimumScore, minimum_batch
 
 
-class RobustRoundsOptions(AgreementOptions, RowOptions, restates={"rounds"}):
+class RobustRoundsOptions(AgreementOptions, RowOptions, PreparedOptions, restates={"rounds"}):
     """Settings of `RobustRounds`."""
 
     rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
+    found_by_preparation: ClassVar[tuple[str, ...]] = ("radius", "deviation", "learning_rate")
+
+    def found(self, found: Found) -> dict[str, float]:
+        """How far samples deviate, as gradients are about equally long in all coordinates, with a margin."""
+        if not found.learnt:
+            return {}
+        deviation = CLIP_WIDTH * found.length * math.sqrt(found.samples / found.dimension)
+        return {"deviation": deviation, **found.steps(self.rounds)}
 
 
 class RobustRounds(TestedStrategy):

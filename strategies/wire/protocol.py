@@ -33,9 +33,11 @@ from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.identities import DIGEST_BYTES
 from userdp.nodes.node import Answer, Node
 from userdp.nodes.partition import Partition
+from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling.coins import SampleCoins
 
 _PARAMETER = "parameter."
+_START, _MATRIX = "coordinates.start", "coordinates.matrix"
 _USERS = np.dtype("<i8")
 _KEYS = np.dtype("<u8")
 """User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
@@ -102,8 +104,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
         content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
     if computation.centre is not None:
         content["centre"] = model_record(computation.centre)
-    if computation.arrays:
-        content["arrays"] = ArrayRecord({name: Array(values) for name, values in computation.arrays.items()})
+    if arrays := _arrays_of(computation):
+        content["arrays"] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
     if (partition := computation.partition) is not None:
         groups = partition.groups.astype(_GROUPS).tobytes()
         content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
@@ -135,14 +137,26 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
         centre=model_vector(cast(ArrayRecord, message.content["centre"])) if "centre" in message.content else None,
         partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
-        arrays=_read_arrays(message.content["arrays"]) if "arrays" in message.content else {},
+        **_read_arrays(message.content.get("arrays", {})),
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
     return users.astype(np.int64), computation
 
 
-def _read_arrays(record: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
-    return {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
+def _arrays_of(computation: Computation) -> dict[str, NDArray[np.float64]]:
+    """Its public arrays by name, with those of its coordinates."""
+    seen = computation.coordinates
+    more = {} if seen is None else {_START: seen.start, _MATRIX: seen.matrix}
+    return {**computation.arrays, **more}
+
+
+def _read_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a computation that `_arrays_of` wrote."""
+    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
+    if _START not in arrays:
+        return {"arrays": arrays}
+    seen = Coordinates(arrays.pop(_START), arrays.pop(_MATRIX))
+    return {"arrays": arrays, "coordinates": seen}
 
 
 def _read_partition(config: Mapping[str, Any]) -> Partition:

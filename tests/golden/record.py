@@ -152,6 +152,7 @@ def _config(case: Case, folder: Path) -> Path:
     sections = ("seed", "problem", "data", "privacy", "strategy", "engine", "output")
     raw = {"name": "golden"} | {key: case[key] for key in sections if key in case}
     raw["output"] = {**raw.get("output", {}), "anyway": True}  # small cases need not be good ones
+    raw["preparation"] = case.get("preparation", "none")
     if "path" in raw["data"]:
         write_table(folder / raw["data"]["path"])
     path = folder / "run.toml"

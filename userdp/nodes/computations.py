@@ -30,6 +30,7 @@ from userdp.nodes import moments, truncated
 from userdp.nodes.partition import Partition
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.problems.base import Problem
+from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.randomness import seed_sequence
 from userdp.sampling.coins import SampleCoins
 
@@ -106,6 +107,7 @@ class Computation:
         coins: which samples take part; a user of whom none is drawn sends zero. None for all.
         parameters: keyword arguments of the function, plain floats.
         arrays: further keyword arguments of the function, public arrays.
+        coordinates: in which the model of the message is z, and vectors are by z; None for the model's own.
         lengths: also tell each user's l2 norm before the clip (about the centre): exact, for simulations alone.
         partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
             ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
@@ -124,6 +126,7 @@ class Computation:
     coins: SampleCoins | None = field(default=None, compare=False)
     arrays: Mapping[str, Array] = field(default_factory=dict, compare=False)
     lengths: bool = False
+    coordinates: Coordinates | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.partition is not None:
@@ -178,6 +181,8 @@ class Computation:
         return block.usable_samples() if self.name in SAMPLE_SUMS else block.usable_users()
 
     def _raw(self, problem: Problem, x: Vector, block: Block) -> AnyRows:
+        if self.coordinates is not None:
+            problem = InCoordinates(problem, self.coordinates)
         return COMPUTATIONS[self.name](problem, x, block, **self.parameters, **self.arrays)
 
     def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Rows:

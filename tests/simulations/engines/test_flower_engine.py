@@ -35,6 +35,12 @@ learning_rate = 1.0
 """
 
 
+REGRESSION = (
+    'problem={kind="squared", target_range=[-3.0, 3.0]}',
+    'data={kind="synthetic", population="linear_regression", dimension=4, users=400, test_users=50}',
+)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     engine = FlowerEngine(tmp_path_factory.mktemp("flower"))
@@ -45,7 +51,11 @@ def engine(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "overrides"),
-    [(8, ()), (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6"))],
+    [
+        (8, ()),
+        (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6")),
+        (8, ('strategy={kind="dp_fed_avg", rounds=2}', "preparation=learn", *REGRESSION)),
+    ],
 )
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):
     path = tmp_path / "run.toml"

@@ -52,7 +52,7 @@ def compared(name, **more):
 def test_replacing_adding_or_removing_a_user_moves_the_sum_by_at_most_one(values, other, removed):
     problem = Quadratic(1, 10.0, 10.0)
     comparison = LastComparison(0.1, len(values))
-    request = comparison.request(np.zeros(1))
+    request = comparison.request(0, np.zeros(1))
 
     def total(samples):
         federation = federation_of(np.array(samples)[:, None])
@@ -81,30 +81,29 @@ def test_strategy_and_comparison_together_keep_to_the_budget_and_the_ledger_says
     assert len(result.rounds) == method.plan.rounds
 
 
+def chosen(comparison, votes, seed):
+    """What is noted of a choice between zero and one with that sum of votes."""
+    noise = SeededNoise(np.random.default_rng(seed))
+    return comparison.step(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: noise).facts
+
+
 def test_the_noise_is_laplace_for_the_share_of_epsilon():
     comparison = LastComparison(0.5, 100)
-    shares = [
-        comparison.step(
-            np.ones(1), np.zeros(1), Gathered(np.zeros(1), 0, 0), SeededNoise(np.random.default_rng(seed))
-        ).facts["improved_share"]
-        for seed in range(500)
-    ]
+    shares = [chosen(comparison, 0.0, seed)["improved_share"] for seed in range(500)]
     assert stats.kstest((np.array(shares) - 0.5) * 100, stats.laplace(scale=1 / 0.5).cdf).pvalue > 1e-4
 
 
 def test_what_the_margin_says_is_how_often_the_choice_is_wrong():
     comparison = LastComparison(0.5, 100)
-    votes = Gathered(np.array([100 * comparison.numbers()["comparison_margin"]]), 0, 0)
-    back = [
-        comparison.step(np.ones(1), np.zeros(1), votes, SeededNoise(np.random.default_rng(seed))).facts["went_back"]
-        for seed in range(2000)
-    ]
+    votes = 100 * comparison.numbers()["comparison_margin"]
+    back = [chosen(comparison, votes, seed)["went_back"] for seed in range(2000)]
     low, high = stats.binom(2000, 0.05).ppf([1e-5, 1 - 1e-5])
     assert low <= sum(back) <= high
 
 
 def test_secure_noise_can_be_had():
-    step = LastComparison(1.0, 10).step(np.ones(1), np.zeros(1), Gathered(np.array([500.0]), 0, 0), SecureNoise())
+    votes = Gathered(np.array([500.0]), 0, 0)
+    step = LastComparison(1.0, 10).step(0, np.ones(1), np.zeros(1), votes, lambda _: SecureNoise())
     assert step.released == [1.0]
 
 

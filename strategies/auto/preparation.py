@@ -1,0 +1,110 @@
+"""The part of `Auto` that other strategies can hold: coordinates and a clip, found privately before they begin."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.releases import Release, SharedScheme
+from strategies.auto.stages import START_WIDTH, Columns, Gradient, Lengths, Level, Moments, Recentred, Sizes, Stage
+from strategies.core.options import Found
+from strategies.core.plan import PublicFacts
+from strategies.core.preparation import Preparation
+from strategies.core.scheme import Step
+from strategies.wire.replies import Gathered, Request
+from userdp.accounting import AnyLedger, Privacy
+from userdp.arrays.types import Vector
+from userdp.noise import NoiseSource
+from userdp.problems import Problem
+from userdp.problems.in_coordinates import Coordinates
+from userdp.sampling import WeightedBatches
+
+_WEIGHTS: Mapping[type[Stage], float] = {Level: 3.0, Columns: 5.0, Sizes: 1.0, Moments: 15.0, Lengths: 2.0}
+"""How the stages share the budget."""
+
+_COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
+"""Of epsilon and delta, for the preparation."""
+
+
+class LearnCoordinates(Preparation):
+    """The stages of `Auto` before its first step; where coordinates cannot be learnt, the lengths of gradients alone.
+
+    *Formal guarantees.* Those of `Preparation`: every round releases a mean over the public n of what `Auto` asks, with
+    the noise of its share, so that all of them cost what one Gaussian of the multiplier costs, calibrated for replacing
+    one user. What adding or removing one moves is no more (`strategies.auto.releases.Movement`).
+    """
+
+    @classmethod
+    def share(cls, problem: Problem) -> float:
+        """Most of it goes to second moments."""
+        return _LENGTHS_ALONE if linear_model(problem) is None else _COORDINATES
+
+    def __init__(self, problem: Problem, public: PublicFacts, privacy: Privacy, seed: int) -> None:
+        model, n = linear_model(problem), public.users
+        self._model = model
+        if model is None:
+            self._stages: tuple[Stage, ...] = (Lengths(Recentred(problem.domain), longest_gradient(problem)),)
+        else:
+            self._stages = measuring_stages(model, Gradient(0, model.domain))
+        weights = np.array([_WEIGHTS[type(stage)] for stage in self._stages])
+        self.rounds = len(self._stages)
+        self._sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
+        self._multiplier = self._sampler.calibrate(privacy.epsilon, privacy.delta)
+        self._step = 1 / (problem.certificate.smoothness or 2.0)
+        self._progress, self._left = new_progress(problem, self._step), self.rounds
+        super().__init__(problem, public, privacy, seed)
+
+    def _make_ledger(self) -> AnyLedger:
+        return self._sampler.ledger(self._multiplier, self.privacy)
+
+    def _scheme(self) -> SharedScheme:
+        """The shares of the rounds."""
+        return SharedScheme(
+            guarantee=self._sampler.guarantee(self._multiplier, self.privacy.delta, "", ()),
+            ledger=lambda _: self.ledger,
+            sampler=self._sampler,
+            noise_multiplier=self._multiplier,
+        )
+
+    def request(self, index: int, initial: Vector) -> Request:
+        """Of all users what the stage asks."""
+        if index == 0:
+            self._progress.begin(initial)
+        return Request(self._sampler.cohort(index), self._stages[index].computation(self._progress))
+
+    def step(
+        self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
+    ) -> Step:
+        """Release what the stage asks for, and follow."""
+        facts = self._stages[index].take(self._progress, gathered.values, Release(self._scheme(), index, noise))
+        self._left -= 1
+        return Step(self._progress.model, None, facts)
+
+    def found(self) -> tuple[Coordinates | None, Found]:
+        """What was; before the last round, for a loss as curved as its bounds allow, equally in all directions."""
+        progress, p = self._progress, self.problem.dimension
+        length = progress.radius / START_WIDTH if not self._left else self._expected_length()
+        if self._model is None:
+            certificate = self.problem.certificate
+            whole = certificate.smoothness is not None and certificate.strong_convexity == certificate.smoothness
+            step = self._step
+            return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
+        rate = 1 / progress.curvature
+        seen = Coordinates(progress.start, progress.coordinates if not self._left else self._expected() * np.eye(p))
+        return seen, Found(length, p, rate, rate / p, self.public.min_samples, learnt=True)
+
+    def _expected(self) -> float:
+        """What makes second moments one that are as large as declared bounds allow, and equal."""
+        lies, p = self.problem.landscape, self.problem.dimension
+        if lies is None or not 0 < lies.trace < math.inf:
+            return 1.0
+        return math.sqrt(p * self._progress.curvature / lies.trace)
+
+    def _expected_length(self) -> float:
+        """Of a gradient of one sample, where second moments are one; where coordinates stay, of what users share."""
+        longest, lies = longest_gradient(self.problem), self.problem.landscape
+        if self._model is not None:
+            return longest / math.sqrt(2.0)
+        shared = math.inf if lies is None else math.sqrt(2 * lies.start * lies.trace / self.problem.dimension)
+        return shared if 0 < shared < longest else longest

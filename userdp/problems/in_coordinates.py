@@ -1,0 +1,118 @@
+"""A problem seen in other coordinates: the model is ``x = start + T z``, and training looks for z."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.arrays.sparse_rows import dense
+from userdp.arrays.types import Array, Rows, Vector
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.landscape import Landscape
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """``x = start + matrix z``: public.
+
+    Attributes:
+        start: (p,) the model at z = 0.
+        matrix: (p, p) T, invertible.
+
+    Raises:
+        BadInput: shapes that do not fit, or values that are not finite.
+    """
+
+    start: Vector
+    matrix: Array
+
+    def __post_init__(self) -> None:
+        p = len(self.start)
+        if self.start.shape != (p,) or self.matrix.shape != (p, p):
+            raise BadInput(f"coordinates of shapes {self.start.shape} and {self.matrix.shape}: must be (p,) and (p, p)")
+        if not (np.isfinite(self.start).all() and np.isfinite(self.matrix).all()):
+            raise BadInput("coordinates must be finite numbers")
+
+    def models(self, places: Array) -> Array:
+        """(p,) or (U, p): x of each z."""
+        return np.asarray(self.start + places @ self.matrix.T)
+
+    def places(self, models: Array) -> Array:
+        """(p,) or (U, p): z of each x."""
+        return np.asarray(np.linalg.solve(self.matrix, (models - self.start).T).T)
+
+
+class SeenBox(Box):
+    """A box of models, seen in coordinates, where it is none: the nearest model is meant, not the nearest z."""
+
+    def __init__(self, box: Box, coordinates: Coordinates) -> None:
+        super().__init__(coordinates.places(box.centre), math.inf)
+        object.__setattr__(self, "_seen", (box, coordinates))
+
+    def project(self, x: Vector) -> Vector:
+        """(p,) or (U, p): the coordinates of the nearest model in the box; themselves where that is inside."""
+        box, coordinates = self.__dict__["_seen"]
+        models = coordinates.models(x)
+        inside = box.project(models)
+        outside = (models != inside).any(axis=-1, keepdims=True)
+        return np.where(outside, coordinates.places(inside), x) if outside.any() else x
+
+
+class InCoordinates(Problem):
+    """``f(start + T z)`` as a function of z; a gradient is T^T times that by x.
+
+    Args:
+        problem: f, on dense parameters.
+        coordinates: start and T.
+        curvature: what the loss is taken to be curved by at most, in every direction. It was measured, or is a guess:
+            the certificate holds it as smoothness, for default steps, and NO PRIVACY PROOF may rest on it.
+
+    Raises:
+        BadInput: coordinates of another dimension, or gradients that are sparse.
+    """
+
+    def __init__(self, problem: Problem, coordinates: Coordinates, curvature: float | None = None) -> None:
+        if len(coordinates.start) != problem.dimension or problem.sparse:
+            raise BadInput(
+                f"problem.kind = {problem.name!r} has {problem.dimension} parameters and cannot be seen in "
+                f"{len(coordinates.start)} coordinates, or has sparse gradients"
+            )
+        self.problem, self.coordinates = problem, coordinates
+        self.name, self.summary = problem.name, problem.summary  # type: ignore[misc]
+        self.dimension, self.columns, self.has_targets = problem.dimension, problem.columns, problem.has_targets
+        self.domain = SeenBox(problem.domain, coordinates)
+        self.certificate = Certificate(convex=problem.certificate.convex, smoothness=curvature, reason="measured")
+        lies = problem.landscape
+        if lies is not None and curvature is not None:
+            self.landscape = Landscape(lies.start, curvature * self.dimension, math.inf)
+
+    def initial(self) -> Vector:
+        """(p,) zeros: where the coordinates start."""
+        return np.zeros(self.dimension)
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """As f does."""
+        return self.problem.bound(block)
+
+    def user_gradients(self, x: Vector, block: Block) -> Rows:
+        """(U, p): each user's average gradient by z."""
+        return self._turned(dense(self.problem.user_gradients(self.coordinates.models(x), block)))
+
+    def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> Rows:
+        """(U, p): each user's average gradient by z, at its own z."""
+        return self._turned(dense(self.problem.user_gradients_at(self.coordinates.models(models), block)))
+
+    def sample_gradients(self, x: Vector, block: Block) -> Rows:
+        """(N, p): each sample's gradient by z."""
+        return self._turned(dense(self.problem.sample_gradients(self.coordinates.models(x), block)))
+
+    def sample_losses(self, x: Vector, block: Block) -> NDArray[np.float64]:
+        """(N,): f of each sample."""
+        return self.problem.sample_losses(self.coordinates.models(x), block)
+
+    def _turned(self, gradients: Rows) -> Rows:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as zero later
+            return np.asarray(gradients @ self.coordinates.matrix)
