@@ -126,7 +126,7 @@ class RunConfig(Section):
         "where_useful",
         description="Whether users first tell, in private rounds for a part of the budget, how their columns lie and "
         "how long their gradients are, so that strategies with a fixed clip and step need none given. where_useful: if "
-        "the strategy can, neither is given, and the plan predicts a good model with it.",
+        "the strategy can, neither is given, and the plan does not take it for hopeless.",
     )
     engine: EngineSection = EngineSection.model_validate({})
     output: OutputSection = OutputSection.model_validate({})

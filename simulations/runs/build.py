@@ -168,7 +168,7 @@ def prepared_if(wanted: str, make: Callable[..., UserLevelStrategy]) -> UserLeve
             prepared = make(preparation=LearnCoordinates)
         except BadInput:
             return make()
-        if prepared.plan.forecast is None or prepared.plan.forecast.hopeful:
+        if prepared.plan.forecast is None or not prepared.plan.forecast.hopeless:
             return prepared
     return make()
 

@@ -18,11 +18,13 @@ from userdp.problems.landscape import Landscape
 HOPELESS = 2.0
 """Predicted excess risk over the largest of the initial model, from which on a run has to be insisted on."""
 
-DOUBTFUL = 0.5
-"""The same for the part of it that noise makes, from which on a plan says that the initial model may be as good."""
+DOUBTFUL = 1 / 3
+"""The same for the part of it that noise makes, from which on a plan says that the initial model may be as good: few
+initial models are as bad as they can be."""
 
 IDLE = 0.75
-"""The same for the part that steps leave undone, from which on a plan says that they are too short."""
+"""The same for the part that steps leave undone, from which on a plan says that they are too short; and for all of it,
+from which on the initial model may be as good, too."""
 
 STANDSTILL = 1e-6
 """Share of the domain's radius; a model that all rounds together cannot move further does not move."""
@@ -88,11 +90,6 @@ class Forecast:
         """Whether the model is expected to be far worse than the initial one can be."""
         return self.excess is not None and self.start is not None and self.excess >= HOPELESS * self.start
 
-    @property
-    def hopeful(self) -> bool:
-        """Whether nothing says that the initial model may be as good."""
-        return self.excess is None or self.start is None or self.excess < DOUBTFUL * self.start
-
     def numbers(self) -> dict[str, float | None]:
         """What people are shown of it."""
         return {
@@ -112,7 +109,9 @@ class Forecast:
             )
         if self.excess is None or self.start is None:
             return self._lost_way()
-        if self.excess - self.undone >= DOUBTFUL * self.start or self.hopeless:
+        idle = self.undone >= IDLE * self.start
+        noisy = self.excess - self.undone >= DOUBTFUL * self.start or (self.excess >= IDLE * self.start and not idle)
+        if noisy or self.hopeless:
             noise = "" if self.noise is None else f" (noise of norm {self.noise:.3g} in the model, all rounds together)"
             change = _MORE if self.noise is None else _CHANGE
             verdict = "is better than this run" if self.hopeless else "may be as good"
@@ -120,7 +119,7 @@ class Forecast:
                 f"predicted excess risk {self.excess:.3g}{noise}, where that of the initial model is at most "
                 f"{self.start:.3g}. Doing nothing {verdict}: {change}",
             )
-        if self.undone < IDLE * self.start:
+        if not idle:
             return ()
         return self._lost_way() or (
             f"the steps are too few or too short: they leave about {self.undone / self.start:.0%} of the initial "

@@ -290,7 +290,7 @@ def test_where_neither_clip_nor_step_is_given_and_it_helps_there_is_one():
     assert planned(strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0})._around.before is None
     assert planned(strategy={"kind": "dp_fed_sgd", "learning_rate": 2.0})._around.before is None
     assert planned(strategy={"kind": "dp_fed_sgd", "rounds": 5})._around.before is not None
-    few = {**CONFIG["data"], "users": 40}
+    few = {**CONFIG["data"], "users": 10}
     assert planned(data=few)._around.before is None
     assert planned(data=few, preparation="learn")._around.before is not None
     with pytest.raises(BadInput, match=r"preparation = 'learn' finds strategy\.clip_norm by itself"):
