@@ -1,5 +1,6 @@
 """Frank-Wolfe for least squares over an l1 ball on truncated data, all users every round."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -115,6 +116,7 @@ class PrivateLasso(VertexStrategy):
             divisor=float(records),
             mechanism=mechanism,
             largest=largest,
+            expected=math.sqrt(options.fourth_moment),
             numbers={
                 "truncation": threshold,
                 "score_sensitivity": mechanism.sensitivity,

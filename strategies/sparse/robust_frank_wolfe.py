@@ -1,5 +1,6 @@
 """Frank-Wolfe over an l1 ball with smoothly truncated gradients, each round on fresh users; pure privacy."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -103,6 +104,7 @@ class RobustFrankWolfe(VertexStrategy):
             divisor=fold / scale,  # nodes send truncated gradients in units of the scale
             mechanism=mechanism,
             largest=scale * largest,
+            expected=math.sqrt(options.second_moment),
             numbers={
                 **truncation,
                 "fold": fold,

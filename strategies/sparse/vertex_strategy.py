@@ -49,6 +49,7 @@ class VertexScheme(Scheme):
         divisor: from the sum of what users send to the mean gradient; public.
         mechanism: of one choice.
         largest: what a coordinate of the mean gradient can be.
+        expected: what one is expected to be at most, by declared moments, where training starts at zero.
         numbers: of the plan, beyond the radius.
     """
 
@@ -61,6 +62,7 @@ class VertexScheme(Scheme):
     divisor: float
     mechanism: ExponentialMechanism
     largest: float
+    expected: float
     numbers: Mapping[str, Number]
 
     @property
@@ -90,12 +92,16 @@ def l1_ball(radius: float, problem: Problem) -> L1Ball:
 
 
 def missed_vertices(missed: float, largest: float) -> tuple[str, ...]:
-    """The warning that choices may miss more than there is to find, if they do."""
+    """The warning that choices may miss more than there is to find, if they do.
+
+    Over the l1 ball of radius R a convex risk at zero is at most R times the largest coordinate of its gradient above
+    the least one, and R ``missed`` is what a choice may miss.
+    """
     if missed < largest:
         return ()
     return (
-        f"what the choice of a vertex may miss ({missed:.3g}) exceeds what a gradient's coordinate can be "
-        f"({largest:.3g}): use fewer strategy.rounds, more users or a larger epsilon",
+        f"what the choice of a vertex may miss ({missed:.3g}) exceeds what a gradient's coordinate is expected to be "
+        f"({largest:.3g}): doing nothing may be as good. Use fewer strategy.rounds, more users or a larger epsilon",
     )
 
 
@@ -143,7 +149,7 @@ class VertexStrategy(UserLevelStrategy):
             noise=scheme.missed,
             signal=scheme.largest,
             numbers={"l1_radius": scheme.ball.radius, **scheme.numbers},
-            warnings=missed_vertices(scheme.missed, scheme.largest),
+            warnings=missed_vertices(scheme.missed, min(scheme.largest, scheme.expected)),
         )
 
     def _ask(self, index: int) -> Request:

@@ -281,6 +281,18 @@ def test_ray_agrees_with_the_local_grid_bit_for_bit(unit):
     assert np.any(expected != 0)
 
 
+def test_a_plan_warns_where_choices_may_miss_more_than_the_zero_model_can_lose():
+    """By declared moments: no data of a fourth moment of 4 give the zero model a gradient coordinate above 2."""
+    columns = Squared(100, math.inf, 1.0, low=-math.inf, high=math.inf)
+    few, many = (
+        strategy(users, epsilon, 1e-6, columns, rounds=None, threshold=None, fourth_moment=4.0).plan
+        for users, epsilon in ((5_000, 1.0), (20_000, 4.0))
+    )
+    assert many.noise < 2.0 <= few.noise < few.signal
+    assert many.warnings == ()
+    assert "doing nothing may be as good" in few.warnings[0]
+
+
 def test_users_weigh_the_same_however_many_samples_they_hold():
     features, targets, _ = normal_data(100)
     doubled = federation_of(np.repeat(features, 4, axis=0), [4] * 100, np.repeat(targets, 4))
