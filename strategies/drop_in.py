@@ -128,7 +128,7 @@ class ClientWire(Wire):
     """
 
     clipping = ASSUMPTIONS
-    asks_lengths = False
+    asks_more = False
 
     def __init__(self, layout: ModelLayout | None = None) -> None:
         self._layout = layout

@@ -10,6 +10,7 @@ from strategies.core.scheme import Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
+from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 
 WHOLE_RUN = {
@@ -100,9 +101,14 @@ def divided(
     """(what is left of a budget for the strategy's own rounds, what comes before and after them).
 
     Raises:
-        BadInput: the strategy cannot have the one or the other.
+        BadInput: the strategy, or its nodes, cannot have the one or the other.
     """
     before = after = None
+    if (compare_with_initial or preparation is not None) and not strategy.wire.asks_more:
+        raise BadInput(
+            "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
+            "ordinary Flower app cannot tell: leave them out"
+        )
     if compare_with_initial:
         check_comparison(strategy.name, strategy.without_comparison)
         privacy, after = LastComparison.within(privacy, strategy.public.users)

@@ -17,11 +17,11 @@ class Wire:
 
     Attributes:
         clipping: what a guarantee rests on where each user's vector is clipped.
-        asks_lengths: whether nodes can be asked for users' lengths before the clip.
+        asks_more: whether nodes can be asked for more than a step of training, such as users' lengths before the clip.
     """
 
     clipping: tuple[str, ...] = ("nodes clip each user as told, and the server is trusted",)
-    asks_lengths: bool = True
+    asks_more: bool = True
 
     def roster(self, users: int, max_missing: float) -> Roster:
         """Finds out which node holds which of n users."""

@@ -18,7 +18,7 @@ from helpers_hostile import damaged, npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
+from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, LearnCoordinates
 from strategies.drop_in import ClientSideLoss
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.replies import gather
@@ -373,6 +373,9 @@ def test_what_the_clients_decide_and_what_is_no_option_is_refused():
         strategy(clip=1.0)
     with pytest.raises(BadInput, match="at least 1/n"):
         strategy(users=10, delta=0.2)
+    for more in ({"compare_with_initial": True}, {"preparation": LearnCoordinates}):
+        with pytest.raises(BadInput, match="clients of an ordinary Flower app cannot tell"):
+            strategy(**more)
 
 
 def test_starting_needs_a_model_and_the_planned_rounds():

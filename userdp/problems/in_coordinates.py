@@ -46,10 +46,13 @@ class Coordinates:
 
 
 class SeenBox(Box):
-    """A box of models, seen in coordinates, where it is none: the nearest model is meant, not the nearest z."""
+    """A box of models, seen in coordinates, where it is none: the nearest model is meant, not the nearest z.
+
+    Its centre is where the coordinates start.
+    """
 
     def __init__(self, box: Box, coordinates: Coordinates) -> None:
-        super().__init__(coordinates.places(box.centre), math.inf)
+        super().__init__(np.zeros_like(coordinates.start), math.inf)
         object.__setattr__(self, "_seen", (box, coordinates))
 
     def project(self, x: Vector) -> Vector:

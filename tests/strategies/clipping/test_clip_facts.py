@@ -82,7 +82,7 @@ def test_telling_changes_no_bit_of_what_is_released(name, monkeypatch):
         assert one["median_length_private"] > 0
         assert one["noise_over_signal_private"] > 0
     silent = strategy_of(name, **problem)
-    silent.wire.asks_lengths = False
+    silent.wire.asks_more = False
     untold = run(silent, people())
     np.testing.assert_array_equal(final(told), final(untold))
     for one, other in zip(told.rounds, untold.rounds, strict=True):
