@@ -50,7 +50,9 @@ class Cell:
 
     def reference(self) -> RunConfig:
         """Training without privacy on the same data."""
-        return parse_config({**self.raw, "seed": self.seed, "strategy": {"kind": "non_private"}})
+        # The same for all strategies, also where they differ in their preparation.
+        raw = {key: section for key, section in self.raw.items() if key != "preparation"}
+        return parse_config({**raw, "seed": self.seed, "strategy": {"kind": "non_private"}})
 
 
 def expand(config: ComparisonConfig) -> Iterator[Cell]:

@@ -119,7 +119,9 @@ class DPFTRL(UserLevelStrategy):
         "factorisation": "how noise is correlated over rounds",
     }
     notes: ClassVar[Mapping[str, Fact]] = {
-        "fresh_noise_deviation": Fact("public", "standard deviation of the noise drawn in the round"),
+        "fresh_noise_deviation": Fact(
+            "noised", "standard deviation of the noise drawn in the round: planned, or in proportion to a released clip"
+        ),
         **CLIP_FACTS,
     }
     Options: ClassVar[type[StrategyOptions]] = DPFTRLOptions
