@@ -54,6 +54,9 @@ class LastComparison:
     Args:
         epsilon: of the count.
         users: n, public.
+        rounds: how many there are.
+        delta: that goes with epsilon: none.
+        charged: whether the count was asked for.
     """
 
     epsilon: float
