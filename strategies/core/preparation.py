@@ -119,10 +119,12 @@ def prepared(kind: type[Preparation], strategy: Any, privacy: Privacy) -> tuple[
     problem, options, share = strategy.problem, strategy.options, kind.share(strategy.problem)
     own = replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta)
     left = replace(privacy, epsilon=privacy.epsilon - own.epsilon, delta=privacy.delta - own.delta)
-    made = kind(problem, strategy.public, own, strategy.seed)
-    if not isinstance(options, PreparedOptions) or not options.found(made.found()[1]):
-        raise BadInput(
-            f"preparation = 'learn': nothing that {strategy.name} needs can be found on the way for problem.kind = "
-            f"{problem.name!r}; leave it out"
-        )
-    return left, made
+    # Only then anything is calibrated: most strategies are asked in vain.
+    if isinstance(options, PreparedOptions):
+        made = kind(problem, strategy.public, own, strategy.seed)
+        if options.found(made.found()[1]):
+            return left, made
+    raise BadInput(
+        f"preparation = 'learn': nothing that {strategy.name} needs can be found on the way for problem.kind = "
+        f"{problem.name!r}; leave it out"
+    )
