@@ -18,7 +18,7 @@ from userdp.problems.landscape import Landscape
 HOPELESS = 2.0
 """Predicted excess risk over the largest of the initial model, from which on a run has to be insisted on."""
 
-DOUBTFUL = 1 / 3
+DOUBTFUL = 1 / 4
 """The same for the part of it that noise makes, from which on a plan says that the initial model may be as good: few
 initial models are as bad as they can be."""
 
@@ -33,6 +33,7 @@ _CHANGE = (
     "leave out [strategy], which chooses all of this by itself, or bring more users, raise privacy.epsilon, or lower "
     "the step size"
 )
+_ASSUMED = ", were features and targets without declared bounds of size one"
 _MORE = "bring more users or raise privacy.epsilon"
 """The same where all of this was chosen already."""
 
@@ -50,6 +51,7 @@ class Forecast:
             loss.
         start: most that the initial model's excess risk can be; the same.
         undone: what of the excess the steps leave undone, were there no noise.
+        assumed: whether data have no declared bounds, and the forecast takes them to be of size one.
     """
 
     meanings: ClassVar[Mapping[str, str]] = {
@@ -64,6 +66,7 @@ class Forecast:
     excess: float | None = None
     start: float | None = None
     undone: float = 0.0
+    assumed: bool = False
 
     @classmethod
     def of(cls, problem: Problem, way: Way) -> "Forecast":
@@ -83,12 +86,16 @@ class Forecast:
         if lies is None or not (math.isfinite(lies.start) and math.isfinite(lost)):
             return made
         undone = lies.start * _undone(way, lies, curvature, p, radius)
-        return replace(made, excess=lost + undone, start=lies.start, undone=undone)
+        return replace(made, excess=lost + undone, start=lies.start, undone=undone, assumed=lies.assumed)
 
     @property
     def hopeless(self) -> bool:
-        """Whether the model is expected to be far worse than the initial one can be."""
-        return self.excess is not None and self.start is not None and self.excess >= HOPELESS * self.start
+        """Whether the model is expected to be far worse than the initial one can be, on data as declared."""
+        if self.excess is None or self.start is None:
+            return False
+        if self.assumed and self.noise is not None:
+            return False  # sizes taken for granted refuse nothing; a share of the start's risk needs none
+        return self.excess >= HOPELESS * self.start
 
     def numbers(self) -> dict[str, float | None]:
         """What people are shown of it."""
@@ -117,7 +124,7 @@ class Forecast:
             verdict = "is better than this run" if self.hopeless else "may be as good"
             return (
                 f"predicted excess risk {self.excess:.3g}{noise}, where that of the initial model is at most "
-                f"{self.start:.3g}. Doing nothing {verdict}: {change}",
+                f"{self.start:.3g}{_ASSUMED if self.assumed else ''}. Doing nothing {verdict}: {change}",
             )
         if not idle:
             return ()

@@ -4,9 +4,10 @@ Each is convex in s, with bounds on ``phi'`` and ``phi''`` over all scores that 
 declared without bounds (infinite ``low`` or ``high``): then a bound that needs them is infinite too.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, xlogy
@@ -53,6 +54,14 @@ class Family(ABC):
     @abstractmethod
     def start_loss(self) -> float:
         """Largest ``phi(0, y)`` above the least ``phi(s, y)`` of the same target y; infinite when there is none."""
+
+    def bounded(self, size: float) -> Self:
+        """The same, with targets of at most that size where none is declared; itself where bounds are."""
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return self
+        bounded = copy.copy(self)
+        bounded.low, bounded.high = max(self.low, -size), min(self.high, size)
+        return bounded
 
     @abstractmethod
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:

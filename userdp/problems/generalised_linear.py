@@ -24,7 +24,7 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, SquaredFamily
-from userdp.problems.landscape import AVERAGE_SIZE, Landscape
+from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.segments import clip_factors, float64_parts, user_averages, weighted_sums
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
@@ -103,18 +103,24 @@ class GeneralisedLinear(Problem):
         self.dimension = self.columns + intercept
         self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
         self.certificate = self._certify()
-        length, slope = self._length(), family.slope_bound(self.feature_norm * self.domain.radius)
-        self.landscape = Landscape(
-            family.start_loss,
-            family.curvature_bound(0.0) * length**2,
-            AVERAGE_SIZE * slope * length,
-            pull=self.ridge * self.dimension,
-        )
+        self.landscape = self._landscape()
 
     def _length(self) -> float:
         """Bound on ``||a||_2``, the intercept's 1 included."""
         rest = self.feature_norm - self.intercept
         return math.hypot(1.0 if self.intercept else 0.0, math.sqrt(min(self.feature_bound, rest) * rest))
+
+    def _landscape(self) -> Landscape:
+        family, length, reach = self.family.bounded(ASSUMED_SIZE), self._length(), self.feature_norm
+        if math.isinf(length):
+            length = reach = ASSUMED_SIZE * math.sqrt(self.dimension)
+        return Landscape(
+            family.start_loss,
+            family.curvature_bound(0.0) * length**2,
+            AVERAGE_SIZE * family.slope_bound(reach * self.domain.radius) * length,
+            pull=self.ridge * self.dimension,
+            assumed=family is not self.family or math.isinf(self._length()),
+        )
 
     def _certify(self) -> Certificate:
         norm, radius = self.feature_norm, self.domain.radius

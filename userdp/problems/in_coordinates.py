@@ -90,7 +90,7 @@ class InCoordinates(Problem):
         self.certificate = Certificate(convex=problem.certificate.convex, smoothness=curvature, reason="measured")
         lies = problem.landscape
         if lies is not None and curvature is not None:
-            self.landscape = Landscape(lies.start, curvature * self.dimension, math.inf)
+            self.landscape = Landscape(lies.start, curvature * self.dimension, math.inf, assumed=lies.assumed)
 
     def initial(self) -> Vector:
         """(p,) zeros: where the coordinates start."""

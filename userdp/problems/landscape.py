@@ -7,6 +7,10 @@ AVERAGE_SIZE = math.sqrt(2 / math.pi)
 """Expected size of a standard normal number."""
 
 
+ASSUMED_SIZE = 1.0
+"""Largest target, and root mean square of a feature, where neither has a declared bound."""
+
+
 @dataclass(frozen=True)
 class Landscape:
     """Sizes of a loss on its declared bounds.
@@ -17,12 +21,15 @@ class Landscape:
         steepness: most that the risk grows for each unit of standard deviation of independent normal noise on every
             coordinate of a model; infinite where there is no bound.
         pull: of the ridge term's Hessian, the trace; it comes on top.
+        assumed: whether data are unbounded and sizes are what they would be of `ASSUMED_SIZE`: a scale to hold noise
+            against, which refuses nothing.
     """
 
     start: float
     trace: float
     steepness: float
     pull: float = 0.0
+    assumed: bool = False
 
     def of_noise(self, deviation: float) -> float:
         """What independent normal noise of that deviation on every coordinate of the best model costs, at most.

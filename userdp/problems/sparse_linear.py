@@ -36,7 +36,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
 from userdp.problems.generalised_linear import QUIET, finite_or_none, ghost_factors, score_metrics
-from userdp.problems.landscape import AVERAGE_SIZE, Landscape
+from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
 
 
@@ -90,12 +90,14 @@ class SparseLinear(Problem):
         self.sparse = self.ridge == 0
         self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
         self.certificate = self._certify()
-        slope = family.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius)
+        seen = family.bounded(ASSUMED_SIZE)
+        slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius)
         self.landscape = Landscape(
-            family.start_loss,
-            family.curvature_bound(0.0) * self.feature_norm**2,
+            seen.start_loss,
+            seen.curvature_bound(0.0) * self.feature_norm**2,
             AVERAGE_SIZE * slope * self.feature_norm,
             pull=self.ridge * self.dimension,
+            assumed=seen is not family,
         )
 
     def _certify(self) -> Certificate:

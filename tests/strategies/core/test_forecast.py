@@ -14,10 +14,10 @@ from simulations.config.run_config import load_config, parse_config
 from simulations.runs.build import make_plan
 from simulations.runs.run import insist
 from strategies import STRATEGIES, AveragedClipping, DPFedSGD, IterativeMeanSGD, SampleClippedSGD
-from strategies.core.forecast import Forecast
+from strategies.core.forecast import HOPELESS, Forecast
 from strategies.core.ways import Course, Landing, NoisyPhase, Phases, Remaining
 from userdp.errors import BadInput
-from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, Squared
+from userdp.problems import Bernoulli, Huber, Logistic, Quadratic, SparseSquared, Squared
 from userdp.problems.linear import Linear
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
@@ -228,6 +228,33 @@ def test_where_nothing_is_known_of_a_loss_noise_is_held_against_the_longest_way(
     assert quiet.warnings() == ()
     assert "longer than the longest way" in loud.warnings()[0]
     assert not loud.hopeless
+
+
+@pytest.mark.parametrize(
+    ("problem", "start"),
+    [
+        (Squared(10, math.inf, 5.0, low=-math.inf, high=math.inf), 0.5),
+        (Logistic(10, math.inf, 5.0), math.log(2)),
+        (SparseSquared(10, 1.0, 2, 1.0, low=-math.inf, high=math.inf), 0.5),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_has_no_declared_bounds_is_forecast_as_if_of_size_one_and_refuses_nothing(problem, start):
+    assert problem.landscape.assumed
+    assert problem.landscape.start == start
+    loud = Forecast.of(problem, Course(steps=100, rate=0.1, deviation=10.0, longest=20.0))
+    assert "without declared bounds of size one. Doing nothing may be as good" in loud.warnings()[0]
+    assert loud.excess >= HOPELESS * start
+    assert not loud.hopeless
+    declared = Forecast.of(Squared(10, 3.0, 5.0, low=-1.0, high=1.0), Course(steps=100, rate=0.1, deviation=10.0))
+    assert declared.hopeless
+    assert "size one" not in declared.warnings()[0]
+
+
+def test_a_forecast_that_is_a_share_of_what_the_start_can_lose_refuses_whatever_the_bounds():
+    problem = Squared(10, math.inf, 5.0, low=-math.inf, high=math.inf)
+    assert Forecast.of(problem, Remaining(share=3.0)).hopeless
+    assert not Forecast.of(problem, Remaining(share=1.0)).hopeless
 
 
 def test_a_good_plan_is_silent():
