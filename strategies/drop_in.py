@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from strategies.clipping.adaptive_clipping import AdaptiveClipping
 from strategies.clipping.dp_fed_avg import DPFedAvg
+from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan, PublicFacts
@@ -303,6 +304,10 @@ class DropIn(Strategy):
         self.inner.summary()
 
 
+_TRAINING = frozenset({"local_steps", *LocalOptions.model_fields})
+"""How users train, which is the business of ordinary clients."""
+
+
 class DropInFedAvg(DropIn):
     """DP-FedAvg of ordinary Flower clients: the mean of clipped model updates, plus Gaussian noise, every round.
 
@@ -314,7 +319,7 @@ class DropInFedAvg(DropIn):
 
     strategy: ClassVar[type[UserLevelStrategy]] = DPFedAvg
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
-    by_clients: ClassVar[frozenset[str]] = frozenset({"local_steps", "local_rate"})
+    by_clients: ClassVar[frozenset[str]] = _TRAINING
 
 
 class DropInAdaptiveClipping(DropIn):
@@ -327,7 +332,7 @@ class DropInAdaptiveClipping(DropIn):
 
     strategy: ClassVar[type[UserLevelStrategy]] = AdaptiveClipping
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
-    by_clients: ClassVar[frozenset[str]] = frozenset({"local_steps", "local_rate"})
+    by_clients: ClassVar[frozenset[str]] = _TRAINING
 
 
 class DropInRecentredClipping(DropIn):

@@ -295,9 +295,16 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Make the data paths in ``raw`` relative to ``folder``, in place."""
-    data = raw.get("data")
+    """Make the data paths in ``raw``, and files of code that its problem names, relative to ``folder``, in place."""
+    data, problem = raw.get("data"), raw.get("problem")
     if isinstance(data, dict):
         for key in ("path", "cache"):
             if isinstance(data.get(key), str):
                 data[key] = str((folder / Path(data[key]).expanduser()).resolve())
+    if isinstance(problem, dict):
+        metrics = problem.get("metrics")
+        for places in (problem, metrics if isinstance(metrics, dict) else {}):
+            for key, place in places.items():
+                home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+                if colon and home.endswith(".py"):
+                    places[key] = f"{(folder / Path(home).expanduser()).resolve()}:{name}"

@@ -54,13 +54,13 @@ def _compared(problem: Problem, x: Vector, block: Block) -> tuple[Array, Array, 
 
     Of several classes the probability of the predicted one, and whether it was right.
     """
-    if block.targets is None:
+    observed = problem.observed(block)
+    if observed is None:
         return None
     try:
         told = problem.predict(x, block)
     except BadInput:  # a mean of the samples, say
         return None
-    observed = block.targets.astype(np.float64)
     if "probability" in told:
         return told["probability"], observed, True
     shares = [share for name, share in told.items() if name.startswith("probability.")]

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, course_of, sampler_of
+from strategies.clipping.local_options import LocalOptions, of_round
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -27,7 +28,7 @@ _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
 
 
-class AdaptiveClippingOptions(ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
+class AdaptiveClippingOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `AdaptiveClipping`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
@@ -42,9 +43,8 @@ class AdaptiveClippingOptions(ClippedOptions, PreparedOptions, restates={"clip_n
         "where the budget asks for it) if not given.",
     )
     local_steps: int | None = Field(
-        None, ge=1, description="Users send the update of so many local gradient steps; their gradient if not given."
+        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
     )
-    local_rate: float | None = Field(None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5.")
     learning_rate: float | None = Field(
         None, gt=0, description="Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."
     )
@@ -53,8 +53,14 @@ class AdaptiveClippingOptions(ClippedOptions, PreparedOptions, restates={"clip_n
         "clip_low",
         "clip_high",
         "local_steps",
+        "local_epochs",
         "learning_rate",
     )
+
+    @property
+    def trains(self) -> bool:
+        """Whether users send updates, rather than gradients."""
+        return self.local_steps is not None or self.local_epochs is not None
 
     def found(self, found: Found) -> dict[str, float]:
         """The first clip, of gradients, and the step of plain descent."""
@@ -152,7 +158,7 @@ class AdaptiveClipping(UserLevelStrategy):
         low, high = self._bounds()
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)
-        rate = options.rate(self._local_rate if options.local_steps is None else 1.0)
+        rate = options.rate(1.0 if options.trains else options.local_rate or self._default_step)
         return AdaptiveScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
             ledger=partial(sampler.ledger, multiplier),
@@ -192,10 +198,6 @@ class AdaptiveClipping(UserLevelStrategy):
             )
         return noise, 2 * noise / factor
 
-    @property
-    def _local_rate(self) -> float:
-        return self.options.local_rate or self._default_step
-
     def _make_plan(self) -> Plan:
         options, scheme = self.options, self.scheme
         cohort, mechanism = options.cohort or self.public.users, scheme.mechanism(options.clip_norm)
@@ -233,14 +235,14 @@ class AdaptiveClipping(UserLevelStrategy):
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        return Request(self.scheme.sampler.cohort(index), with_lengths(self, self._computation(self.memory.clip)))
+        computation = of_round(self._computation(self.memory.clip), self.seed, index)
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
 
     def _computation(self, clip: float) -> Computation:
-        steps = self.options.local_steps
-        if steps is None:
+        if not self.options.trains:
             return Computation("user_gradient", reduce="sum", clip_norm=clip, statistic="unclipped")
-        parameters = {"steps": float(steps), "step_size": self._local_rate}
-        return Computation("local_update", "sum", clip, parameters=parameters, statistic="unclipped")
+        training = self.options.local_training(self.options.local_steps or 1, self._default_step)
+        return Computation("local_update", "sum", clip, parameters=training.parameters(), statistic="unclipped")
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, memory, clip = self.scheme, self.memory, self.memory.clip
@@ -248,7 +250,7 @@ class AdaptiveClipping(UserLevelStrategy):
         released = mechanism.release(means[:-1], self._noise(index))
         share = 0.5 + float(scheme.count_mechanism.release(means[-1:], self._noise(index, 1))[0])
         facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
-        gradient = released if self.options.local_steps is None else -released
+        gradient = -released if self.options.trains else released
         following = self.problem.domain.project(memory.optimiser.step(x, gradient))
         moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))

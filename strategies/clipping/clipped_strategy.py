@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.clipping.local_options import of_round
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -86,7 +87,7 @@ def course_of(
         rate=rate,
         deviation=deviation,
         longest=options.clip_norm,
-        local_steps=int(local.get("steps", 1)),
+        local_steps=int(local.get("steps", 1) or local.get("epochs", 1)),
         local_rate=local.get("step_size"),
     )
     return options.followed(plain, dimension)
@@ -203,7 +204,8 @@ class ClippedStrategy(UserLevelStrategy):
         )
 
     def _ask(self, index: int) -> Request:
-        return Request(self.scheme.sampler.cohort(index), with_lengths(self, self.scheme.computation))
+        computation = of_round(self.scheme.computation, self.seed, index)
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme = self.scheme

@@ -7,20 +7,27 @@ import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
+from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from userdp.nodes.computations import Computation
 
 
-class DPFedAvgOptions(ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
+class DPFedAvgOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Settings of `DPFedAvg`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
-    local_steps: int = Field(5, ge=1, description="Full-batch gradient steps of each user on its own data.")
-    local_rate: float | None = Field(None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5.")
+    local_steps: int = Field(5, ge=1, description="Steps of each user on its own data.")
     learning_rate: float | None = Field(
         None, gt=0, description="What the server multiplies the mean update by; default 1; 0.1 for adam."
     )
-    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "local_rate", "learning_rate")
+    found_by_preparation: ClassVar[tuple[str, ...]] = (
+        "clip_norm",
+        "local_rate",
+        "learning_rate",
+        "local_epochs",
+        "local_batch",
+        "local_optimiser",
+    )
 
     def found(self, found: Found) -> dict[str, float]:
         """Clip and users' steps; in learnt coordinates a server's step, too, as long as one of the mean gradient."""
@@ -49,15 +56,14 @@ class DPFedAvg(ClippedStrategy):
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
     example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
     meanings: ClassVar[Mapping[str, str]] = {
-        "local_steps": "gradient steps of each user on its own data",
+        "local_steps": "steps of each user on its own data",
+        "local_epochs": "times that each user goes through its data",
         "local_rate": "step size of each user",
     }
     Options: ClassVar[type[StrategyOptions]] = DPFedAvgOptions
     options: DPFedAvgOptions
 
     def _make_scheme(self) -> ClippedScheme:
-        steps, rate = self.options.local_steps, self.options.local_rate or self._default_step
-        parameters = {"steps": float(steps), "step_size": rate}
-        computation = Computation("local_update", "sum", self.options.clip_norm, parameters=parameters)
-        numbers = {"local_steps": steps, "local_rate": rate}
-        return self._gaussian_scheme(computation, 1.0, gradient=np.negative, numbers=numbers)
+        training = self.options.local_training(self.options.local_steps, self._default_step)
+        computation = Computation("local_update", "sum", self.options.clip_norm, parameters=training.parameters())
+        return self._gaussian_scheme(computation, 1.0, gradient=np.negative, numbers=local_numbers(training))

@@ -4,6 +4,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Sequence:
+    """Samples that are windows of a sequence.
+
+    Attributes:
+        steps: L, of a window.
+        levels: codes of each of the C channels of a step; the last one is predicted.
+    """
+
+    steps: int
+    levels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Shape:
     """What the declarations say about a sample; no data are read for it.
 
@@ -16,6 +29,8 @@ class Shape:
         levels: of a column of codes; None for other features.
         sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
         feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
+        code_levels: how many codes each of several columns of codes has; None for other features.
+        sequence: steps and codes of samples that are windows of a sequence; None for other samples.
     """
 
     columns: int
@@ -26,3 +41,5 @@ class Shape:
     levels: int | None = None
     sparsity: int | None = None
     feature_length: float | None = None
+    code_levels: tuple[int, ...] | None = None
+    sequence: Sequence | None = None

@@ -27,6 +27,7 @@ from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes import moments, truncated
+from userdp.nodes.local_training import local_update
 from userdp.nodes.partition import Partition
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.problems.base import Problem
@@ -330,15 +331,6 @@ def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_n
     return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
-def _local_update(problem: Problem, x: Vector, block: Block, steps: float, step_size: float) -> Rows:
-    """What each user's model moves in some projected full-batch gradient steps on its own data, from x."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
-        models = problem.domain.project(x - step_size * dense(problem.user_gradients(x, block)))
-        for _ in range(round(steps) - 1):
-            models = problem.domain.project(models - step_size * dense(problem.user_gradients_at(models, block)))
-        return np.asarray(models - x)
-
-
 COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "user_gradient": _user_gradient,
     "sample_sum": _sample_sum,
@@ -349,7 +341,7 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "truncated_regression_sum": truncated.truncated_regression_sum,
     "truncated_data_gradient": truncated.truncated_data_gradient,
     "truncated_data_sum": truncated.truncated_data_sum,
-    "local_update": _local_update,
+    "local_update": local_update,
     "column_scales": moments.column_scales,
     "moment_size": moments.moment_size,
     "second_moments": moments.second_moments,

@@ -16,7 +16,7 @@ from userdp.problems.separable import Bernoulli, Huber, Quadratic
 from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared
 
 if TYPE_CHECKING:
-    from userdp.problems.torch_module import TorchProblem
+    from userdp.neural.problem import TorchProblem
 
 __all__ = [
     "Bernoulli",
@@ -46,7 +46,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "TorchProblem":
-        from userdp.problems.torch_module import TorchProblem  # noqa: PLC0415
+        from userdp.neural.problem import TorchProblem  # noqa: PLC0415
 
         return TorchProblem
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

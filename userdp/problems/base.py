@@ -201,6 +201,10 @@ class Problem(ABC):
             f"problem.kind = {self.name!r} predicts nothing of a sample; its model is a vector, in model.npz"
         )
 
+    def observed(self, block: Block) -> NDArray[np.float64] | None:
+        """(N,): what `predict` is to be compared with; None where samples have no target."""
+        return None if block.targets is None else block.targets.astype(np.float64)
+
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
         """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""
         return None

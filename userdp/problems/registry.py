@@ -23,6 +23,6 @@ PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
         "one_hot_poisson": "userdp.problems.one_hot:OneHotPoissonSettings",
         "sparse_logistic": "userdp.problems.sparse_linear:SparseLogisticSettings",
         "sparse_squared": "userdp.problems.sparse_linear:SparseSquaredSettings",
-        "torch": "userdp.problems.torch_settings:TorchSettings",
+        "torch": "userdp.neural.settings:TorchSettings",
     }
 )

@@ -10,7 +10,8 @@ from torch import nn
 
 from userdp.data.block import Block
 from userdp.errors import BadInput, MissingAssumption
-from userdp.problems import Logistic, Squared, TorchProblem, torch_module
+from userdp.neural import engine
+from userdp.problems import Logistic, Squared, TorchProblem
 
 SIZES = [3, 1, 40, 7, 2, 2]
 OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])
@@ -101,26 +102,28 @@ def test_only_trainable_parameters_are_in_the_model():
     assert problem.user_gradients(problem.initial(), data(real)).shape == (6, 4)
 
 
-@pytest.mark.parametrize("numbers", [1, 60, 500])
-def test_small_pieces_give_the_same_gradients(numbers, monkeypatch):
-    problem, block = TorchProblem(linear_module, "mse", 4, precision="double"), data(real)
+@pytest.mark.parametrize("execution", ["loop", "grouped"])
+@pytest.mark.parametrize("held", [1, 60, 500])
+def test_small_pieces_give_the_same_gradients(execution, held, monkeypatch):
+    block = data(real)
+    problem = TorchProblem(linear_module, "mse", 4, precision="double", execution=execution)
     x = problem.initial()
     rows, samples = problem.user_gradients(x, block), problem.sample_gradients(x, block)
-    monkeypatch.setattr(torch_module, "PIECE_NUMBERS", numbers)
+    monkeypatch.setattr(engine.Engine, "most_samples", held)
     np.testing.assert_allclose(problem.user_gradients(x, block), rows, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(problem.sample_gradients(x, block), samples, rtol=1e-12, atol=1e-15)
 
 
 def test_padding_never_doubles_the_work(monkeypatch):
-    problem, block = TorchProblem(linear_module, "mse", 4), data(real)
+    problem, block = TorchProblem(linear_module, "mse", 4, execution="grouped"), data(real)
     padded = []
-    original = TorchProblem._gradients
+    original = engine.Engine.gradients
 
-    def counting(self, parameters, rows, weights, block):
+    def counting(self, models, block, rows, weights):
         padded.append(rows.size)
-        return original(self, parameters, rows, weights, block)
+        return original(self, models, block, rows, weights)
 
-    monkeypatch.setattr(TorchProblem, "_gradients", counting)
+    monkeypatch.setattr(engine.Engine, "gradients", counting)
     problem.user_gradients(problem.initial(), block)
     assert sum(padded) < 2 * block.samples
     assert len(padded) == 4  # sizes 40 | 7 | 3, 2, 2 | 1

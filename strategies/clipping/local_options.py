@@ -1,0 +1,90 @@
+"""How users train between two messages: settings of every strategy that averages their updates."""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from strategies.core.options import StrategyOptions
+from strategies.core.plan import Number
+from userdp.errors import BadInput
+from userdp.nodes.computations import Computation
+from userdp.nodes.local_training import LocalTraining, Optimiser, Schedule
+from userdp.randomness import stream
+
+_ORDER = 8
+"""Label that keeps the order of users' samples apart from who takes part."""
+
+
+_ADAM_RATE = 0.01
+"""Default: Adam moves every parameter by about so much, whatever the gradients' size."""
+
+
+class LocalOptions(StrategyOptions):
+    """Settings of `LocalTraining`; none of them costs privacy, as an update is clipped as a whole."""
+
+    local_rate: float | None = Field(
+        None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5; 0.01 for adam."
+    )
+    local_epochs: int | None = Field(
+        None, ge=1, description="Times that each user goes through its samples, instead of strategy.local_steps."
+    )
+    local_batch: int | None = Field(
+        None, ge=1, description="Samples of each of a user's steps; all of them if not given."
+    )
+    local_optimiser: Optimiser = Field("sgd", description="How a user follows its gradients.")
+    local_momentum: float = Field(
+        0.9, ge=0, lt=1, description="Memory of past gradients, for momentum and (first moment) adam."
+    )
+    local_schedule: Schedule = Field(
+        "constant", description="A user's step size over its own steps: constant, or down to zero."
+    )
+    local_weight_decay: float = Field(
+        0.0, ge=0, description="The step size times this is taken off each parameter at every step."
+    )
+    proximal: float = Field(
+        0.0, ge=0, description="Strength of the pull back to the model that a user started from (FedProx)."
+    )
+
+    def local_training(self, steps: int, default_rate: float) -> LocalTraining:
+        """What users do.
+
+        Args:
+            steps: of a user, unless epochs are asked for.
+            default_rate: step size of plain gradient steps, where none is given.
+
+        Raises:
+            BadInput: steps and epochs are both given.
+        """
+        if self.local_epochs is not None and "local_steps" in self.model_fields_set:
+            raise BadInput(
+                f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {steps} are both given: a "
+                "user's steps follow from its epochs, so give one of them"
+            )
+        adam = self.local_optimiser == "adam"
+        return LocalTraining.of(
+            self.local_optimiser,
+            self.local_schedule,
+            step_size=self.local_rate or (_ADAM_RATE if adam else default_rate),
+            steps=0 if self.local_epochs else steps,
+            epochs=self.local_epochs or 1,
+            batch_size=self.local_batch or 0,
+            momentum=self.local_momentum,
+            weight_decay=self.local_weight_decay,
+            proximal=self.proximal,
+        )
+
+
+def local_numbers(training: LocalTraining) -> dict[str, Number]:
+    """What a plan shows of it."""
+    length: dict[str, Number] = (
+        {"local_steps": int(training.steps)} if training.steps else {"local_epochs": int(training.epochs)}
+    )
+    return {**length, "local_rate": training.step_size}
+
+
+def of_round(computation: Computation, seed: int, index: int) -> Computation:
+    """The computation with the order of users' samples in that round, where they take minibatches."""
+    if not computation.parameters.get("batch_size"):
+        return computation
+    key = float(stream(seed, "sampling", index, _ORDER).integers(1, 2**53))
+    return replace(computation, parameters={**computation.parameters, "key": key})

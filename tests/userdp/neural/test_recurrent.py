@@ -1,0 +1,111 @@
+"""Recurrent layers with written-out gradients: torch's own outputs and gradients, alone and for many users at once."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from userdp.neural.recurrent import with_own_recurrence
+
+KINDS = [
+    pytest.param(nn.GRU, {}, id="gru"),
+    pytest.param(nn.LSTM, {}, id="lstm"),
+    pytest.param(nn.GRU, {"num_layers": 2, "batch_first": True}, id="gru of two layers, batches first"),
+    pytest.param(nn.LSTM, {"num_layers": 2, "batch_first": True}, id="lstm of two layers, batches first"),
+    pytest.param(nn.GRU, {"bias": False}, id="gru without biases"),
+    pytest.param(nn.LSTM, {"bias": False}, id="lstm without biases"),
+]
+
+
+def both(kind, options):
+    torch.manual_seed(0)
+    own = kind(3, 5, **options).double()
+    return own, with_own_recurrence(copy.deepcopy(own))
+
+
+def weighed(layer, x):
+    """One number in which every output counts, the last states too."""
+    outputs, last = layer(x)
+    rest = last if isinstance(last, tuple) else (last,)
+    total = 0.0
+    for each in (outputs, *rest):
+        total = total + (each * torch.arange(each.numel(), dtype=torch.float64).cos().reshape(each.shape)).sum()
+    return total
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_outputs_and_gradients_are_those_of_torch(kind, options):
+    torchs, ours = both(kind, options)
+    x = torch.randn(4, 7, 3, dtype=torch.float64, requires_grad=True)
+    for one, other in zip(
+        (torchs(x)[0], *torch.utils._pytree.tree_leaves(torchs(x)[1])),
+        (ours(x)[0], *torch.utils._pytree.tree_leaves(ours(x)[1])),
+        strict=True,
+    ):
+        torch.testing.assert_close(other, one)
+    expected = torch.autograd.grad(weighed(torchs, x), [x, *torchs.parameters()])
+    found = torch.autograd.grad(weighed(ours, x), [x, *ours.parameters()])
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one)
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_many_users_at_once_each_have_weights_of_their_own(kind, options):
+    torchs, ours = both(kind, options)
+    x = torch.randn(2, 4, 7, 3, dtype=torch.float64)
+    stacked = {name: torch.randn(2, *each.shape, dtype=torch.float64) for name, each in ours.named_parameters()}
+    leaves = {name: each.clone().requires_grad_() for name, each in stacked.items()}
+    total = vmap(lambda weights, x: weighed(Called(ours, weights), x))(leaves, x).sum()
+    found = torch.autograd.grad(total, list(leaves.values()))
+    for user in range(2):
+        own = {name: each[user].clone().requires_grad_() for name, each in stacked.items()}
+        expected = torch.autograd.grad(weighed(Called(torchs, own), x[user]), list(own.values()))
+        for one, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(other[user], one)
+
+
+class Called:
+    """A layer at weights of one's choice."""
+
+    def __init__(self, layer, weights):
+        self.layer, self.weights = layer, weights
+
+    def __call__(self, x):
+        return functional_call(self.layer, self.weights, (x,))
+
+
+def test_gradients_agree_with_finite_differences():
+    for kind in (nn.GRU, nn.LSTM):
+        _, ours = both(kind, {})
+        x = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+        weights = tuple(each.detach().requires_grad_() for each in ours.parameters())
+        names = [name for name, _ in ours.named_parameters()]
+
+        def outputs(x, *weights, ours=ours, names=names):
+            return functional_call(ours, dict(zip(names, weights, strict=True)), (x,))[0]
+
+        assert torch.autograd.gradcheck(outputs, (x, *weights))
+
+
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"proj_size": 2}])
+def test_what_is_not_known_stays_torchs(options):
+    torchs, ours = both(nn.LSTM, options)
+    x = torch.randn(4, 7, 3, dtype=torch.float64)
+    assert "forward" not in vars(ours)
+    torch.testing.assert_close(ours(x)[0], torchs(x)[0])
+
+
+def test_a_state_to_begin_with_is_torchs_business():
+    torchs, ours = both(nn.GRU, {})
+    x, state = torch.randn(4, 7, 3, dtype=torch.float64), torch.randn(1, 7, 5, dtype=torch.float64)
+    torch.testing.assert_close(ours(x, state)[0], torchs(x, state)[0])
+
+
+def test_a_module_with_such_layers_survives_pickling():
+    torchs, ours = both(nn.GRU, {})
+    x = torch.randn(4, 7, 3, dtype=torch.float64)
+    again = pickle.loads(pickle.dumps(ours))
+    torch.testing.assert_close(again(x)[0], torchs(x)[0])

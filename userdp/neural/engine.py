@@ -1,0 +1,276 @@
+"""Gradients of a module for many users, each at parameters of its own: one after the other, or several at once.
+
+Several users at once (`torch.func.vmap` over stacked parameters) saves a module's calls where users are small, and
+wastes work where they are large or the module has no rule for it. Which is faster is found by a short measurement on
+users of zeros, and kept. Everything is computed with one thread: with more, small products wait for each
+other most of the time; nodes and actors are what runs side by side.
+
+Users are put together by rising size, and one with fewer samples is padded to the largest with weights of zero. A
+piece never holds more samples than `memory` allows, as measured on the module; a user with more is computed in pieces.
+"""
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from userdp.arrays.types import Array, Vector
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.neural.losses import SampleLoss
+from userdp.neural.recurrent import with_own_recurrence
+from userdp.neural.samples import Samples
+
+Execution = Literal["auto", "loop", "grouped"]
+MEBIBYTE = 1 << 20
+_GROUPS = (64, 512, 4096)
+"""Samples of a group that are tried, where groups are."""
+
+_TRIED_USERS = 64
+_TRIED_SECONDS = 0.1
+"""Users on whom a way is tried, and for how long."""
+
+log = logging.getLogger("userdp")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How gradients are computed.
+
+    Attributes:
+        grouped: whether several users are computed at once.
+        samples: most of a group.
+        own_recurrence: whether recurrent layers are those of `userdp.neural.recurrent`; groups need them.
+        seconds: processor time of a sample when it was measured; None where there was no choice.
+    """
+
+    grouped: bool
+    samples: int
+    own_recurrence: bool
+    seconds: float | None = None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch with one thread, as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Engine:
+    """A module's gradients and outputs; parameters are flat vectors in the module's order.
+
+    Args:
+        module: in evaluation mode; its trainable parameters become the model.
+        loss: from outputs and targets to losses.
+        samples: what the module sees of a block.
+        dtype: of its numbers.
+        execution: one user after the other, several at once, or whichever is faster.
+        typical: samples of a user on which ways are measured.
+        memory: mebibytes that gradients of a piece may take, what the module keeps for the way back included.
+
+    Raises:
+        BadInput: a module without trainable parameters, or that does not fit samples or loss.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: SampleLoss,
+        samples: Samples,
+        dtype: torch.dtype,
+        *,
+        execution: Execution = "auto",
+        typical: int = 32,
+        memory: int = 256,
+    ) -> None:
+        self.samples, self._loss, self._dtype, self._typical = samples, loss, dtype, typical
+        self._plain = module.to(dtype).eval()
+        trainable = {name: tensor.detach() for name, tensor in module.named_parameters() if tensor.requires_grad}
+        if not trainable:
+            raise BadInput("problem.module has no trainable parameter; check what the factory returns")
+        module.requires_grad_(False)
+        self._own = with_own_recurrence(copy.deepcopy(module))
+        self._shapes = {name: tensor.shape for name, tensor in trainable.items()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        self.initial: Vector = torch.cat([each.reshape(-1) for each in trainable.values()]).double().numpy()
+        self.dimension = len(self.initial)
+        self.outputs = self._probe()
+        self._bytes = self._bytes_of_a_sample()
+        self._budget = memory * MEBIBYTE
+        self._execution: Execution = execution
+        self.choice = self._only_choice()
+
+    def _probe(self) -> int:
+        """Numbers that the module returns of a thing predicted, after a trial on two samples.
+
+        Raises:
+            BadInput: module and loss do not fit; with what the module itself said.
+        """
+        inputs, targets = self.samples.tensors(self.samples.blank(2), np.arange(2))
+        fits = f"problem.module does not fit {self.samples.columns} columns and {self.samples.loss}"
+        try:
+            outputs = self._plain(inputs)
+            losses = self.samples.losses(self._loss, outputs, targets)
+        except Exception as error:  # whatever somebody's module raises
+            raise BadInput(
+                f"{fits}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+        if losses.shape != (2,):
+            raise BadInput(
+                f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
+            )
+        return int(outputs.numel()) // max(int(self.samples.predicted(targets, targets).shape[0]), 1)
+
+    def _bytes_of_a_sample(self) -> int:
+        """What the module keeps of a sample for the way back, beside what it keeps of parameters."""
+        sizes = []
+        for count in (1, 2):
+            kept: dict[int, int] = {}
+
+            def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+                return tensor
+
+            model = torch.as_tensor(self.initial).to(self._dtype).requires_grad_()
+            with one_thread(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                loss = self._loss_of(self._plain, self._named(model), *self._piece(self.samples.blank(count), count))
+            sizes.append(sum(kept.values()))
+            del loss
+        return max(sizes[1] - sizes[0], 1)
+
+    def _piece(self, block: Block, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        inputs, targets = self.samples.tensors(block, np.arange(count))
+        return inputs, targets, torch.full((count,), 1 / count, dtype=self._dtype)
+
+    # Parameters -------------------------------------------------------------------------------------------------------
+
+    def tensor(self, models: Array) -> Tensor:
+        """Models (..., p) as a tensor of the module's numbers."""
+        return torch.as_tensor(models).to(self._dtype)
+
+    def _named(self, models: Tensor) -> dict[str, Tensor]:
+        """Parameters by name of models (..., p), as views."""
+        pieces = torch.split(models, self._sizes, dim=-1)
+        named = zip(self._shapes.items(), pieces, strict=True)
+        return {name: piece.reshape(*models.shape[:-1], *shape) for (name, shape), piece in named}
+
+    # Losses and gradients ---------------------------------------------------------------------------------------------
+
+    def _loss_of(
+        self, module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
+    ) -> Tensor:
+        outputs = functional_call(module, parameters, (inputs,))
+        return (self.samples.losses(self._loss, outputs, targets) * weights).sum()
+
+    def gradients(self, models: Tensor, block: Block, rows: NDArray[np.int64], weights: Array) -> Tensor:
+        """(G, p): gradients of G weighted sums of losses, each at its own model.
+
+        Args:
+            models: (G, p).
+            block: samples.
+            rows: (G, m) which of them.
+            weights: (G, m) of each; zero for padding.
+        """
+        result = torch.zeros_like(models)
+        step = self.most_samples if len(models) == 1 else rows.shape[1]
+        for first in range(0, rows.shape[1], step):
+            part = slice(first, first + step)
+            inputs, targets = self.samples.tensors(block, rows[:, part])
+            weight = torch.as_tensor(weights[:, part]).to(self._dtype)
+            leaf = models.detach().requires_grad_()
+            result += torch.autograd.grad(self._sum(leaf, inputs, targets, weight), leaf)[0]
+        return result
+
+    def _sum(self, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The sum of all users' losses, whose gradient by a user's own model is that user's."""
+        module = self._own if self.choice.own_recurrence else self._plain
+        if len(models) == 1:
+            return self._loss_of(module, self._named(models[0]), inputs[0], targets[0], weights[0])
+
+        def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            return self._loss_of(module, self._named(model), inputs, targets, weights)
+
+        return vmap(own)(models, inputs, targets, weights).sum()
+
+    def outputs_of(self, model: Tensor, inputs: Tensor) -> Tensor:
+        """What the module returns, without a gradient."""
+        with torch.no_grad():
+            return cast(Tensor, functional_call(self._plain, self._named(model), (inputs,)))
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(N,): one loss a sample."""
+        return self.samples.losses(self._loss, outputs, targets)
+
+    # Who is computed with whom ----------------------------------------------------------------------------------------
+
+    @property
+    def most_samples(self) -> int:
+        """Samples that a piece may hold."""
+        return max(1, self._budget // self._bytes)
+
+    def groups(self, sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Positions of users computed together, by falling size; none is twice as large as another."""
+        order = np.argsort(sizes, kind="stable")
+        if not self.choice.grouped:
+            yield from order[::-1, None]
+            return
+        users = max(1, self._budget // (8 * self.dimension * self._dtype.itemsize))
+        sorted_sizes, last = sizes[order], len(order)
+        while last > 0:
+            largest = int(sorted_sizes[last - 1])
+            room = max(1, min(self.choice.samples, self.most_samples) // largest)
+            alike = int(np.searchsorted(sorted_sizes, (largest + 1) // 2))
+            first = max(0, last - min(room, users), alike)
+            yield order[first:last]
+            last = first
+
+    def _only_choice(self) -> Choice:
+        """What is done as long as nothing was measured."""
+        return Choice(
+            grouped=self._execution == "grouped", samples=_GROUPS[1], own_recurrence=self._execution != "loop"
+        )
+
+    def settle(self) -> None:
+        """Find the fastest way, once, on users of zeros: it must not depend on anybody's data, nor on who is asked."""
+        if self._execution != "auto" or self.choice.seconds is not None:
+            return
+        ways = [Choice(grouped=False, samples=1, own_recurrence=own) for own in (False, True)]
+        ways += [Choice(grouped=True, samples=samples, own_recurrence=True) for samples in _GROUPS]
+        self.choice = min((self._measured(way) for way in ways), key=lambda way: way.seconds or 0.0)
+        log.info("the module is computed %s", self.choice)
+
+    def _measured(self, way: Choice) -> Choice:
+        """That way with its time for a sample; infinite where the module cannot go it."""
+        self.choice, spent, samples = way, 0.0, 0
+        size = min(self._typical, self.most_samples)
+        model, block = self.tensor(self.initial), self.samples.blank(size)
+        try:
+            for together in self.groups(np.full(_TRIED_USERS, size)):
+                rows = np.tile(np.arange(size), (len(together), 1))
+                models, weights = model.expand(len(together), -1), np.full(rows.shape, 1 / size)
+                if not samples:
+                    self.gradients(models, block, rows, weights)  # the first call of anything is slow
+                start = time.process_time()
+                self.gradients(models, block, rows, weights)
+                spent += time.process_time() - start
+                samples += rows.size
+                if spent > _TRIED_SECONDS:
+                    break
+        except Exception:  # whatever a module raises that has no rule for many users at once
+            return replace(way, seconds=math.inf)
+        return replace(way, seconds=spent / samples)

@@ -1,0 +1,79 @@
+"""Losses of a module's outputs, one number for each thing predicted, and what is measured of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from userdp.errors import BadInput
+
+LossName = Literal["cross_entropy", "mse", "bce_with_logits"]
+SampleLoss = Callable[[Tensor, Tensor], Tensor]
+"""From outputs and targets to losses: one a sample; of sequences one a step."""
+
+CLASSES = frozenset({"cross_entropy"})
+"""Losses whose targets are classes 0..C-1, with an output for each."""
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    rows = outputs.reshape(-1, outputs.shape[-1])
+    return functional.cross_entropy(rows, targets.reshape(-1).long(), reduction="none").reshape(targets.shape)
+
+
+def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    errors = (outputs.reshape(targets.shape) - targets) ** 2
+    return errors.flatten(1).mean(1) if errors.ndim > 1 else errors
+
+
+def _bce_with_logits(outputs: Tensor, targets: Tensor) -> Tensor:
+    scores = outputs.reshape(targets.shape)
+    return functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
+
+
+LOSSES: Mapping[str, SampleLoss] = {
+    "cross_entropy": _cross_entropy,
+    "mse": _mse,
+    "bce_with_logits": _bce_with_logits,
+}
+
+
+def loss_of(loss: str | SampleLoss) -> tuple[str, SampleLoss]:
+    """Its name ("custom" for a function of one's own) and the loss.
+
+    Raises:
+        BadInput: there is no loss of that name.
+    """
+    if not isinstance(loss, str):
+        return "custom", loss
+    if loss not in LOSSES:
+        raise BadInput(f"problem.loss = {loss!r} is unknown; there are {', '.join(sorted(LOSSES))}")
+    return loss, LOSSES[loss]
+
+
+def right(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
+    """Whether each prediction is the target's class; None of losses that predict none."""
+    if name in CLASSES:
+        return outputs.argmax(-1) == targets
+    if name == "bce_with_logits":
+        return (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
+    return None
+
+
+def told(name: str, outputs: Tensor) -> dict[str, Tensor]:
+    """Predictions of things (S, ...): classes and probabilities, or the one output.
+
+    Raises:
+        BadInput: targets are numbers, and outputs several.
+    """
+    if name in CLASSES:
+        shares = {f"probability.{k}": share for k, share in enumerate(outputs.softmax(1).T)}
+        return {"prediction": outputs.argmax(1), **shares}
+    if outputs.numel() != len(outputs):
+        several = outputs.numel() // max(len(outputs), 1)
+        raise BadInput(f"problem.outputs = {several}: predictions of {name} need one output")
+    scores = outputs.reshape(len(outputs))
+    if name == "bce_with_logits":
+        return {"prediction": scores > 0, "probability": torch.sigmoid(scores)}
+    return {"prediction": scores}

@@ -1,0 +1,239 @@
+"""Any torch module with a loss: no certificate, so only strategies that need none will take it."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from userdp.arrays.types import Array, Rows, Vector
+from userdp.data.block import Block
+from userdp.data.shape import Sequence as Steps
+from userdp.errors import BadInput
+from userdp.neural.engine import Choice, Engine, Execution, one_thread
+from userdp.neural.losses import LossName, SampleLoss, loss_of, right, told
+from userdp.neural.samples import Rows as SampleRows
+from userdp.neural.samples import Samples, Windows, shape_of
+from userdp.nodes.local_training import LocalTraining, trained
+from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.bounds import count
+from userdp.problems.segments import parts, user_averages
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""From outputs and targets of the things predicted to one number each."""
+
+
+class TorchProblem(Problem):
+    """The loss of a torch module as a function of its trainable parameters, flattened in the module's order.
+
+    Args:
+        module_factory: makes the module, from samples to outputs; no arguments. Must be picklable for engines that run
+            in other processes. It sees (N, columns) numbers; (N, *input_shape); (N, columns) whole numbers where
+            columns are codes; or of sequences what `userdp.neural.samples.Windows` says.
+        loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets
+            in [0, 1]), or a callable from (outputs, targets) to (N,) losses, of sequences (N, L).
+        columns: feature columns of a sample; of sequences they follow.
+        has_targets: False for reconstruction: the features are their own targets.
+        seed: of the initial parameters.
+        precision: "single" computes in float32, so results depend on how users are grouped in blocks to about 1e-6
+            relative; "double" to 1e-9 at about twice the time.
+        levels: codes of each column, where columns are codes.
+        sequence: steps and codes, where samples are windows of a sequence.
+        input_shape: what a sample's columns are shaped to.
+        metrics: further measures by name.
+        execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
+            measured on users of zeros.
+        typical_samples: of a user, for that measurement.
+        memory: mebibytes that gradients may take at once.
+
+    Buffers are held fixed and the module is in evaluation mode (dropout off, batch normalisation by its running
+    statistics): a user's gradient is a function of the model and of that user's samples alone, which user-level
+    privacy needs.
+
+    Formal guarantees:
+        None: nothing is proven of an arbitrary module, the certificate is empty, the domain the whole space. Privacy
+        must come from clipping rows. Clipping data is left to the caller: features need only be finite.
+
+    Raises:
+        BadInput: unknown loss or precision, no trainable parameter, or outputs that do not fit the loss.
+    """
+
+    name = "torch"
+    summary = "any torch module with a loss; no certificate"
+
+    def __init__(
+        self,
+        module_factory: Callable[[], nn.Module],
+        loss: LossName | SampleLoss,
+        columns: int = 1,
+        *,
+        has_targets: bool = True,
+        seed: int = 0,
+        precision: Literal["single", "double"] = "single",
+        levels: tuple[int, ...] | None = None,
+        sequence: Steps | None = None,
+        input_shape: Sequence[int] | None = None,
+        metrics: dict[str, Metric] | None = None,
+        execution: Execution = "auto",
+        typical_samples: int = 32,
+        memory: int = 256,
+    ) -> None:
+        if precision not in ("single", "double"):
+            raise BadInput(f"problem.precision = {precision!r}: must be 'single' or 'double'")
+        if execution not in ("auto", "loop", "grouped"):
+            raise BadInput(f"problem.execution = {execution!r}: must be 'auto', 'loop' or 'grouped'")
+        self._loss_name, function = loss_of(loss)
+        if not has_targets and sequence is None and self._loss_name in ("cross_entropy", "bce_with_logits"):
+            raise BadInput(f"problem.loss = {loss!r} needs targets; name the target column or choose 'mse'")
+        dtype = torch.float32 if precision == "single" else torch.float64
+        if sequence is not None:
+            samples: Samples = Windows(sequence.steps, sequence.levels, self._loss_name)
+        else:
+            width, shape = count("problem.columns", columns), shape_of(input_shape)
+            samples = SampleRows(width, dtype, shape, levels, has_targets, self._loss_name)
+        self.columns, self.has_targets = samples.columns, has_targets and sequence is None
+        self._samples, self._metrics = samples, metrics or {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = module_factory()
+        if not isinstance(module, nn.Module):
+            raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
+        self._engine = Engine(
+            module,
+            function,
+            samples,
+            dtype,
+            execution=execution,
+            typical=count("typical_samples", typical_samples),
+            memory=count("problem.memory", memory),
+        )
+        self.dimension = self._engine.dimension
+        self.domain = Box(np.zeros(self.dimension), math.inf)
+        self.certificate = Certificate(reason="a torch module has no certificate")
+
+    @property
+    def choice(self) -> Choice:
+        """How gradients are computed: what was measured to be fastest, once something was computed."""
+        return self._engine.choice
+
+    def initial(self) -> Vector:
+        """(p,): the factory's parameters under ``seed``."""
+        return self._engine.initial.copy()
+
+    def bound(self, block: Block) -> tuple[Block, int]:
+        """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.
+
+        Raises:
+            BadInput: wrong columns, or no targets.
+        """
+        return self._samples.bound(block, self._engine.outputs)
+
+    def user_gradients(self, x: Vector, block: Block) -> Array:
+        """(U, p): each user's average gradient."""
+        return self.user_gradients_at(np.broadcast_to(x, (block.users, self.dimension)), block)
+
+    def user_gradients_at(self, models: Array, block: Block) -> Array:
+        """(U, p): likewise, each user at its own parameters."""
+        engine = self._engine
+        engine.settle()
+        result = np.empty((block.users, self.dimension))
+        with one_thread():
+            for users in engine.groups(block.sizes):
+                sizes = block.sizes[users][:, None]
+                places = np.arange(sizes.max())
+                rows = block.offsets[users][:, None] + np.minimum(places, sizes - 1)
+                gradients = engine.gradients(engine.tensor(models[users]), block, rows, (places < sizes) / sizes)
+                result[users] = gradients.double().numpy()
+        return result
+
+    def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
+        """(U, p): what each user's model moves in its own training from x; see `userdp.nodes.local_training`."""
+        engine = self._engine
+        engine.settle()
+        result = np.empty((block.users, self.dimension))
+        with one_thread():
+            for users in engine.groups(block.sizes):
+                start = engine.tensor(x).expand(len(users), -1)
+                gradients = partial(self._own_gradients, block, block.offsets[users][:, None])
+                moved = trained(start, block.sizes[users], training, gradients) - start
+                result[users] = moved.double().numpy()
+        return result
+
+    def _own_gradients(
+        self, block: Block, first: NDArray[np.int64], models: Tensor, own: NDArray[np.int64], weights: Array
+    ) -> Tensor:
+        """(G, p): of samples by their positions among each user's own."""
+        return self._engine.gradients(models, block, first + own, weights)
+
+    def sample_gradients(self, x: Vector, block: Block) -> Array:
+        """(N, p)."""
+        single = Block(block.features, np.arange(block.samples + 1), block.targets)
+        return self.user_gradients(x, single)
+
+    def _forward(self, x: Vector, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses (N,), and outputs (S, ...) and targets (S, ...) of the S things predicted, piece by piece."""
+        model, losses, outputs, targets = self._engine.tensor(x), [], [], []
+        with one_thread():
+            for _, part in parts(block):
+                inputs, wanted = self._samples.tensors(part, np.arange(part.samples))
+                found = self._engine.outputs_of(model, inputs)
+                losses.append(self._engine.losses(found, wanted))
+                outputs.append(self._samples.predicted(found, wanted))
+                targets.append(self._samples.predicted(wanted, wanted))
+        return torch.cat(losses), torch.cat(outputs), torch.cat(targets)
+
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """(N,)."""
+        return _numbers(self._forward(x, block)[0])
+
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Per user, over all things predicted of it: "test_loss", "accuracy" where they are classes, and one's own.
+
+        Of sequences also "bits", the log loss of a step in bits, where the loss is one.
+        """
+        losses, outputs, targets = self._forward(x, block)
+        counts = self._samples.per_sample(block)
+        result = {"test_loss": _averages(_numbers(losses) * counts, counts, block)}
+        if isinstance(self._samples, Windows) and self._loss_name != "custom":
+            result["bits"] = result["test_loss"] / math.log(2)
+        hits = right(self._loss_name, outputs, targets)
+        measured = {} if hits is None else {"accuracy": hits}
+        measured |= {name: measure(outputs, targets) for name, measure in self._metrics.items()}
+        places = np.concatenate([[0], np.cumsum(counts)])[block.offsets]
+        by_thing = Block(np.zeros((len(targets), 1), dtype=np.float32), places)
+        return result | {name: user_averages(_numbers(values), by_thing) for name, values in measured.items()}
+
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Classes and probabilities, or the module's one output; name -> (N,), of sequences a step each.
+
+        Raises:
+            BadInput: features are their own targets, or targets are numbers and outputs several.
+        """
+        if not self.has_targets and not isinstance(self._samples, Windows):
+            return super().predict(x, block)
+        model, found = self._engine.tensor(x), []
+        with one_thread():
+            for _, part in parts(block):
+                inputs, wanted = self._samples.tensors(part, np.arange(part.samples))
+                found.append(self._samples.predicted(self._engine.outputs_of(model, inputs), wanted))
+        return {name: _numbers(values) for name, values in told(self._loss_name, torch.cat(found)).items()}
+
+    def observed(self, block: Block) -> Array | None:
+        """(N,) targets, of sequences a step each; None where features are their own."""
+        if isinstance(self._samples, Windows):
+            _, targets = self._samples.tensors(block, np.arange(block.samples))
+            return _numbers(self._samples.predicted(targets, targets))
+        return super().observed(block)
+
+
+def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
+    """(U,): totals of a user's samples over what they count."""
+    return np.asarray(np.add.reduceat(totals, block.offsets[:-1]) / np.add.reduceat(counts, block.offsets[:-1]))
+
+
+def _numbers(tensor: Tensor) -> Array:
+    return cast(Array, tensor.detach().numpy().astype(np.float64))

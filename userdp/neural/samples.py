@@ -1,0 +1,191 @@
+"""What a module sees of a block's samples, and what it is to predict."""
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.neural.losses import CLASSES, SampleLoss
+from userdp.problems.bounds import (
+    check_columns,
+    clip_targets,
+    counted,
+    rebuilt,
+    set_aside,
+    set_aside_not_finite,
+    targets_of,
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Samples that are rows of numbers, or of integer codes.
+
+    Attributes:
+        columns: k, of a sample.
+        dtype: of the module's numbers.
+        shape: what a sample's columns are shaped to, such as (1, 28, 28); None for a row.
+        levels: how many codes each column has; None for numbers.
+        has_targets: whether a sample carries a target; without, its features are.
+        loss: by its name.
+    """
+
+    columns: int
+    dtype: torch.dtype
+    shape: tuple[int, ...] | None = None
+    levels: tuple[int, ...] | None = None
+    has_targets: bool = True
+    loss: str = "custom"
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and int(np.prod(self.shape)) != self.columns:
+            raise BadInput(
+                f"problem.input_shape = {list(self.shape)} holds {int(np.prod(self.shape))} numbers, and samples have "
+                f"{self.columns} columns: change one of them"
+            )
+        if self.levels is not None and len(self.levels) != self.columns:
+            raise BadInput(f"{len(self.levels)} columns of codes are declared, and samples have {self.columns}")
+        if self.levels is not None and not self.has_targets:
+            raise BadInput("codes cannot be their own targets: name the target column in the data")
+
+    def tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the samples at ``rows`` (...)."""
+        features = torch.as_tensor(block.dense_features[rows])
+        inputs = features.long() if self.levels is not None else features.to(self.dtype)
+        if self.shape is not None:
+            inputs = inputs.reshape(*rows.shape, *self.shape)
+        return inputs, torch.as_tensor(targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs
+
+    def blank(self, count: int) -> Block:
+        """A block of one user with so many samples of zeros."""
+        features = np.zeros((count, self.columns), dtype=np.float32 if self.levels is None else np.int32)
+        targets = np.zeros(count, dtype=np.float32) if self.has_targets else None
+        return Block(features, np.array([0, count], dtype=np.int64), targets)
+
+    def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(N,): one loss a sample."""
+        return loss(outputs, targets)
+
+    def predicted(self, values: Tensor, targets: Tensor) -> Tensor:
+        """All of them."""
+        return values
+
+    def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
+        """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and codes that are none.
+
+        Raises:
+            BadInput: wrong columns, or no targets.
+        """
+        if self.levels is not None:
+            check_columns(block, self.columns, np.integer)
+            codes = cast(NDArray[np.int32], block.dense_features)
+            block = set_aside(block, np.any((codes < 0) | (codes >= np.array(self.levels)), axis=1))
+        else:
+            check_columns(block, self.columns)
+        block = set_aside_not_finite(block, targets=self.has_targets)
+        if self.loss in CLASSES:
+            targets = targets_of(block)
+            return set_aside(block, (targets < 0) | (targets >= outputs) | (targets != np.floor(targets))), 0
+        if self.loss != "bce_with_logits":
+            return block, 0
+        targets, clipped = clip_targets(block, 0.0, 1.0)
+        return rebuilt(block, block.features, targets), counted(block, clipped)
+
+    def per_sample(self, block: Block) -> NDArray[np.int64]:
+        """(N,): how many things are predicted of each sample."""
+        return np.ones(block.samples, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Samples that are windows of a sequence: at every step the last channel is predicted from what came before.
+
+    A module gets whole numbers: (N, L, C), or (N, L) where the predicted channel is the only one. A code c arrives as
+    c + 1, and 0 says that there is nothing: after the sequence's end, and before its first step. The predicted channel
+    arrives one step late, so that no module can look at what it is to predict; the others are those of the step.
+
+    Attributes:
+        steps: L.
+        levels: codes of each of the C channels.
+        loss: by its name.
+    """
+
+    steps: int
+    levels: tuple[int, ...]
+    loss: str = "custom"
+
+    @cached_property
+    def columns(self) -> int:
+        """``L C``, of a sample."""
+        return self.steps * len(self.levels)
+
+    @property
+    def _classes(self) -> int:
+        """Codes of the predicted channel that are targets: of two classes 0 and 1, of others all."""
+        return 2 if self.loss == "bce_with_logits" else self.levels[-1]
+
+    def tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs, and the predicted channel (..., L): -1 where nothing is."""
+        codes = torch.as_tensor(block.dense_features[rows]).long().reshape(*rows.shape, self.steps, -1)
+        targets = codes[..., -1].clone()
+        inputs = codes + 1
+        inputs[..., 1:, -1] = codes[..., :-1, -1] + 1
+        inputs[..., 0, -1] = 0
+        return (inputs.squeeze(-1) if len(self.levels) == 1 else inputs), targets.where(targets < self._classes, -1)
+
+    def blank(self, count: int) -> Block:
+        """A block of one user with so many windows of the first codes."""
+        return Block(np.zeros((count, self.columns), dtype=np.int32), np.array([0, count], dtype=np.int64))
+
+    def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(N,): means over the steps at which there is something."""
+        there = targets >= 0
+        each = loss(outputs, targets.clamp(min=0))
+        return each.where(there, each.new_zeros(())).sum(-1) / there.sum(-1).clamp(min=1)
+
+    def predicted(self, values: Tensor, targets: Tensor) -> Tensor:
+        """(S, ...): those of steps at which there is something."""
+        return values[targets >= 0]
+
+    def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
+        """Sets aside windows in which nothing is to be predicted, or with codes that are none.
+
+        Raises:
+            BadInput: wrong columns, or features that are no codes.
+        """
+        check_columns(block, self.columns, np.integer)
+        codes = cast(NDArray[np.int32], block.dense_features).reshape(block.samples, self.steps, -1)
+        strange = np.any((codes < -1) | (codes >= np.array(self.levels)), axis=(1, 2))
+        return set_aside(block, strange | (self._there(codes) == 0)), 0
+
+    def _there(self, codes: NDArray[np.int32]) -> NDArray[np.int64]:
+        targets = codes[:, :, -1]
+        return np.asarray(np.count_nonzero((targets >= 0) & (targets < self._classes), axis=1), dtype=np.int64)
+
+    def per_sample(self, block: Block) -> NDArray[np.int64]:
+        """(N,): how many steps are predicted of each sample."""
+        return self._there(cast(NDArray[np.int32], block.dense_features).reshape(block.samples, self.steps, -1))
+
+
+Samples = Rows | Windows
+"""What a block's samples are to a module."""
+
+
+def shape_of(given: Several[int] | None) -> tuple[int, ...] | None:
+    """As a tuple; None stays.
+
+    Raises:
+        BadInput: a number below one.
+    """
+    if given is None:
+        return None
+    if not given or min(given) < 1:
+        raise BadInput(f"problem.input_shape = {list(given)}: must be whole numbers, one or more each")
+    return tuple(given)

@@ -1,0 +1,163 @@
+"""Settings of torch modules, and the perceptrons that a configuration can name without any code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from userdp.data.shape import Shape
+from userdp.errors import BadInput
+from userdp.problems.base import Problem
+from userdp.problems.settings import ProblemSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LOSSES = ("cross_entropy", "mse", "bce_with_logits")
+
+
+def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module":
+    """Linear layers with ReLU between them; no hidden layer gives a linear model."""
+    from torch import nn  # noqa: PLC0415  (torch is slow to import and most runs do without)
+
+    layers: list[nn.Module] = []
+    widths = [columns, *hidden]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+@dataclass(frozen=True)
+class Named:
+    """A function by its place, looked up where it is called: so it travels to other processes as text.
+
+    Attributes:
+        field: of the configuration that names it.
+        place: "package.module:function", or "file.py:function" with the file's whole path.
+    """
+
+    field: str
+    place: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function returns."""
+        return self.found()(*arguments)
+
+    def found(self) -> Callable[..., Any]:
+        """The function.
+
+        Raises:
+            BadInput: there is no such file, module or function, or it fails when it is imported.
+        """
+        home, _, name = self.place.rpartition(":")
+        told = f"problem.{self.field} = {self.place!r}"
+        try:
+            module = _from_file(Path(home)) if home.endswith(".py") else import_module(home)
+            function = getattr(module, name)
+        except Exception as error:  # whatever somebody's module raises
+            raise BadInput(
+                f"{told} cannot be imported ({type(error).__name__}: {error}): give 'file.py:function', a file beside "
+                "the configuration, or 'package.module:function', installed where every node can import it"
+            ) from None
+        if not callable(function):
+            raise BadInput(f"{told} is a {type(function).__name__}: name a function or a class")
+        return function  # type: ignore[no-any-return]
+
+
+def _from_file(path: Path) -> object:
+    """The module that a file makes; read anew each time, known to nobody else.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TorchSettings(ProblemSettings):
+    """Settings of `userdp.problems.TorchProblem`."""
+
+    kind: Literal["torch"]
+    family: ClassVar[str] = "torch"
+    certificate: ClassVar[str] = "none"
+    summary: ClassVar[str] = "any torch module with a loss"
+    places: ClassVar[tuple[str, ...]] = ("module", "loss", "metrics")
+    module: str | None = Field(
+        None,
+        description="'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments "
+        "and returns a torch module. A perceptron if not given.",
+    )
+    hidden: list[int] = Field(default_factory=list, description="Widths of the perceptron's hidden layers.")
+    outputs: int = Field(1, ge=1, description="Outputs of the perceptron.")
+    loss: str = Field(
+        description="Of outputs and target: 'cross_entropy', 'mse', 'bce_with_logits', or a function named as module "
+        "is, from outputs and targets to one loss a sample (of sequences: a step)."
+    )
+    metrics: dict[str, str] = Field(
+        default_factory=dict,
+        description="Name = a function named as module is, from outputs and targets to one number a prediction.",
+    )
+    has_targets: bool = Field(True, description="False: features are their own targets (reconstruction).")
+    input_shape: list[int] | None = Field(
+        None, description="What a sample's columns are shaped to, such as [1, 28, 28]; a row if not given."
+    )
+    precision: Literal["single", "double"] = Field("single", description="Arithmetic of the module.")
+    execution: Literal["auto", "loop", "grouped"] = Field(
+        "auto",
+        description="Users one after the other, several at once, or what is faster as measured at the start on zeros.",
+    )
+    memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
+
+    def _make(self, shape: Shape, seed: int) -> Problem:
+        from userdp.neural.problem import TorchProblem  # noqa: PLC0415  (torch is slow to import)
+
+        return TorchProblem(
+            self._factory(shape),
+            self.loss if self.loss in LOSSES else Named("loss", self._place("loss", self.loss)),  # type: ignore[arg-type]
+            shape.columns,
+            has_targets=self.has_targets,
+            seed=seed,
+            precision=self.precision,
+            levels=shape.code_levels if shape.levels is None else (shape.levels,),
+            sequence=shape.sequence,
+            input_shape=self.input_shape,
+            metrics={name: Named("metrics", self._place("metrics", place)) for name, place in self.metrics.items()},
+            execution=self.execution,
+            memory=self.memory,
+        )
+
+    def _factory(self, shape: Shape) -> "Callable[[], nn.Module]":
+        """What makes the module.
+
+        Raises:
+            BadInput: a perceptron is asked for where samples are codes.
+        """
+        if self.module is not None:
+            return Named("module", self._place("module", self.module))
+        if shape.sequence is not None or shape.levels is not None or shape.code_levels is not None:
+            raise BadInput(
+                "problem.module is missing: samples are codes, which a perceptron of numbers cannot read; give "
+                "'file.py:function', whose module begins with torch.nn.Embedding"
+            )
+        return partial(perceptron, shape.columns, tuple(self.hidden), self.outputs)
+
+    def _place(self, field: str, place: str) -> str:
+        """That place, if a function is there.
+
+        Raises:
+            BadInput: none is.
+        """
+        Named(field, place).found()
+        return place

@@ -1,0 +1,215 @@
+"""What a user does with its own data between two messages: some steps of an optimiser, on all of it or on minibatches.
+
+Nothing here concerns privacy: whatever a user computes, its update is clipped as a whole afterwards. Users train side
+by side, each for as many steps as its own samples make; the arithmetic is the same for arrays and for tensors.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.arrays.sparse_rows import dense
+from userdp.arrays.types import Array, Rows, Vector
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.problems.base import Problem
+from userdp.sampling.coins import uniforms
+
+Models = TypeVar("Models", bound=Any)
+"""(U, p) models: an array, or a tensor."""
+
+OPTIMISERS = ("sgd", "momentum", "adam")
+SCHEDULES = ("constant", "linear", "cosine")
+Optimiser = Literal["sgd", "momentum", "adam"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a user trains. All of it are numbers, for a message holds nothing else.
+
+    Attributes:
+        step_size: of the optimiser, at the start.
+        steps: how many; 0 for as many as ``epochs`` makes.
+        epochs: times that a user goes through its samples, where ``steps`` is 0.
+        batch_size: samples of a step; 0 for all of a user's, every time.
+        optimiser: place in `OPTIMISERS`: gradient steps, steps with momentum (Polyak 1964), or Adam (Kingma, Ba 2015).
+        momentum: memory of past gradients, for momentum and (first moment) Adam.
+        second_moment: memory of past squared gradients, for Adam.
+        adaptivity: added to Adam's root of squared gradients.
+        weight_decay: the step size times this is taken off each parameter at every step (Loshchilov, Hutter 2019).
+        proximal: strength mu of ``(mu / 2) ||x - x_0||^2``, which holds a user to the model it started from (Li et
+            al. 2020).
+        schedule: place in `SCHEDULES`: of the step size over a user's own steps, constant or down to zero.
+        key: of the order of samples, below 2^53; a round has its own.
+
+    Raises:
+        BadInput: a number out of range.
+    """
+
+    step_size: float
+    steps: float = 0.0
+    epochs: float = 1.0
+    batch_size: float = 0.0
+    optimiser: float = 0.0
+    momentum: float = 0.9
+    second_moment: float = 0.999
+    adaptivity: float = 1e-8
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    schedule: float = 0.0
+    key: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole = {
+            name: getattr(self, name) for name in ("steps", "epochs", "batch_size", "optimiser", "schedule", "key")
+        }
+        for name, value in whole.items():
+            if not (0 <= value < 2**53 and value == math.floor(value)):
+                raise BadInput(f"local training with {name} = {value}: must be a whole number, zero or more")
+        for name in ("step_size", "adaptivity"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(f"local training with {name} = {getattr(self, name)}: must be positive and finite")
+        for name in ("weight_decay", "proximal"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"local training with {name} = {getattr(self, name)}: must be finite, zero or more")
+        for name in ("momentum", "second_moment"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"local training with {name} = {getattr(self, name)}: must lie in [0, 1)")
+        if self.optimiser >= len(OPTIMISERS) or self.schedule >= len(SCHEDULES):
+            raise BadInput(f"local training knows {OPTIMISERS} and {SCHEDULES}, by their places")
+        if not self.steps and not self.epochs:
+            raise BadInput("local training needs steps or epochs")
+
+    @classmethod
+    def of(cls, optimiser: Optimiser, schedule: Schedule, **numbers: float) -> Self:
+        """With optimiser and schedule by their names."""
+        return cls(optimiser=OPTIMISERS.index(optimiser), schedule=SCHEDULES.index(schedule), **numbers)
+
+    def parameters(self) -> dict[str, float]:
+        """What a message holds of it: what is not as it is without being said, and the two that people ask for."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in said.items() if value != usual[name] or name == "steps"}
+
+    def steps_of(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(U,): steps of users with so many samples."""
+        if self.steps:
+            return np.full(len(sizes), int(self.steps))
+        batches = -(-sizes // int(self.batch_size)) if self.batch_size else np.ones(len(sizes), dtype=np.int64)
+        return np.asarray(int(self.epochs) * batches)
+
+    def rates(self, step: int, steps: NDArray[np.int64]) -> Array:
+        """(U,): step sizes of users with so many steps; zero for those who are done."""
+        share = np.minimum(step / steps, 1.0)
+        falling = (np.ones(len(steps)), 1.0 - share, 0.5 * (1.0 + np.cos(np.pi * share)))[int(self.schedule)]
+        return np.where(step < steps, self.step_size * falling, 0.0)
+
+    def batch(self, step: int, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array]:
+        """(U, b) positions among each user's own samples, and weights; what is beyond a user's samples weighs zero.
+
+        Every epoch goes through all samples of a user in an order that follows from the key, the epoch and a sample's
+        position alone, so that it does not matter who else is computed.
+        """
+        most = int(sizes.max())
+        if not self.batch_size:
+            places = np.arange(most)
+            weights = (places < sizes[:, None]) / sizes[:, None]
+            return np.minimum(places, sizes[:, None] - 1), weights
+        width, batches = min(int(self.batch_size), most), -(-sizes // int(self.batch_size))
+        epochs, turns = np.divmod(step, batches)
+        counters = np.add.outer(epochs.astype(np.uint64) << np.uint64(32), np.arange(most, dtype=np.uint64))
+        marks = uniforms(np.full(counters.size, int(self.key), dtype=np.uint64), counters.ravel()).reshape(
+            counters.shape
+        )
+        order = np.argsort(np.where(np.arange(most) < sizes[:, None], marks, 2.0), axis=1, kind="stable")
+        places = turns[:, None] * width + np.arange(width)
+        there = places < sizes[:, None]
+        return np.take_along_axis(order, np.minimum(places, sizes[:, None] - 1), axis=1), there / there.sum(axis=1)[
+            :, None
+        ]
+
+
+@runtime_checkable
+class TrainsLocally(Protocol):
+    """A problem with a faster way to train many users than a gradient at a time."""
+
+    def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
+        """(U, p): what each user's model moves."""
+
+
+Gradients = Callable[[Models, NDArray[np.int64], Array], Models]
+"""From (U, p) models, (U, b) positions among each user's samples and their weights to (U, p) gradients."""
+
+
+def trained(
+    start: Models,
+    sizes: NDArray[np.int64],
+    training: LocalTraining,
+    gradients: Gradients[Models],
+    project: Callable[[Models], Models] = lambda models: models,
+) -> Models:
+    """(U, p) models after local training.
+
+    Args:
+        start: (U, p) where users start.
+        sizes: (U,) samples of each.
+        training: what they do.
+        gradients: of the loss.
+        project: onto the domain, after every step.
+    """
+    steps, models = training.steps_of(sizes), start
+    first: Any = 0.0
+    second: Any = 0.0
+    memory = training.momentum
+    for step in range(int(steps.max())):
+        found = gradients(models, *training.batch(step, sizes))
+        if training.proximal:
+            found = found + training.proximal * (models - start)
+        if training.optimiser == 1:
+            first = memory * first + found
+            found = first
+        elif training.optimiser == 2:
+            first = memory * first + (1 - memory) * found
+            second = training.second_moment * second + (1 - training.second_moment) * found**2
+            root = (second / (1 - training.second_moment ** (step + 1))) ** 0.5
+            found = first / (1 - memory ** (step + 1)) / (root + training.adaptivity)
+        if training.weight_decay:
+            found = found + training.weight_decay * models
+        models = project(models - _like(models, training.rates(step, steps)) * found)
+    return models
+
+
+def _like(models: Any, rates: Array) -> Any:
+    """(U, 1) rates as numbers that models can be multiplied with; one number where all are the same."""
+    if (rates == rates[0]).all():
+        return float(rates[0])
+    return rates[:, None] if isinstance(models, np.ndarray) else models.new_tensor(rates)[:, None]
+
+
+def local_update(problem: Problem, x: Vector, block: Block, **parameters: float) -> Rows:
+    """(U, p): what each user's model moves in its own projected training from x."""
+    training = LocalTraining(**parameters)
+    if isinstance(problem, TrainsLocally):
+        return problem.local_updates(x, block, training)
+    start = np.broadcast_to(x, (block.users, len(x)))
+
+    def gradients(models: Array, own: NDArray[np.int64], weights: Array) -> Array:
+        part = _drawn(block, own, weights) if training.batch_size else block
+        if models is start:
+            return dense(problem.user_gradients(x, part))
+        return dense(problem.user_gradients_at(models, part))
+
+    with np.errstate(over="ignore", invalid="ignore"):  # a user whose model diverges counts as not finite
+        return np.asarray(trained(start, block.sizes, training, gradients, problem.domain.project) - x)
+
+
+def _drawn(block: Block, own: NDArray[np.int64], weights: Array) -> Block:
+    """The block of the samples of a step, a user's in the order in which they were drawn."""
+    there = weights > 0
+    rows = (block.offsets[:-1, None] + own)[there]
+    return block.gathered(rows, np.concatenate([[0], np.cumsum(there.sum(axis=1))]))
