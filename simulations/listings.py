@@ -9,7 +9,7 @@ from strategies.core.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
-from userdp.data.tables.columns import did_you_mean
+from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import TableColumns, TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from userdp.data.tables.columns import did_you_mean
+from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.tabular import Table, read_table
 from userdp.errors import BadInput
 

@@ -12,7 +12,8 @@ from pydantic import Field
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
-from userdp.data.tables.columns import Columns, did_you_mean
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.contributions import held_out_users, split
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_file
