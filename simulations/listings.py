@@ -79,7 +79,7 @@ def data() -> list[dict[str, Any]]:
             "name": entry.name,
             "family": "public",
             "summary": entry.summary,
-            "source": entry.address,
+            "source": entry.source,
             "users": entry.users,
             "samples": entry.samples,
             "license": entry.license,

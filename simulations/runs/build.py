@@ -60,10 +60,10 @@ def server_datasets(config: RunConfig) -> Datasets:
         )
     if isinstance(data, SyntheticData):
         return load_datasets(config)
-    if data.test_fraction:
+    if data.holds_out:
         raise BadInput(
-            f"data.test_fraction = {data.test_fraction}: the server of a deployment has no people to hold out; set it "
-            "to 0, and measure the model where the data are"
+            f"{data.holds_out}: the server of a deployment has no people to hold out; set data.test_fraction = 0 in "
+            "its place, and measure the model where the data are"
         )
     if data.declared_users is None:
         raise BadInput("data.users is missing: the server of a deployment cannot count people it has no data of")

@@ -35,8 +35,9 @@ def character_codes(
 ) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.int64]]:
     """Codes of all characters of all cells, one cell after the other.
 
-    *Formal guarantee*: a cell's codes depend on that cell alone. Cells are valid UTF-8, decoded to their code points, or
-    decoded by themselves, bytes that are none counting as U+FFFD.
+    *Formal guarantee*: a cell's codes depend on that cell alone: those of its code points where it is valid UTF-8, and
+    where it is not, bytes that are none count as U+FFFD. Valid cells are decoded together and others one by one, which
+    gives valid ones the same code points.
 
     Args:
         cells: (N,) UTF-8, or nearly so; a missing one has no characters.
@@ -67,7 +68,7 @@ def _blocks(cells: pa.LargeBinaryArray) -> Iterator[pa.LargeBinaryArray]:
 
 
 def _valid(cells: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """The cells as text. Where the bytes of some are no UTF-8, each is decoded by itself, which changes no valid one."""
+    """The cells as text; where the bytes of some are no UTF-8, each decoded by itself, which changes no valid one."""
     try:
         return cells.cast(pa.large_string())
     except pa.ArrowInvalid:

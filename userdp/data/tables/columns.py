@@ -83,7 +83,9 @@ class Columns:
             if self.target is not None:
                 raise BadInput(f"target = {self.target!r}: a sequence predicts a column of its own; leave target out")
         if (self.images is None) != (self.image_shape is None):
-            raise BadInput("image_shape says how many bytes a cell of images has, such as [28, 28]; give both or neither")
+            raise BadInput(
+                "image_shape says how many bytes a cell of images has, such as [28, 28]; give both or neither"
+            )
         shape = [1] if self.image_shape is None else self.image_shape
         if not shape or not all(isinstance(side, int) and side >= 1 for side in shape):
             raise BadInput(f"image_shape = {shape}: must be whole numbers of at least 1, such as [28, 28]")
@@ -130,7 +132,9 @@ class Columns:
         codes = list(self.codes or ())
         for column in codes:
             if column not in levels:
-                raise BadInput(f"levels.{column} is missing: how many levels the column of codes has, or a list of them")
+                raise BadInput(
+                    f"levels.{column} is missing: how many levels the column of codes has, or a list of them"
+                )
         for column in levels:
             if column not in codes:
                 raise BadInput(f"levels names {column!r}, which is not in codes{did_you_mean(column, codes)}")
@@ -138,8 +142,8 @@ class Columns:
     def _check_hashed(self) -> None:
         if self.levels is not None:
             raise BadInput(
-                "levels describes one column of codes; for a list of columns give levels = {column = ...}, or buckets "
-                "instead"
+                "levels describes one column of codes; for a list of columns give buckets instead, or levels = {column "
+                "= ...}"
             )
         if self.buckets is None:
             raise BadInput(
@@ -222,10 +226,10 @@ class Columns:
         if column in self.categorical:
             levels = checked_levels(column, self.categorical[column])
             return imputed_level(column, value, levels, f"categorical.{column}")
-        levels, field = self.coded[column], self._levels_of(column)
-        if isinstance(levels, int):
-            return imputed_code(column, value, levels)
-        return imputed_level(column, value, checked_levels(field, levels), field)
+        coded, field = self.coded[column], self._levels_of(column)
+        if isinstance(coded, int):
+            return imputed_code(column, value, coded)
+        return imputed_level(column, value, checked_levels(field, coded), field)
 
     @property
     def coded(self) -> Mapping[str, Levels]:

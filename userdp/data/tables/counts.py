@@ -17,6 +17,7 @@ class Counts:
     unknown: dict[str, int] = field(default_factory=dict)
     unusable: dict[str, int] = field(default_factory=dict)
     imputed: dict[str, int] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
     met_nowhere: list[str] = field(default_factory=list)
 
     def note_levels(self, column: str, declared: str, known: NDArray[np.bool_]) -> None:

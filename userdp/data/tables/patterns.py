@@ -46,18 +46,18 @@ def expanded_keys(field: str, declared: Mapping[str, Value]) -> dict[str, Value]
 
 def _columns(field: str, name: str) -> list[str]:
     if "*" in name:
-        run = name.replace("*", "[0-63]")
+        example = name.replace("*", "[0-63]")
         raise BadInput(
             f"{field} names {name!r}: how many columns there are must be declared, for a server has no file to count "
-            f"them in; name the run, such as {run!r}"
+            f"them in; name the run, such as {example!r}"
         )
     texts, runs = _RUN.split(name)[::3], [_numbers(field, name, *run) for run in _RUN.findall(name)]
     count = 1
-    for run in runs:
-        count *= len(run)
+    for numbers in runs:
+        count *= len(numbers)
     if count > _MOST:
         raise BadInput(f"{field} names {name!r}, {count} columns; a run has {_MOST} at most")
-    rows = product(*([text + number for number in run] for text, run in zip(texts, runs, strict=False)))
+    rows = product(*([text + number for number in numbers] for text, numbers in zip(texts, runs, strict=False)))
     return ["".join(parts) + texts[-1] for parts in rows]
 
 

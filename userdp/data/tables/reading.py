@@ -75,7 +75,7 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
 
 
 def _holds_lists(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:

@@ -19,27 +19,30 @@ class SequenceColumns(Section):
         "one is padded.",
     )
     order: str | None = Field(
-        None,
+        default=None,
         description="Numeric column that a user's rows are sorted by, those without a number last; the file's order if "
         "not given.",
     )
     inputs: dict[str, int | list[Any]] = Field(
         default_factory=dict,
-        description="Further columns that every step tells: column = how many codes (cells 0..L-1), or a list of levels.",
+        description="Further columns that every step tells: column = how many codes (0..L-1), or a list of levels.",
     )
     predict: str | None = Field(
-        None,
+        default=None,
         description="Column that is predicted at every step from the steps before; a row is a step, or, where cells "
         "hold lists (Parquet), each item of its list.",
     )
-    levels: int | list[Any] | None = Field(None, description="Of predict: how many codes (0..L-1), or a list of levels.")
+    levels: int | list[Any] | None = Field(
+        default=None, description="Of predict: how many codes (0..L-1), or a list of levels."
+    )
     text: str | None = Field(
-        None,
+        default=None,
         description="Instead of predict: column of text that is read character by character; a user's rows are joined "
         "by a newline.",
     )
     alphabet: str | None = Field(
-        None, description="Of text: the characters, public, that have codes of their own; others share one more."
+        default=None,
+        description="Of text: the characters, public, that have codes of their own; others share one more.",
     )
 
     def check(self) -> None:
@@ -71,7 +74,8 @@ class SequenceColumns(Section):
     @property
     def channels(self) -> dict[str, Levels]:
         """Column -> its levels, in the order in which a step has them: the predicted one is the last."""
-        return self.inputs | {self.predicted: list(self.alphabet or "") if self.levels is None else self.levels}
+        predicted: Levels = list(self.alphabet or "") if self.levels is None else self.levels
+        return {**self.inputs, self.predicted: predicted}
 
     @property
     def code_counts(self) -> tuple[int, ...]:

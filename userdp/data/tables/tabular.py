@@ -182,6 +182,7 @@ def read_table(
         unknown_levels=counts.unknown,
         unusable=counts.unusable,
         imputed=counts.imputed,
+        steps=counts.steps,
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - block.samples,
@@ -242,7 +243,7 @@ def _held_out(table: Rows, columns: Columns, owner: NDArray[np.int64]) -> NDArra
     other = test != test[first][owner]
     if other.any():
         raise BadInput(
-            f"the split column {column!r} has {first_row(other)} that say something else than the first row of the same "
+            f"the split column {column!r} has {first_row(other)} that say something else than the first row of their "
             "user: a user is held out wholly or not at all; correct these rows"
         )
     return test[first]

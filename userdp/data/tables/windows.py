@@ -96,7 +96,9 @@ class Windows:
             for number, channel in enumerate(channels):
                 made[where, step, number] = channel.steps(of, place)
         for number, (name, count) in enumerate(zip(self._channels, self._form.code_counts, strict=True)):
-            self._counts.unknown[name] = int(np.count_nonzero(made[:, :, number] == count - 1))
+            codes = made[:, :, number]
+            self._counts.steps[name] = int(np.count_nonzero(codes != PADDING))
+            self._counts.unknown[name] = int(np.count_nonzero(codes == count - 1))
         return made.reshape(len(windows), length * len(channels))
 
     def _steps(self) -> Iterator[tuple[Integers, Integers, Integers]]:
