@@ -124,19 +124,10 @@ class TableColumns(DataSettings):
 
     @property
     def _test_share(self) -> float:
-        """The share of users held out; 0 where a column says who is.
-
-        Raises:
-            BadInput: both are declared.
-        """
-        if "split_column" not in self.declarations:
-            return _TEST_FRACTION if self.test_fraction is None else self.test_fraction
-        if self.test_fraction is None:
-            return 0.0
-        raise BadInput(
-            f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction} both say who is "
-            "held out; leave one of them out"
-        )
+        """The share of users held out; 0 where a column says who is."""
+        if self.test_fraction is not None:
+            return self.test_fraction
+        return 0.0 if "split_column" in self.declarations else _TEST_FRACTION
 
     @property
     def holds_out(self) -> str | None:
@@ -179,7 +170,16 @@ class TableColumns(DataSettings):
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
-        """Column arguments of `userdp.data.read_table`."""
+        """Column arguments of `userdp.data.read_table`.
+
+        Raises:
+            BadInput: a share and a column both say who is held out.
+        """
+        if self.split_column is not None and self.test_fraction is not None:
+            raise BadInput(
+                f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction} both say who "
+                "is held out; leave one of them out"
+            )
         return {
             name: value
             for name in Columns.__dataclass_fields__
@@ -330,7 +330,7 @@ class PublicData(TableColumns):
     def declarations(self) -> Mapping[str, Any]:
         """The data set's own columns; naming features of any kind, a target or a share held out replaces them."""
         declared = public_columns(self._entry.name, super().declarations)
-        if self.test_fraction is None or self.split_column is not None:
+        if self.test_fraction is None:
             return declared
         return {name: value for name, value in declared.items() if name not in ("split_column", "split_test")}
 
