@@ -124,10 +124,8 @@ class TableColumns(DataSettings):
 
     @property
     def _test_share(self) -> float:
-        """The share of users held out; 0 where a column says who is."""
-        if self.test_fraction is not None:
-            return self.test_fraction
-        return 0.0 if "split_column" in self.declarations else _TEST_FRACTION
+        """The share of users held out where no column says who is."""
+        return _TEST_FRACTION if self.test_fraction is None else self.test_fraction
 
     @property
     def holds_out(self) -> str | None:
