@@ -182,6 +182,9 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     if counted_by_sample and config.data.keeps_some_samples:
         # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
         found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+    if guarantee.unit == "sample" and config.data.sample_shape.sequence is not None:
+        # One row more moves every step after it, into other windows.
+        found += ("a sample is a window of its user's steps, and where windows begin is public",)
     return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
 
 

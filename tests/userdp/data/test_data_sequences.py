@@ -172,6 +172,11 @@ def test_lists_are_flattened_and_other_columns_follow_them_step_by_step(tmp_path
     second = [[0, 1, 0], [-1] * 3, [-1] * 3, [-1] * 3]
     np.testing.assert_array_equal(windows_of(loaded, "u").reshape(2, 4, 3), [first, second])
     np.testing.assert_array_equal(windows_of(loaded, "v"), [[-1] * 12])
+    empty = read(
+        tmp_path, {"who": ["u"], "tokens": [[]]}, sequence=SequenceColumns(window=2, predict="tokens", levels=9)
+    )
+    np.testing.assert_array_equal(windows_of(empty, "u"), [[-1, -1]])
+    read(tmp_path, table, sequence=form)
     with pytest.raises(BadInput, match="'place' holds lists and 'kind' does not"):
         read(tmp_path, table, sequence=SequenceColumns(window=4, inputs={"place": 2}, predict="kind", levels=2))
 

@@ -1,12 +1,15 @@
 """Sections [data] of tables with codes, sequences and pictures: the shape they declare is that of what they load."""
 
+import tomllib
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from simulations.config.run_config import parse_config
-from simulations.runs.build import server_datasets
+from simulations.runs.build import server_datasets, with_assumptions
 from simulations.runs.silos import FILE, split
+from userdp.accounting import Guarantee
 from userdp.data.shape import Sequence
 from userdp.data.tables.sources import PublicData, TableData
 from userdp.errors import BadInput, PopulationTooSmall
@@ -35,8 +38,9 @@ def path(tmp_path_factory):
             **{f"pixel_{place}": rng.integers(0, 17, len(who)) for place in range(3)},
         }
     )
-    table.to_parquet(tmp_path_factory.mktemp("table") / "table.parquet")
-    return tmp_path_factory.getbasetemp() / "table0" / "table.parquet"
+    path = tmp_path_factory.mktemp("table") / "table.parquet"
+    table.to_parquet(path)
+    return path
 
 
 def source(path, **settings):
@@ -145,10 +149,18 @@ def test_a_deployment_takes_nobody_who_is_held_out_and_silos_hold_sequences(path
         np.testing.assert_array_equal(stored["features"], train.block(np.arange(6, 12)).features)
 
 
+def test_a_promise_to_a_sample_says_that_it_is_one_to_a_window(path):
+    for unit, form, told in (("sample", STEPS, True), ("user", STEPS, False), ("sample", RUN, False)):
+        promised = Guarantee(unit, "replace_one", 1.0, 1e-5, "exact", "everybody", (), True)
+        found = with_assumptions(promised, config(path, **form)).assumptions
+        assert any("a sample is a window" in one for one in found) == told
+
+
 def test_unknown_keys_of_a_sequence_are_named_with_the_nearest(path):
     with pytest.raises(BadInput, match=r"unknown key data\.sequence\.windw; did you mean data\.sequence\.window\?"):
         config(path, sequence={"windw": 4, "predict": "mood", "levels": 2})
     with pytest.raises(BadInput, match=r"data\.sequence\.window = 0 \(Steps of a sample"):
         config(path, sequence={"window": 0, "predict": "mood", "levels": 2})
     declared = config(path, **STEPS, **SPLIT)
+    assert parse_config(tomllib.loads(declared.toml())) == declared
     assert declared.data.sequence.channels == {"film": 3, "mood": ["good", "bad"]}

@@ -155,8 +155,7 @@ def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:
         column = column.cast(pa.large_binary())
     if not pa.types.is_large_binary(column.type):
         raise BadInput(f"column {name!r} holds {column.type}, not text or bytes; convert it")
-    flat = column.combine_chunks()
-    return pa.concat_arrays(flat.chunks) if isinstance(flat, pa.ChunkedArray) else flat
+    return column.combine_chunks()
 
 
 def bytes_in(cells: pa.LargeBinaryArray) -> NDArray[np.uint8]:

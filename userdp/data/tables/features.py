@@ -17,8 +17,8 @@ from userdp.data.tables.reading import Rows
 
 def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> Features:
     """(N, k) features of the chosen ``rows`` (N,)."""
-    if columns.hashed:
-        return hashed_rows({name: table.texts[name].taken(rows) for name in columns.hashed}, columns.buckets or 1)
+    if columns.buckets is not None:
+        return hashed_rows({name: table.texts[name].taken(rows) for name in columns.hashed}, columns.buckets)
     if columns.coded:
         return np.stack([_codes(table, columns, name, rows, counts) for name in columns.coded], axis=1)
     if columns.images is not None:

@@ -16,10 +16,9 @@ def shape_of(columns: Columns) -> Shape:
         return Shape(steps * len(levels), has_target=False, sequence=Sequence(steps, levels))
     if columns.images is not None:
         return Shape(columns.pixels, has_target, 1.0, float(columns.pixels), target_range)
-    if columns.hashed:
-        buckets = columns.buckets or 1
-        sparsity = min(len(columns.hashed), buckets)
-        return Shape(buckets, has_target, 1.0, None, target_range, sparsity=sparsity, feature_length=1.0)
+    if columns.buckets is not None:
+        sparsity = min(len(columns.hashed), columns.buckets)
+        return Shape(columns.buckets, has_target, 1.0, None, target_range, sparsity=sparsity, feature_length=1.0)
     counts = columns.code_counts
     if isinstance(columns.codes, str):
         return Shape(1, has_target, target_range=target_range, levels=counts[0])

@@ -54,12 +54,20 @@ class Windows:
     place of its own window. No cell is refused: one that is no level has the channel's last code, a row without a
     number in the order's column is sorted last.
 
+    Args:
+        table: the file's N rows.
+        form: what is declared of their columns.
+        owner: (N,) the user 0..U-1 of each row; every user has one.
+        counts: gets what is counted.
+
     Attributes:
         sizes: (U,) windows of each user, at least one.
+
+    Raises:
+        BadInput: a column of lists beside a predicted one of single cells.
     """
 
     def __init__(self, table: Rows, form: SequenceColumns, owner: Integers, counts: Counts) -> None:
-        """Args: the file's rows, what is declared, (N,) the user 0..U-1 of each row, and where to count."""
         self._form, self._counts, self._channels = form, counts, _channels(table, form, counts)
         keys = (owner,) if form.order is None else (table.numbers[form.order], owner)
         self._rows = np.lexsort(keys)
