@@ -9,7 +9,7 @@ from strategies.core.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
-from userdp.data.tables.columns import did_you_mean
+from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import TableColumns, TableData
 from userdp.errors import BadInput
 from userdp.problems.registry import PROBLEMS
@@ -79,7 +79,7 @@ def data() -> list[dict[str, Any]]:
             "name": entry.name,
             "family": "public",
             "summary": entry.summary,
-            "source": entry.address,
+            "source": entry.source,
             "users": entry.users,
             "samples": entry.samples,
             "license": entry.license,

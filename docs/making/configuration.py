@@ -20,6 +20,7 @@ from strategies import STRATEGIES, StrategyOptions
 from userdp.data import POPULATIONS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
 from userdp.data.tables.derived import Derivation
+from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.sources import PublicData, TableColumns, TableData
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
@@ -69,6 +70,7 @@ def page() -> str:
         parts.append(table(model, skip=["kind", *TableColumns.model_fields]))
     parts += ["### Columns, for tables and public data sets\n", table(TableColumns, skip=["kind"])]
     parts += ["#### [data.derive.NAME]\n", f"{sentence(Derivation.__doc__ or '')}\n", table(Derivation)]
+    parts += ["#### [data.sequence]\n", f"{sentence(SequenceColumns.__doc__ or '')}\n", table(SequenceColumns)]
     parts += ["## [privacy]\n", table(PrivacySection)]
     parts += [
         "## [strategy]\n",
@@ -123,6 +125,8 @@ def kind_of(annotation: Any) -> str:
         return f"list of {kind_of(get_args(annotation)[0])}"
     if origin is dict:
         return f"table of {kind_of(get_args(annotation)[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
     return {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(annotation, "any value")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.run_config import PrivacySection, RunConfig
-from userdp.data.tables.columns import did_you_mean
+from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
 

@@ -4,6 +4,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -63,7 +64,8 @@ class SavedModel:
             "probability.0", "probability.1", ... those of several classes.
 
         Raises:
-            BadInput: the problem predicts nothing, the run had no table's columns, or the table lacks one of them.
+            BadInput: the problem predicts nothing, the run had no table's columns or predicts steps of sequences, or
+                the table lacks a column.
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.inputs) as path:
@@ -101,7 +103,7 @@ class SavedModel:
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.names) as path:
-            table = read_table(path, **self.config.data.declarations, seed=self.config.seed)
+            table = read_table(path, **self._declared(), seed=self.config.seed)
         measure = Evaluation(problem, None, table.federation)
         return pd.DataFrame({THIS: measure.whole(self.model), INITIAL: measure.whole(problem.initial())})
 
@@ -116,12 +118,17 @@ class SavedModel:
         return pd.concat([metrics, pd.DataFrame(more)]) if any(more.values()) else metrics
 
     def _columns(self) -> Columns:
+        return Columns(**self._declared())
+
+    def _declared(self) -> dict[str, Any]:
+        """What the run's columns were declared to be, but for who is held out: people who are scored are all alike."""
         if isinstance(self.config.data, SyntheticData):
             raise BadInput(
                 'data.kind = "synthetic": samples of simulated users have no named columns, so no table can be scored '
                 "with this model; train on a table, or on a public data set"
             )
-        return Columns(**self.config.data.declarations)
+        declared = self.config.data.declarations
+        return {name: value for name, value in declared.items() if name not in ("split_column", "split_test")}
 
 
 def load_model(directory: str | Path) -> SavedModel:

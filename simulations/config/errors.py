@@ -105,11 +105,21 @@ def _known(model: type[BaseModel], raw: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _named(where: str, annotation: Any, tables: Any) -> Iterator[tuple[str, str]]:
-    """The same of tables that people name, such as [data.derive.NAME]."""
+    """The same of sections within a section: [data.sequence], or of those that people name, [data.derive.NAME]."""
+    if get_origin(annotation) is dict:
+        wheres = [f"{where}.{name}" for name in tables] if isinstance(tables, Mapping) else []
+        yield from ((key, told) for each in wheres for key, told in _keys(each, get_args(annotation)[1]))
+    elif get_args(annotation):
+        for argument in get_args(annotation):
+            yield from _named(where, argument, tables)
+    else:
+        yield from _keys(where, annotation)
+
+
+def _keys(where: str, annotation: Any) -> Iterator[tuple[str, str]]:
     for model in _models(annotation):
-        for name in tables if isinstance(tables, Mapping) else ():
-            for key, field in model.model_fields.items():
-                yield f"{where}.{name}.{key}", field.description or ""
+        for key, field in model.model_fields.items():
+            yield f"{where}.{key}", field.description or ""
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

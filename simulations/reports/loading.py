@@ -20,11 +20,13 @@ def cell_counts(table: Mapping[str, Any]) -> list[str]:
     Args:
         table: "table_private" of data.json: of training and held-out users together.
     """
-    samples, lines = table["samples"], []
+    samples, steps, lines = table["samples"], table.get("steps", {}), []
     for kind, told in _KINDS.items():
         if kind not in table:
             continue
         counts = {column: count for column, count in table[kind].items() if count}
-        columns = ", ".join(f"{column}: {shown(count)} of {shown(samples)}" for column, count in counts.items())
+        columns = ", ".join(
+            f"{column}: {shown(count)} of {shown(steps.get(column, samples))}" for column, count in counts.items()
+        )
         lines.append(f"{shown(sum(counts.values()))} {told}" + (f" ({columns})" if columns else ""))
     return lines

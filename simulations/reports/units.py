@@ -6,7 +6,8 @@ from typing import Any
 
 from simulations.records.measured import PERCENTILES
 from simulations.reports.explain import METRICS
-from userdp.data.tables.public import PUBLIC_DATASETS, public_columns
+from userdp.data.tables.public import public_columns
+from userdp.data.tables.public_sets import PUBLIC_DATASETS
 
 MEANING = (
     "of predictions for held-out users, each with the same weight; target cells are clipped into the declared range"

@@ -60,10 +60,10 @@ def server_datasets(config: RunConfig) -> Datasets:
         )
     if isinstance(data, SyntheticData):
         return load_datasets(config)
-    if data.test_fraction:
+    if data.holds_out:
         raise BadInput(
-            f"data.test_fraction = {data.test_fraction}: the server of a deployment has no people to hold out; set it "
-            "to 0, and measure the model where the data are"
+            f"{data.holds_out}: the server of a deployment has no people to hold out; set data.test_fraction = 0 in "
+            "its place, and measure the model where the data are"
         )
     if data.declared_users is None:
         raise BadInput("data.users is missing: the server of a deployment cannot count people it has no data of")
@@ -182,6 +182,9 @@ def with_assumptions(guarantee: Guarantee, config: RunConfig) -> Guarantee:
     if counted_by_sample and config.data.keeps_some_samples:
         # One sample more of somebody who holds too many can put others of theirs in the place of those kept.
         found += ("a sample is one of those that data.max_samples keeps, and which are kept is public",)
+    if guarantee.unit == "sample" and config.data.sample_shape.sequence is not None:
+        # One row more moves every step after it, into other windows.
+        found += ("a sample is a window of its user's steps, and where windows begin is public",)
     return replace(guarantee, assumptions=(*guarantee.assumptions, *found))
 
 

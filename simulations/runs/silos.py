@@ -36,7 +36,7 @@ def split(config: RunConfig, folders: Sequence[Path]) -> list[int]:
         Users of each silo.
 
     Raises:
-        BadInput: the data cannot be used, or users are held out (data.test_fraction), who would be in no silo.
+        BadInput: the data cannot be used, or users are held out, who would be in no silo.
     """
     federation, labels = _people(config)
     blocks = shards(federation.users, nodes=len(folders))
@@ -99,8 +99,8 @@ def _people(config: RunConfig) -> tuple[Federation, NDArray[np.str_]]:
     if isinstance(data, SyntheticData):
         federation = load_datasets(config).users
         return federation, np.array([f"synthetic-{user}" for user in range(federation.users)])
-    if data.test_fraction:
-        raise BadInput(f"data.test_fraction = {data.test_fraction}: whoever is held out is in no silo; set it to 0")
+    if data.holds_out:
+        raise BadInput(f"{data.holds_out}: whoever is held out is in no silo; set data.test_fraction = 0 in its place")
     federation = load_datasets(config).users
     labels = data.table(config.seed).labels[: federation.users]
     return federation, labels.astype(np.str_)

@@ -30,7 +30,7 @@ from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
 from strategies.clipping.dp_ftrl import CorrelatedScheme, PrefixSums
 from strategies.core.base import UserLevelStrategy
-from userdp.data.tables.public import PUBLIC_DATASETS
+from userdp.data.tables.public_sets import PUBLIC_DATASETS
 from userdp.errors import BadInput
 from userdp.estimators.rotation import CellGrid
 from userdp.mechanisms import (

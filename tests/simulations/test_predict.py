@@ -110,6 +110,17 @@ def test_a_public_data_set_is_scored_by_its_own_columns(tmp_path, public_cache, 
     assert len(load_model(tmp_path / "run").predict(path)) == 4360
 
 
+def test_people_who_are_scored_need_no_column_that_says_who_is_held_out(tmp_path):
+    path = write_table(tmp_path / "people.csv")
+    frame = pd.read_csv(path)
+    frame.assign(part=pd.factorize(frame["who"])[0] % 3).to_csv(path, index=False)
+    raw = configuration(path).model_dump(exclude_none=True)
+    del raw["data"]["test_fraction"]
+    config = parse_config({**raw, "data": {**raw["data"], "split_column": "part", "split_test": 0}})
+    run(config, directory=tmp_path / "run", report=False)
+    assert load_model(tmp_path / "run").evaluate(frame).notna().all(axis=None)
+
+
 def call(*arguments):
     done = CliRunner().invoke(cli.app, ["predict", *map(str, arguments)])
     assert done.exit_code in (0, 2), done.output

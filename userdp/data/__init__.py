@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from userdp.data.synthetic.sparse_regressions import SparseRegression
     from userdp.data.tables.contributions import split
     from userdp.data.tables.derived import Derivation
-    from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, load_public, public_columns, public_file
+    from userdp.data.tables.public import load_public, public_columns, public_file
+    from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
+    from userdp.data.tables.sequences import SequenceColumns
     from userdp.data.tables.tabular import Table, read_table
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Population",
     "PublicDataset",
     "RegressionModel",
+    "SequenceColumns",
     "SparseRegression",
     "StudentT",
     "SyntheticFederation",
@@ -108,12 +111,15 @@ __getattr__ = names_from(
         "userdp.data.tables.contributions": ("split",),
         "userdp.data.tables.derived": ("Derivation",),
         "userdp.data.tables.public": (
-            "PUBLIC_DATASETS",
-            "PublicDataset",
             "load_public",
             "public_columns",
             "public_file",
         ),
+        "userdp.data.tables.public_sets": (
+            "PUBLIC_DATASETS",
+            "PublicDataset",
+        ),
+        "userdp.data.tables.sequences": ("SequenceColumns",),
         "userdp.data.tables.tabular": (
             "Table",
             "read_table",

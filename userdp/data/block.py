@@ -22,7 +22,7 @@ class Block:
     """Samples of U users.
 
     Attributes:
-        features: (N, k) array, C-contiguous; float32 values, or int32 codes for one-hot problems. Or a
+        features: (N, k) array, C-contiguous; float32 values, or int32 codes, -1 for what is no code. Or a
             `scipy.sparse.csr_array` of float32 values whose columns rise within each row, for sparse problems.
         offsets: (U + 1,) int64, user u owns rows ``offsets[u]:offsets[u + 1]``; every user owns at least one.
         targets: (N,) float32, or None for problems without a target.

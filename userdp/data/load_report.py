@@ -14,10 +14,12 @@ class LoadReport:
         users: users of the federation.
         samples: samples of the federation.
         clipped: column -> cells of the federation that lay outside the declared range.
-        unknown_levels: categorical column -> cells of the federation that hold no declared level.
+        unknown_levels: categorical column, or channel of sequences -> cells of the federation that hold no declared
+            level, or characters that are not in the alphabet.
         unusable: column of numbers, codes or the target -> cells of the federation that hold nothing that a loss could
             use. Each makes its sample weigh nothing.
         imputed: column with a declared value for missing cells -> cells of the federation that got it.
+        steps: channel of sequences -> steps of the federation, padding apart.
         small_users: users left out for holding fewer than ``min_samples``.
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
@@ -31,15 +33,16 @@ class LoadReport:
     unknown_levels: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, int] = field(default_factory=dict)
     imputed: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
     small_users: int = 0
     surplus_users: int = 0
     surplus_samples: int = 0
     met_nowhere: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; without ``imputed`` and ``met_nowhere`` where these are empty."""
+        """Plain values, for JSON; without ``imputed``, ``steps`` and ``met_nowhere`` where these are empty."""
         values = asdict(self)
-        for name in ("imputed", "met_nowhere"):
+        for name in ("imputed", "steps", "met_nowhere"):
             if not values[name]:
                 del values[name]
         return values

@@ -5,15 +5,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sequence:
-    """Samples that are windows of a sequence.
+    """What is declared about a sample that is a sequence of codes.
+
+    A sample's features are ``steps`` times ``channels`` codes, step after step; the last channel is the one that is
+    predicted, at every step from the steps before. Steps after a sequence's end are -1 in every channel.
 
     Attributes:
-        steps: L, of a window.
-        levels: codes of each of the C channels of a step; the last one is predicted.
+        steps: L, the same for every sample.
+        levels: (C,) codes of each channel, of which the last one stands for every cell that is no declared level.
     """
 
     steps: int
     levels: tuple[int, ...]
+
+    @property
+    def channels(self) -> int:
+        """C, the codes of one step."""
+        return len(self.levels)
 
 
 @dataclass(frozen=True)
@@ -29,8 +37,8 @@ class Shape:
         levels: of a column of codes; None for other features.
         sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
         feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
-        code_levels: how many codes each of several columns of codes has; None for other features.
-        sequence: steps and codes of samples that are windows of a sequence; None for other samples.
+        code_levels: (k,) levels of each of several columns of codes; None for other features.
+        sequence: of samples that are sequences of codes; None for other features.
     """
 
     columns: int
@@ -43,3 +51,10 @@ class Shape:
     feature_length: float | None = None
     code_levels: tuple[int, ...] | None = None
     sequence: Sequence | None = None
+
+    @property
+    def codes_from(self) -> str | None:
+        """The key of [data] that makes samples codes, whose size means nothing; None where they are numbers."""
+        if self.sequence is not None:
+            return "data.sequence"
+        return None if self.levels is None and self.code_levels is None else "data.codes"

@@ -327,8 +327,11 @@ class SeparableSettings(ProblemSettings):
 
     def build(self, shape: Shape, seed: int) -> Problem:
         """See `ProblemSettings.build`."""
-        if shape.levels is not None:
-            raise BadInput(f"problem.kind = {self.kind!r} needs numeric features, and data.codes gives categories")
+        if shape.codes_from is not None:
+            raise BadInput(
+                f"problem.kind = {self.kind!r} needs numeric features, and {shape.codes_from} gives categories: "
+                "declare data.features"
+            )
         return super().build(shape, seed)
 
 

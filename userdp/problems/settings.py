@@ -120,6 +120,11 @@ class GeneralisedLinearSettings(ProblemSettings):
                 f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: use problem.kind = "
                 f"{(instead if instead in PROBLEMS else 'one_hot_squared')!r}"
             )
+        if shape.codes_from is not None:
+            raise BadInput(
+                f"problem.kind = {self.kind!r} needs feature columns, and {shape.codes_from} gives "
+                f"{shape.columns} codes a sample: use problem.kind = 'torch', or declare data.features"
+            )
         return super().build(shape, seed)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:

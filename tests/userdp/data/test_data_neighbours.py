@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from userdp.data import Derivation, read_table, split
+from userdp.data import Derivation, SequenceColumns, read_table, split
 from userdp.data.tables.cells import cell_text
 from userdp.data.tables.derived import KINDS as DERIVED
 
@@ -265,6 +265,9 @@ KINDS = [
     "numbered codes",
     "listed codes",
     "hashed codes",
+    "several codes",
+    "sequence",
+    "text",
 ]
 
 
@@ -289,6 +292,11 @@ def form_of(draw, kind, columns):
         "numbered codes": {"codes": "a", "levels": 4, "target": "y"},
         "listed codes": {"codes": "a", "levels": levels},
         "hashed codes": {"codes": ["a", "b"], "buckets": 64, "target": "y"},
+        "several codes": {"codes": ["a", "b"], "levels": {"a": levels, "b": levels}, "target": "y"},
+        "sequence": {
+            "sequence": SequenceColumns(window=2, order="y", inputs={"b": levels}, predict="a", levels=4),
+        },
+        "text": {"sequence": SequenceColumns(window=3, order="y", text="b", alphabet="abcé\r")},
     }[kind]
 
 
@@ -298,8 +306,8 @@ def neighbouring_tables(draw):
     kind = draw(st.sampled_from(KINDS))
     numeric = FAMILIES.keys() - {"days", "midnights", "moments"}
     columns = {
-        "a": draw(usual(FAMILIES if kind in ("listed codes", "hashed codes") else numeric)),
-        "b": draw(usual(FAMILIES)),
+        "a": draw(usual(FAMILIES if "codes" in kind and kind != "numbered codes" else numeric)),
+        "b": draw(usual(["words", "numerals"] if kind == "text" else FAMILIES)),
         "y": draw(usual(FAMILIES if kind == "binary target" else numeric)),
     }
     assume(kind != "binary target" or cell_text(columns["y"][0]))
@@ -323,7 +331,9 @@ def as_numbers(form):
     """The columns that are read as numbers."""
     codes = form["codes"] if form.get("levels") == 4 else None
     target = None if "positive" in form else form.get("target")
-    return {*form.get("features", ()), codes, target} - {None}
+    steps = form.get("sequence")
+    sequence = {steps.order, steps.predict} if steps else set()
+    return {*form.get("features", ()), codes, target, *sequence} - {None}
 
 
 @pytest.mark.slow

@@ -173,6 +173,45 @@ def test_codes_are_levels_in_their_declared_order(tmp_path):
     np.testing.assert_array_equal(counts, [(table.dept == level).sum() for level in ("law", "art", "chem")])
 
 
+def test_several_columns_are_codes_each_in_its_own_levels(tmp_path):
+    table = people()
+    form = {"features": (), "ranges": {}, "categorical": {}, "codes": ["year", "dept"]}
+    loaded = read(tmp_path, table, **form, levels={"dept": ["law", "chem"], "year": 3}, impute={"dept": "own level"})
+    features = whole(loaded).features
+    assert features.dtype == np.int32
+    assert features.flags.c_contiguous
+    assert loaded.feature_names == ["year", "dept"]
+    by_score = dict(zip(whole(loaded).targets.tolist(), features.tolist(), strict=True))
+    targets = (np.clip(table.score, 0, 8) / 4 - 1).astype(np.float32)
+    for year, dept, target in zip(table.year, table.dept, targets, strict=True):
+        if (targets == target).sum() == 1:
+            near = min(by_score, key=lambda found, target=target: abs(found - target))
+            assert by_score[near] == [year if year < 3 else -1, {"law": 0, "chem": 1}.get(dept, -1)]
+    assert loaded.report.unusable["year"] == (table.year == 3).sum()
+    assert loaded.report.unusable["dept"] == (table.dept == "art").sum()
+    assert loaded.report.imputed == {"dept": 0}
+
+
+def test_a_column_says_who_is_held_out(tmp_path):
+    table = people().assign(part=lambda people: np.where(people.who.isin(["bob", "cy"]), "test", "train"))
+    loaded = read(tmp_path, table, split_column="part", split_test="test", users=4)
+    assert list(loaded.labels[loaded.held_out]) == [label for label in loaded.labels if label in ("bob", "cy")]
+    assert read(tmp_path, table).held_out is None
+    for suffix in ("csv", "parquet"):
+        with pytest.raises(
+            BadInput, match=r"split column 'part' has 4 cells \(the first in row 6\) that say something"
+        ):
+            read(
+                tmp_path,
+                table.assign(part=["test"] * 5 + ["train"] * 14),
+                suffix,
+                split_column="part",
+                split_test="test",
+            )
+    with pytest.raises(BadInput, match="split_test is the cell of split_column"):
+        read(tmp_path, table, split_column="part")
+
+
 def test_users_are_numbered_by_a_seeded_order_of_their_labels_whatever_the_rows(tmp_path):
     table = people()
     first = read(tmp_path, table, seed=1)
@@ -359,6 +398,12 @@ BAD_FORMS = [
     ({"levels": 3}, "codes names no column"),
     ({"features": (), "ranges": {}, "categorical": {}, "codes": "year"}, "levels is missing"),
     ({"features": (), "ranges": {}, "categorical": {}, "codes": "year", "levels": 0}, "levels must lie in"),
+    (CODES | {"codes": ["year", "dept"], "levels": {"year": 3}}, r"levels\.dept is missing"),
+    (CODES | {"codes": ["year"], "levels": {"year": 3, "yeer": 3}}, "levels names 'yeer', .*did you mean 'year'"),
+    (CODES | {"codes": ["year"], "levels": {"year": 0}}, r"levels\.year must lie in"),
+    (CODES | {"codes": ["dept"], "levels": {"dept": ["a", "a"]}}, r"levels\.dept lists 'a' twice"),
+    (CODES | {"codes": "year", "levels": {"year": 3}}, "describes a list of codes"),
+    (CODES | {"codes": ["year"], "levels": {"year": 3}, "buckets": 9}, "leave buckets out"),
     ({"min_samples": 0}, "min_samples"),
     ({"max_samples": 2, "min_samples": 3}, "max_samples must be at least min_samples = 3, got 2"),
     ({"users": 0}, "users"),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.api.frames import table_file
+from userdp.data import SequenceColumns, read_table
 from userdp.data.tables.cells import cell_number, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.reading import read_columns
@@ -69,6 +70,19 @@ def test_a_cell_of_an_object_column_has_the_text_and_the_number_of_its_value(cel
     assert text == cell_text(cell_text(cell).encode("utf-8", "backslashreplace").decode())
     wanted = float(cell) if isinstance(cell, float | int) else cell_number(cell)
     np.testing.assert_array_equal(number, wanted if np.isfinite(wanted) else np.nan)
+
+
+def test_text_is_read_to_the_letter_and_bytes_to_the_bit():
+    frame = pd.DataFrame({"who": ["u"] * 3, "text": ["1.0", "True", None], "picture": [b"\0\xff", "1", None]})
+    told = Columns(user="who", sequence=SequenceColumns(window=9, text="text", alphabet="01.Ture\n"))
+    with table_file(frame, told.names) as path:
+        features = read_table(path, user="who", sequence=told.sequence).federation.block(np.zeros(1, np.int64)).features
+    assert features.tolist() == [[1, 2, 0, 7, 3, 5, 4, 6, 7]]
+    with table_file(frame, ["who", "picture"]) as path:
+        block = read_table(path, user="who", images="picture", image_shape=[1, 2]).federation.block(
+            np.zeros(1, np.int64)
+        )
+    np.testing.assert_array_equal(block.features, [[0, 1], [np.nan] * 2, [np.nan] * 2])
 
 
 @pytest.mark.parametrize("cell", ODD, ids=range(len(ODD)))

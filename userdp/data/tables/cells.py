@@ -144,6 +144,32 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, math.nan)
 
 
+def raw_cells(column: pa.ChunkedArray, name: str) -> pa.LargeBinaryArray:
+    """A column of text (as UTF-8) or bytes as it is, (N,); null where a cell is missing.
+
+    Raises:
+        BadInput: its type holds something else: the type of the file's schema, not of a cell.
+    """
+    column = _plain(column)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.large_binary())
+    if not pa.types.is_large_binary(column.type):
+        raise BadInput(f"column {name!r} holds {column.type}, not text or bytes; convert it")
+    return column.combine_chunks()
+
+
+def bytes_in(cells: pa.LargeBinaryArray) -> NDArray[np.uint8]:
+    """All bytes of cells of which none is missing, one cell after the other; nothing is copied."""
+    ends = ends_of(cells)
+    return np.frombuffer(cells.buffers()[2] or b"", dtype=np.uint8)[ends[0] : ends[-1]]
+
+
+def ends_of(cells: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    """(N + 1,) where in their buffer the cells begin and end."""
+    ends = np.frombuffer(cells.buffers()[1], dtype=np.int64)
+    return ends[cells.offset : cells.offset + len(cells) + 1]
+
+
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column without dictionaries and extensions, text as bytes: whether it is valid is asked of each cell."""
     if isinstance(column.type, pa.BaseExtensionType):

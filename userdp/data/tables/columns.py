@@ -4,21 +4,17 @@ Ranges and levels are declared, never taken from the data: privacy proofs rest o
 the data, only counts, column names and row numbers.
 """
 
-import difflib
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from userdp.data.tables.cells import Texts, cell_text
+from userdp.data.tables.declared import Levels, Range, checked_levels, checked_range, did_you_mean, level_count
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.imputed import OWN_LEVEL, imputed_code, imputed_level, imputed_number
+from userdp.data.tables.patterns import expanded, expanded_keys
+from userdp.data.tables.sequences import SequenceColumns
 from userdp.errors import BadInput
-
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +34,63 @@ class Columns:
     target_range: Sequence[float] | None = None
     positive: object | None = None
     codes: str | Sequence[str] | None = None
-    levels: int | Sequence[object] | None = None
+    levels: Levels | Mapping[str, Levels] | None = None
     buckets: int | None = None
+    sequence: SequenceColumns | None = None
+    images: str | None = None
+    image_shape: Sequence[int] | None = None
     impute: Mapping[str, object] = field(default_factory=dict)
     missing_indicators: Sequence[str] = ()
     derive: Mapping[str, Derivation] = field(default_factory=dict)
+    split_column: str | None = None
+    split_test: object | None = None
 
     def __post_init__(self) -> None:
+        for name in ("features", "missing_indicators"):
+            object.__setattr__(self, name, expanded(name, getattr(self, name)))
+        for name in ("ranges", "impute"):
+            object.__setattr__(self, name, expanded_keys(name, getattr(self, name)))
         if self.scale not in ("symmetric", "unit"):
             raise BadInput(f"scale must be symmetric or unit, got {self.scale!r}")
         if self.target_range is not None and self.positive is not None:
             raise BadInput("target_range and positive exclude each other: one is for numbers, one for two classes")
         if self.target is None and (self.target_range is not None or self.positive is not None):
             raise BadInput("target_range and positive describe a target, and target names no column")
-        self._check_features()
+        if (self.split_column is None) != (self.split_test is None):
+            raise BadInput("split_test is the cell of split_column of users who are held out; give both or neither")
+        self._check_kind()
+        self._check_codes()
+        self._check_ranges()
+        for column, levels in self.categorical.items():
+            checked_levels(f"categorical.{column}", levels)
+        names = [self.user, *self._listed, *self._beside, *self.derive]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadInput(f"column {twice[0]!r} is declared twice; user, target and features must all differ")
+        self._check_derived()
+        self._check_imputed()
+
+    def _check_kind(self) -> None:
+        """Refuse features of no kind, or of several."""
+        kinds = [bool(self.features or self.categorical or self.derive)]
+        kinds += [one is not None for one in (self.codes, self.sequence, self.images)]
+        if sum(kinds) != 1:
+            raise BadInput(
+                "declare either features and categorical columns, or one column of codes (or a list of them), or a "
+                "sequence, or images"
+            )
+        if self.sequence is not None:
+            self.sequence.check()
+            if self.target is not None:
+                raise BadInput(f"target = {self.target!r}: a sequence predicts a column of its own; leave target out")
+        if (self.images is None) != (self.image_shape is None):
+            raise BadInput(
+                "image_shape says how many bytes a cell of images has, such as [28, 28]; give both or neither"
+            )
+        shape = [1] if self.image_shape is None else self.image_shape
+        if not shape or not all(isinstance(side, int) and side >= 1 for side in shape):
+            raise BadInput(f"image_shape = {shape}: must be whole numbers of at least 1, such as [28, 28]")
+
+    def _check_ranges(self) -> None:
         for column in self.features:
             if column not in self.ranges:
                 raise BadInput(
@@ -65,46 +104,52 @@ class Columns:
             checked_range(f"ranges.{column}", bounds)
         if self.target_range is not None:
             checked_range("target_range", self.target_range)
-        target = [] if self.target is None else [self.target]
-        names = [self.user, *self._listed, *target, *self.derive]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadInput(f"column {twice[0]!r} is declared twice; user, target and features must all differ")
-        self._check_derived()
-        self._check_imputed()
 
-    def _check_features(self) -> None:
-        if (self.codes is None) == (not self.features and not self.categorical and not self.derive):
-            raise BadInput(
-                "declare either features and categorical columns, or one column of codes (or a list of them)"
-            )
+    def _check_codes(self) -> None:
         if self.codes is None and self.levels is not None:
             raise BadInput("levels describes codes, and codes names no column; for features use categorical")
-        self._check_hashed()
-        if isinstance(self.codes, str):
-            if self.levels is None:
-                raise BadInput(f"levels is missing: how many levels column {self.codes!r} has, or a list of them")
-            if isinstance(self.levels, int):
-                if not 1 <= self.levels < 2**31:
-                    raise BadInput(f"levels must lie in 1..2^31 - 1, got {self.levels}")
-            else:
-                checked_levels("levels", self.levels)
-        for column, levels in self.categorical.items():
-            checked_levels(f"categorical.{column}", levels)
-
-    def _check_hashed(self) -> None:
         if self.codes is None or isinstance(self.codes, str):
             if self.buckets is not None:
                 raise BadInput(
                     f"buckets = {self.buckets}: cells are hashed for a LIST of codes, and codes = {self.codes!r}; "
                     "list the columns, such as codes = ['film', 'genre']"
                 )
-            return
-        if not self.codes or not all(isinstance(name, str) for name in self.codes):
+        elif not self.codes or not all(isinstance(name, str) for name in self.codes):
             raise BadInput(f"codes = {self.codes!r}: must be one column's name, or a list of names, at least one")
+        elif not isinstance(self.levels, Mapping):
+            self._check_hashed()
+        if isinstance(self.codes, str) and self.levels is None:
+            raise BadInput(f"levels is missing: how many levels column {self.codes!r} has, or a list of them")
+        if isinstance(self.levels, Mapping):
+            self._check_levels(self.levels)
+        for column, levels in self.coded.items():
+            level_count(self._levels_of(column), levels)
+
+    def _check_levels(self, levels: Mapping[str, Levels]) -> None:
+        """Refuse levels that are not those of the list of codes, column by column."""
+        if isinstance(self.codes, str) or self.buckets is not None:
+            raise BadInput("levels = {column = ...} describes a list of codes that are not hashed: leave buckets out")
+        codes = list(self.codes or ())
+        for column in codes:
+            if column not in levels:
+                raise BadInput(
+                    f"levels.{column} is missing: how many levels the column of codes has, or a list of them"
+                )
+        for column in levels:
+            if column not in codes:
+                raise BadInput(f"levels names {column!r}, which is not in codes{did_you_mean(column, codes)}")
+
+    def _check_hashed(self) -> None:
         if self.levels is not None:
-            raise BadInput("levels describes one column of codes; for a list of columns give buckets instead")
+            raise BadInput(
+                "levels describes one column of codes; for a list of columns give buckets instead, or levels = {column "
+                "= ...}"
+            )
         if self.buckets is None:
-            raise BadInput(f"buckets is missing: how many numbers the cells of {list(self.codes)} are hashed to")
+            raise BadInput(
+                f"buckets is missing: how many numbers the cells of {list(self.codes or ())} are hashed to; or give "
+                "levels = {column = ...}"
+            )
         if isinstance(self.buckets, bool) or not isinstance(self.buckets, int) or not 1 <= self.buckets < 2**31:
             raise BadInput(f"buckets = {self.buckets!r}: must be a whole number in 1..2^31 - 1")
 
@@ -129,7 +174,7 @@ class Columns:
             self._check_imputable(column)
         for column in self.numbers_read:
             self.missing_number(column)
-        for column in [*self.categorical, *([self.codes] if isinstance(self.codes, str) else [])]:
+        for column in [*self.categorical, *self.coded]:
             self.missing_code(column)
         if self.missing_indicators and self.codes is not None:
             raise BadInput("missing_indicators adds features, and codes takes their place; impute a level of its own")
@@ -152,6 +197,8 @@ class Columns:
             raise BadInput(f"{told}, whose cells are hashed: a missing one has a bucket already; leave it out")
         if column in self.derive:
             raise BadInput(f"{told}, which is derived: declare derive.{column}.otherwise")
+        if self.sequence is not None or self.images is not None:
+            raise BadInput(f"{told}: a sequence has a code for what is missing, and a picture has no such cells")
         known = [name for name in self.inputs if name not in self.hashed]
         if column not in known:
             raise BadInput(f"{told}, which no feature is made of{did_you_mean(column, known)}")
@@ -179,20 +226,39 @@ class Columns:
         if column in self.categorical:
             levels = checked_levels(column, self.categorical[column])
             return imputed_level(column, value, levels, f"categorical.{column}")
-        if isinstance(self.levels, int):
-            return imputed_code(column, value, self.levels)
-        return imputed_level(column, value, checked_levels("levels", self.levels or ()), "levels")
+        coded, field = self.coded[column], self._levels_of(column)
+        if isinstance(coded, int):
+            return imputed_code(column, value, coded)
+        return imputed_level(column, value, checked_levels(field, coded), field)
 
     @property
-    def code_count(self) -> int:
-        """How many codes one column of codes has, a level of missing cells included."""
-        own = isinstance(self.codes, str) and self.impute.get(self.codes) == OWN_LEVEL
-        return (self.levels if isinstance(self.levels, int) else len(self.levels or ())) + own
+    def coded(self) -> Mapping[str, Levels]:
+        """Column of codes -> its levels; nothing where cells are hashed."""
+        if isinstance(self.levels, Mapping):
+            return {name: self.levels[name] for name in self.codes or ()}
+        return {} if self.levels is None or not isinstance(self.codes, str) else {self.codes: self.levels}
+
+    @property
+    def code_counts(self) -> tuple[int, ...]:
+        """How many codes each of them has, a level of missing cells included."""
+        return tuple(
+            level_count(self._levels_of(name), levels) + (self.impute.get(name) == OWN_LEVEL)
+            for name, levels in self.coded.items()
+        )
+
+    def _levels_of(self, column: str) -> str:
+        """What declares the levels of a column of codes, for sentences."""
+        return "levels" if isinstance(self.codes, str) else f"levels.{column}"
 
     @property
     def hashed(self) -> Sequence[str]:
         """The columns whose cells are hashed."""
-        return () if self.codes is None or isinstance(self.codes, str) else self.codes
+        return () if self.buckets is None or self.codes is None else list(self.codes)
+
+    @property
+    def pixels(self) -> int:
+        """Bytes of a picture."""
+        return prod(self.image_shape or ())
 
     @property
     def inputs(self) -> list[str]:
@@ -204,13 +270,15 @@ class Columns:
     @property
     def _listed(self) -> list[str]:
         """The columns that are features themselves."""
-        single = [self.codes] if isinstance(self.codes, str) else []
-        return [*self.features, *self.categorical, *self.hashed, *single]
+        pictures = [] if self.images is None else [self.images]
+        steps = [] if self.sequence is None else self.sequence.columns
+        return [*self.features, *self.categorical, *self.hashed, *self.coded, *steps, *pictures]
 
     @property
     def numbers_read(self) -> list[str]:
         """The columns of numbers that features are made of: features themselves, and what derived ones are made of."""
-        return [] if self.codes is not None else [name for name in self.inputs if name not in self.categorical]
+        made = [column for each in self.derive.values() for column in each.of]
+        return list(dict.fromkeys([*self.features, *made]))
 
     @property
     def scaled_ranges(self) -> dict[str, Range]:
@@ -227,16 +295,23 @@ class Columns:
     @property
     def names(self) -> list[str]:
         """Every column that is declared."""
-        return [self.user, *self.inputs, *([] if self.target is None else [self.target])]
+        return [self.user, *self.inputs, *self._beside]
+
+    @property
+    def _beside(self) -> list[str]:
+        """The columns that no feature is made of, whose sample a row is apart."""
+        return [name for name in (self.target, self.split_column) if name is not None]
 
     @property
     def feature_names(self) -> list[str]:
-        """The feature columns that samples get; or the columns of codes.
+        """The feature columns that samples get; or the columns of codes, of a sequence's steps, or of pictures.
 
         Numeric ones, derived ones, those that say that a cell is missing, then one for each level.
         """
-        if self.codes is not None:
-            return [self.codes] if isinstance(self.codes, str) else list(self.codes)
+        if self.sequence is not None:
+            return list(self.sequence.channels)
+        if self.codes is not None or self.images is not None:
+            return self._listed
         hot = [name for column in self.categorical for name in self._level_names(column)]
         return [*self.features, *self.derive, *(f"{column} is missing" for column in self.missing_indicators), *hot]
 
@@ -248,56 +323,13 @@ class Columns:
     def text(self) -> set[str]:
         """Columns compared as text."""
         binary = {self.target} if self.target is not None and self.positive is not None else set()
-        listed = {self.codes} if isinstance(self.codes, str) and not isinstance(self.levels, int) else set()
-        return {self.user, *self.categorical, *self.hashed, *binary, *listed}
+        split = set() if self.split_column is None else {self.split_column}
+        listed = {name for name, levels in self.coded.items() if not isinstance(levels, int)}
+        listed |= set() if self.sequence is None else self.sequence.listed
+        return {self.user, *self.categorical, *self.hashed, *binary, *split, *listed}
 
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """'; did you mean ...?' with the nearest of ``names``, or nothing."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def checked_range(name: str, bounds: Sequence[float]) -> Range:
-    """Bounds as (low, high).
-
-    Raises:
-        BadInput: not two finite numbers with low < high.
-    """
-    values = tuple(float(value) for value in bounds)
-    if len(values) != 2 or not values[0] < values[1] or not np.isfinite(values[1] - values[0]):
-        raise BadInput(f"{name} must be [low, high] with low < high, got {list(bounds)}")
-    return values[0], values[1]
-
-
-def checked_levels(name: str, levels: Sequence[object]) -> list[str]:
-    """Declared levels as text, by `cell_text` as cells are.
-
-    Raises:
-        BadInput: none, or one twice.
-    """
-    if isinstance(levels, str) or len(levels) == 0:
-        raise BadInput(f"{name} must be a list of levels, at least one")
-    texts = [cell_text(level) for level in levels]
-    text, times = Counter(texts).most_common(1)[0]
-    if times > 1:
-        raise BadInput(f"{name} lists {text!r} twice; every level must differ")
-    return texts
-
-
-def scaled(values: NDArray[np.float64], bounds: Range, low: float, high: float) -> tuple[NDArray[np.float32], int]:
-    """Values clipped into ``bounds`` and mapped to [low, high], and how many were clipped; NaN stays NaN.
-
-    Each by itself, in operations that IEEE 754 rounds exactly: where a value stands in an array changes no bit of it.
-    """
-    first, last = bounds
-    inside = np.clip(values, first, last)
-    unit = (inside - first) / (last - first)
-    clipped = np.count_nonzero((values < first) | (values > last))
-    return (low + (high - low) * unit).astype(np.float32), int(clipped)
-
-
-def level_codes(texts: Texts, levels: Sequence[str]) -> NDArray[np.int64]:
-    """Position of each cell among the declared levels, -1 where it is none of them."""
-    codes = {level: code for code, level in enumerate(levels)}
-    return texts.mapped(codes.get(text, -1) for text in texts.distinct)
+    @property
+    def raw(self) -> set[str]:
+        """Columns of which every byte counts: a text's characters, pictures."""
+        text = None if self.sequence is None else self.sequence.text
+        return {name for name in (text, self.images) if name is not None}

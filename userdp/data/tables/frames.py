@@ -18,8 +18,8 @@ def write_frame(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> None:
 
     *Formal guarantee*: what a cell becomes depends on that cell and on its column's dtype, and no cell makes writing
     fail. A column of dtype object or category holds values of any types, of which Arrow would choose one for all; its
-    cells are written as text, each by itself, by `cell_text`. Of which dtype a column is counts as
-    public, like the types of a Parquet file.
+    cells are written as text, each by itself: text as it is, other values by `cell_text`. Of which dtype a column is
+    counts as public, like the types of a Parquet file.
 
     Raises:
         BadInput: no rows, a column that is missing or there twice, or one of a dtype that Parquet has no type for.
@@ -42,9 +42,14 @@ def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
 
 
 def _text(cell: object) -> bytes | None:
-    """A cell as text, in bytes, which need not be valid; None where it is missing."""
+    """A cell as text, in bytes, which need not be valid; None where it is missing.
+
+    Text and bytes stay as they are: what reads them makes of "1.0" what it makes of it in a file.
+    """
     if isinstance(cell, bytes):
         return cell
+    if isinstance(cell, str):
+        return str.encode(cell, "utf-8", "backslashreplace") or None
     try:
         text = cell_text(cell)
     except Exception:  # whatever a cell's own code raises: it has no text, and must not stop the others

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from userdp.data.tables.cells import Texts, numbers_of, texts_of
-from userdp.data.tables.columns import Columns, did_you_mean
+from userdp.data.tables.cells import Texts, numbers_of, raw_cells, texts_of
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput, MissingColumn
 
 
@@ -26,11 +28,16 @@ class Rows:
         count: N.
         texts: those compared as text.
         numbers: the others, each (N,) float64, NaN where a cell holds no finite number.
+        lengths: of a sequence's columns whose cells hold lists, (N,) items of each cell. What ``texts`` or ``numbers``
+            hold of them are the items of all cells, one cell after the other.
+        cells: those of which every byte counts, each (N,) as bytes.
     """
 
     count: int
     texts: Mapping[str, Texts]
     numbers: Mapping[str, NDArray[np.float64]]
+    lengths: Mapping[str, NDArray[np.int64]]
+    cells: Mapping[str, pa.LargeBinaryArray]
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
@@ -57,9 +64,18 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
         raise BadInput(f"the data file {path} cannot be read as {kind}; check its format and permissions") from None
     if table.num_rows == 0:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
-    texts = {name: texts_of(table[name], name) for name in names if name in columns.text}
-    numbers = {name: numbers_of(table[name], name) for name in names if name not in columns.text}
-    return Rows(table.num_rows, texts, numbers)
+    channels = {} if columns.sequence is None else columns.sequence.channels
+    lists = {name for name in channels if name not in columns.raw and _holds_lists(table[name].type)}
+    lengths = {name: pc.fill_null(pc.list_value_length(table[name]), 0).to_numpy().astype(np.int64) for name in lists}
+    items = {name: pc.list_flatten(table[name]) if name in lists else table[name] for name in names}
+    cells = {name: raw_cells(items.pop(name), name) for name in columns.raw}
+    texts = {name: texts_of(column, name) for name, column in items.items() if name in columns.text}
+    numbers = {name: numbers_of(column, name) for name, column in items.items() if name not in columns.text}
+    return Rows(table.num_rows, texts, numbers, lengths, cells)
+
+
+def _holds_lists(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def _read_csv(path: Path, names: Sequence[str]) -> pa.Table:

@@ -12,18 +12,28 @@ from pydantic import Field
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
-from userdp.data.tables.columns import Columns, did_you_mean
+from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, split
+from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.derived import Derivation
-from userdp.data.tables.public import PUBLIC_DATASETS, PublicDataset, public_columns, public_file
+from userdp.data.tables.public import public_columns, public_file
+from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
+from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.shapes import shape_of
 from userdp.data.tables.tabular import Table, read_table
 from userdp.errors import BadInput, PopulationTooSmall
+
+_TEST_FRACTION = 0.2
 
 
 class TableColumns(DataSettings):
     """Declarations that tables and public data sets share; ranges and levels must be public knowledge."""
 
-    features: list[str] | None = Field(None, description="Numeric feature columns; each needs a range.")
+    features: list[str] | None = Field(
+        None,
+        description="Numeric feature columns; each needs a range. 'pixel_[0-63]' names a run of 64 columns, here and "
+        "in ranges, impute and missing_indicators.",
+    )
     ranges: dict[str, list[float]] | None = Field(
         None, description="Column = [low, high]: cells are clipped into it and scaled."
     )
@@ -42,11 +52,13 @@ class TableColumns(DataSettings):
     )
     codes: str | list[str] | None = Field(
         None,
-        description="Instead of features: one categorical column, for one-hot problems; or a list of them, whose cells "
-        "are hashed, for sparse problems.",
+        description="Instead of features: one categorical column, for one-hot problems; or a list of them, with levels "
+        "for problems that take codes, with buckets hashed for sparse problems.",
     )
-    levels: int | list[Any] | None = Field(
-        None, description="Of one column of codes: how many (cells 0..levels-1), or the list."
+    levels: int | list[Any] | dict[str, int | list[Any]] | None = Field(
+        None,
+        description="Of one column of codes: how many (cells 0..levels-1), or the list; of a list of codes: column = "
+        "one of these.",
     )
     buckets: int | None = Field(
         None, ge=1, description="Of a list of codes: how many features their cells are hashed to."
@@ -62,6 +74,15 @@ class TableColumns(DataSettings):
     derive: dict[str, Derivation] | None = Field(
         None, description="Name = a numeric feature made of other columns of the same row; its keys follow below."
     )
+    sequence: SequenceColumns | None = Field(
+        None, description="Instead of features: samples are sequences of codes; its keys follow below."
+    )
+    images: str | None = Field(
+        None, description="Instead of features: column of raw bytes (Parquet), one a pixel, mapped to [0, 1]."
+    )
+    image_shape: list[int] | None = Field(
+        None, description="Of images: the sides, such as [28, 28] or [3, 32, 32]; a cell of other length is set aside."
+    )
     users: int | None = Field(
         None,
         ge=1,
@@ -76,7 +97,16 @@ class TableColumns(DataSettings):
     samples: int | None = Field(None, ge=1, description="Public number of samples of all training users.")
     min_samples: int = Field(1, ge=1, description="Users with fewer samples are left out (who is, must be public).")
     max_samples: int | None = Field(None, ge=1, description="Most samples of a user; a seeded choice of them is kept.")
-    test_fraction: float = Field(0.2, ge=0, lt=1, description="Share of users held out for metrics, by user.")
+    test_fraction: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of users held out for metrics, by user; 0.2 if not given, unless split_column says who is.",
+    )
+    split_column: str | None = Field(
+        None, description="Instead of test_fraction: column that says of every user, in all rows, who is held out."
+    )
+    split_test: Any = Field(None, description="Its cell for users who are held out.")
 
     @property
     def declared_samples(self) -> int | None:
@@ -89,8 +119,20 @@ class TableColumns(DataSettings):
         return self.min_samples, self.max_samples
 
     def held_out(self, users: int) -> int:
-        """How many of ``users`` are held out."""
-        return held_out_users(self.test_fraction, users)
+        """How many of ``users`` are held out by a share of them."""
+        return held_out_users(self._test_share, users)
+
+    @property
+    def _test_share(self) -> float:
+        """The share of users held out where no column says who is."""
+        return _TEST_FRACTION if self.test_fraction is None else self.test_fraction
+
+    @property
+    def holds_out(self) -> str | None:
+        """What holds users out, for sentences; None where nothing does."""
+        if "split_column" in self.declarations:
+            return f"data.split_column = {self.declarations['split_column']!r}"
+        return f"data.test_fraction = {self._test_share}" if self._test_share else None
 
     @property
     def training_users(self) -> int | None:
@@ -112,6 +154,11 @@ class TableColumns(DataSettings):
                 f"{total} with data.min_samples = {self.min_samples}: how many users hold so many samples is not "
                 "declared by it; give data.users, the public number of those who take part"
             )
+        if "split_column" in self.declarations:
+            raise BadInput(
+                f"{total} with {self.holds_out}: how many users that column holds out is not declared by it; give "
+                "data.users, the public number of those who take part"
+            )
         left = self.all_users - self.held_out(self.all_users)
         if left < 1:
             raise BadInput(
@@ -121,7 +168,16 @@ class TableColumns(DataSettings):
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
-        """Column arguments of `userdp.data.read_table`."""
+        """Column arguments of `userdp.data.read_table`.
+
+        Raises:
+            BadInput: a share and a column both say who is held out.
+        """
+        if self.split_column is not None and self.test_fraction is not None:
+            raise BadInput(
+                f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction} both say who "
+                "is held out; leave one of them out"
+            )
         return {
             name: value
             for name in Columns.__dataclass_fields__
@@ -139,17 +195,7 @@ class TableColumns(DataSettings):
             columns = Columns(**self.declarations)
         except BadInput as error:
             raise BadInput(f"[data] {error}") from None
-        has_target, target_range = columns.target is not None, None
-        if columns.positive is not None:
-            target_range = (0.0, 1.0)
-        elif columns.target_range is not None:
-            target_range = (-1.0, 1.0)
-        if columns.buckets is not None:
-            sparsity = min(len(columns.hashed), columns.buckets)
-            return Shape(columns.buckets, has_target, 1.0, None, target_range, sparsity=sparsity, feature_length=1.0)
-        if columns.codes is not None:
-            return Shape(1, has_target, target_range=target_range, levels=columns.code_count)
-        return Shape(len(columns.feature_names), has_target, 1.0, columns.largest_norm, target_range)
+        return shape_of(columns)
 
     @property
     @abstractmethod
@@ -169,10 +215,7 @@ class TableColumns(DataSettings):
         """See `DataSettings.load`."""
         wanted, table = self.training_users, self.table(seed)
         self._check_all(table.federation.users)
-        train: Federation = table.federation
-        test: Federation | None = None
-        if self.test_fraction:
-            train, test = split(table.federation, test_fraction=self.test_fraction, seed=seed)
+        train, test = self._parts(table, seed)
         if wanted is not None:
             if train.users < wanted:
                 held_out = 0 if test is None else test.users
@@ -184,6 +227,24 @@ class TableColumns(DataSettings):
             if train.users > wanted:
                 train = train.select(np.arange(wanted))
         return Datasets(train, test, table.report)
+
+    def _parts(self, table: Table, seed: int) -> tuple[Federation, Federation | None]:
+        """Those who train, and those who are held out.
+
+        Raises:
+            PopulationTooSmall: the split column holds out everybody, or nobody.
+        """
+        if table.held_out is not None:
+            parts = [np.flatnonzero(table.held_out == held) for held in (False, True)]
+            if not all(map(len, parts)):
+                raise PopulationTooSmall(
+                    f"{self.holds_out}: {len(parts[0])} users train and {len(parts[1])} are held out, and both parts "
+                    "need at least one; check data.split_test"
+                )
+            return table.federation.select(parts[0]), table.federation.select(parts[1])
+        if share := self._test_share:
+            return split(table.federation, test_fraction=share, seed=seed)
+        return table.federation, None
 
     def _check_all(self, found: int) -> None:
         """Compare the declared number of all users with that of the table: who there is, is public."""
@@ -210,6 +271,8 @@ class TableColumns(DataSettings):
             found.append(
                 "what missing cells count as and how columns are derived is public, and not taken from the data"
             )
+        if "split_column" in self.declarations:
+            found.append(f"who is held out, as column {self.declarations['split_column']!r} says, is public")
         found.append("a person is one value of the user column, the same wherever their samples lie")
         if self.min_samples > 1:
             found.append(f"who holds at least {self.min_samples} samples is public")
@@ -246,10 +309,12 @@ class PublicData(TableColumns):
     @property
     def declared_users(self) -> int | None:
         """N, the public number of training users; the registry knows it unless small users are left out."""
-        declared = self.training_users
+        declared, entry = self.training_users, self._entry
         if declared is None and self.min_samples == 1:
-            total = self._entry.users
-            return total - self.held_out(total)
+            if "split_column" not in self.declarations:
+                return entry.users - self.held_out(entry.users)
+            if self.split_column is None and self.split_test is None:
+                return entry.users - entry.test_users
         return declared
 
     @property
@@ -261,8 +326,11 @@ class PublicData(TableColumns):
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
-        """The data set's own columns; naming features, categorical or codes, or a target, replaces them."""
-        return public_columns(self._entry.name, super().declarations)
+        """The data set's own columns; naming features of any kind, a target or a share held out replaces them."""
+        declared = public_columns(self._entry.name, super().declarations)
+        if self.test_fraction is None:
+            return declared
+        return {name: value for name, value in declared.items() if name not in ("split_column", "split_test")}
 
     @property
     def file(self) -> Path:

@@ -1,0 +1,109 @@
+"""Features of rows: numbers within declared ranges, levels, codes, hashed cells, pictures; each row by itself."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.data.block import Features
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.counts import Counts, listed
+from userdp.data.tables.declared import Levels, checked_levels, level_codes, scaled
+from userdp.data.tables.hashed_codes import hashed_rows
+from userdp.data.tables.images import pixels
+from userdp.data.tables.imputed import OWN_LEVEL
+from userdp.data.tables.reading import Rows
+
+
+def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> Features:
+    """(N, k) features of the chosen ``rows`` (N,)."""
+    if columns.buckets is not None:
+        return hashed_rows({name: table.texts[name].taken(rows) for name in columns.hashed}, columns.buckets)
+    if columns.coded:
+        return np.stack([_codes(table, columns, name, rows, counts) for name in columns.coded], axis=1)
+    if columns.images is not None:
+        made = pixels(table.cells[columns.images], rows, columns.pixels)
+        counts.unusable[columns.images] = int(np.count_nonzero(np.isnan(made[:, 0])))
+        return made
+    return _numbers_and_levels(table, columns, rows, counts)
+
+
+def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32]:
+    features = np.zeros((len(rows), len(columns.feature_names)), dtype=np.float32)
+    low = -1.0 if columns.scale == "symmetric" else 0.0
+    ranges, missing = columns.scaled_ranges, _Missing(table, columns, rows)
+    for position, (column, bounds) in enumerate(ranges.items()):
+        if column in columns.derive:
+            made = columns.derive[column]
+            values, otherwise = made.values([missing.filled(name, counts) for name in made.of])
+            if made.otherwise is not None:
+                counts.imputed[column] = otherwise
+        else:
+            values = missing.filled(column, counts)
+        counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
+        features[:, position], counts.clipped[column] = scaled(values, bounds, low, 1.0)
+    position = len(ranges)
+    for column in columns.missing_indicators:
+        features[:, position] = missing.cells(column)
+        position += 1
+    for column, declared in columns.categorical.items():
+        levels, own = missing.coded(column, codes_of(table, column, declared, counts)[rows], counts)
+        known = np.flatnonzero(levels >= 0)
+        features[known, position + levels[known]] = 1.0
+        counts.unknown[column] = len(rows) - len(known)
+        position += len(declared) + own
+    return features
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """Which of the chosen rows' cells are missing, and what is declared in their place."""
+
+    table: Rows
+    columns: Columns
+    rows: NDArray[np.int64]
+
+    def cells(self, column: str) -> NDArray[np.bool_]:
+        """(N,): those that are; a cell of numbers also where it holds no finite one."""
+        if column in self.table.texts:
+            texts = self.table.texts[column].taken(self.rows)
+            return texts.mapped(text == "" for text in texts.distinct).astype(bool)
+        return np.isnan(self.table.numbers[column][self.rows])
+
+    def filled(self, column: str, counts: Counts) -> NDArray[np.float64]:
+        """(N,) numbers, those that are missing replaced where a value is declared."""
+        values, instead = self.table.numbers[column][self.rows], self.columns.missing_number(column)
+        if instead is None:
+            return values
+        missing = np.isnan(values)
+        counts.imputed[column] = int(np.count_nonzero(missing))
+        return np.where(missing, instead, values)
+
+    def coded(self, column: str, codes: NDArray[np.int64], counts: Counts) -> tuple[NDArray[np.int64], bool]:
+        """(N,) codes, those of missing cells replaced where one is declared; and whether it is one more level."""
+        instead = self.columns.missing_code(column)
+        if instead is None:
+            return codes, False
+        missing = self.cells(column)
+        counts.imputed[column] = int(np.count_nonzero(missing))
+        return np.where(missing, instead, codes), self.columns.impute[column] == OWN_LEVEL
+
+
+def _codes(table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
+    """(N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
+    every = codes_of(table, column, columns.coded[column], counts)
+    codes = _Missing(table, columns, rows).coded(column, every[rows], counts)[0].astype(np.int32)
+    counts.unusable[column] = int(np.count_nonzero(codes < 0))
+    return codes
+
+
+def codes_of(table: Rows, column: str, levels: Levels, counts: Counts) -> NDArray[np.int64]:
+    """Of every cell of a column its position among the declared levels, -1 where it is none of them."""
+    if isinstance(levels, int):
+        values = table.numbers[column]
+        known = (values == np.floor(values)) & (values >= 0) & (values < levels)
+        codes, declared = np.where(known, values, -1.0).astype(np.int64), f"0 to {levels - 1}"
+    else:
+        codes, declared = level_codes(table.texts[column], checked_levels(column, levels)), listed(levels)
+    counts.note_levels(column, declared, codes >= 0)
+    return codes
