@@ -28,7 +28,7 @@ _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
 
 
-class AdaptiveClippingOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
+class AdaptiveClippingOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}):
     """Settings of `AdaptiveClipping`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
@@ -241,7 +241,7 @@ class AdaptiveClipping(UserLevelStrategy):
     def _computation(self, clip: float) -> Computation:
         if not self.options.trains:
             return Computation("user_gradient", reduce="sum", clip_norm=clip, statistic="unclipped")
-        training = self.options.local_training(self.options.local_steps or 1, self._default_step)
+        training = self.options.local_training(1, self._default_step)
         return Computation("local_update", "sum", clip, parameters=training.parameters(), statistic="unclipped")
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:

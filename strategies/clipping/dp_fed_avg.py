@@ -12,11 +12,16 @@ from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from userdp.nodes.computations import Computation
 
 
-class DPFedAvgOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
+_STEPS = 5
+
+
+class DPFedAvgOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}):
     """Settings of `DPFedAvg`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
-    local_steps: int = Field(5, ge=1, description="Steps of each user on its own data.")
+    local_steps: int | None = Field(
+        None, ge=1, description=f"Steps of each user on its own data; {_STEPS} if neither they nor epochs are given."
+    )
     learning_rate: float | None = Field(
         None, gt=0, description="What the server multiplies the mean update by; default 1; 0.1 for adam."
     )
@@ -32,7 +37,7 @@ class DPFedAvgOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"
     def found(self, found: Found) -> dict[str, float]:
         """Clip and users' steps; in learnt coordinates a server's step, too, as long as one of the mean gradient."""
         # A user's own whole step is the end of its way.
-        way = found.own_rate * (1 if found.whole else self.local_steps)
+        way = found.own_rate * (1 if found.whole else self.local_steps or _STEPS)
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds, way)
         return {"clip_norm": found.clip(self.rounds) * way, "local_rate": found.own_rate, **steps}
 
@@ -64,6 +69,6 @@ class DPFedAvg(ClippedStrategy):
     options: DPFedAvgOptions
 
     def _make_scheme(self) -> ClippedScheme:
-        training = self.options.local_training(self.options.local_steps, self._default_step)
+        training = self.options.local_training(_STEPS, self._default_step)
         computation = Computation("local_update", "sum", self.options.clip_norm, parameters=training.parameters())
         return self._gaussian_scheme(computation, 1.0, gradient=np.negative, numbers=local_numbers(training))

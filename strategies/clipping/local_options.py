@@ -22,6 +22,7 @@ _ADAM_RATE = 0.01
 class LocalOptions(StrategyOptions):
     """Settings of `LocalTraining`; none of them costs privacy, as an update is clipped as a whole."""
 
+    local_steps: int | None = Field(None, ge=1, description="Steps of each user on its own data.")
     local_rate: float | None = Field(
         None, gt=0, description="Step size of each user; default 1 / smoothness, or 0.5; 0.01 for adam."
     )
@@ -45,27 +46,27 @@ class LocalOptions(StrategyOptions):
         0.0, ge=0, description="Strength of the pull back to the model that a user started from (FedProx)."
     )
 
-    def local_training(self, steps: int, default_rate: float) -> LocalTraining:
+    def local_training(self, usual_steps: int, default_rate: float) -> LocalTraining:
         """What users do.
 
         Args:
-            steps: of a user, unless epochs are asked for.
+            usual_steps: of a user, where neither steps nor epochs are given.
             default_rate: step size of plain gradient steps, where none is given.
 
         Raises:
             BadInput: steps and epochs are both given.
         """
-        if self.local_epochs is not None and "local_steps" in self.model_fields_set:
+        if self.local_epochs is not None and self.local_steps is not None:
             raise BadInput(
-                f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {steps} are both given: a "
-                "user's steps follow from its epochs, so give one of them"
+                f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {self.local_steps} are both "
+                "given: a user's steps follow from its epochs, so give one of them"
             )
         adam = self.local_optimiser == "adam"
         return LocalTraining.of(
             self.local_optimiser,
             self.local_schedule,
             step_size=self.local_rate or (_ADAM_RATE if adam else default_rate),
-            steps=0 if self.local_epochs else steps,
+            steps=0 if self.local_epochs else self.local_steps or usual_steps,
             epochs=self.local_epochs or 1,
             batch_size=self.local_batch or 0,
             momentum=self.local_momentum,
