@@ -11,7 +11,6 @@ from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from userdp.nodes.computations import Computation
 
-
 _STEPS = 5
 
 
