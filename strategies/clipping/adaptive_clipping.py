@@ -28,7 +28,9 @@ _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
 
 
-class AdaptiveClippingOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}):
+class AdaptiveClippingOptions(
+    ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}
+):
     """Settings of `AdaptiveClipping`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")

@@ -14,7 +14,9 @@ from userdp.nodes.computations import Computation
 _STEPS = 5
 
 
-class DPFedAvgOptions(ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}):
+class DPFedAvgOptions(
+    ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}
+):
     """Settings of `DPFedAvg`."""
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
