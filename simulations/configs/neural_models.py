@@ -1,0 +1,81 @@
+"""Small models of the public sets for neural training; configurations beside this file name them.
+
+A model that is trained with privacy is better off small: noise grows with the root of the number of parameters.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+CHARACTERS = 105
+"""Codes of a character of `gerdracor`: its alphabet, and one for all others. 0 is what comes before a text."""
+
+SKILLS = 101
+"""Codes of a skill of `assistments2015`, and one for all others."""
+
+
+class NextAnswer(nn.Module):
+    """Whether a pupil's next answer is right: a gated memory of the skills practised and the answers given."""
+
+    def __init__(self, width: int = 16, hidden: int = 32) -> None:
+        super().__init__()
+        self.skill = nn.Embedding(SKILLS + 2, width)
+        self.answer = nn.Embedding(4, width)  # nothing yet, wrong, right, anything else
+        self.memory = nn.GRU(2 * width, hidden, batch_first=True)
+        self.right = nn.Linear(hidden, 1)
+
+    def forward(self, steps: Tensor) -> Tensor:
+        """(N, L, 1) scores of (N, L, 2): the skill of a step, and the answer of the step before."""
+        seen = torch.cat([self.skill(steps[..., 0]), self.answer(steps[..., 1])], dim=-1)
+        scores: Tensor = self.right(self.memory(seen)[0])
+        return scores
+
+
+class NextCharacter(nn.Module):
+    """The next character of a text, by a gated memory of those before."""
+
+    def __init__(self, width: int = 16, hidden: int = 48) -> None:
+        super().__init__()
+        self.character = nn.Embedding(CHARACTERS + 1, width)
+        self.memory = nn.GRU(width, hidden, batch_first=True)
+        self.next = nn.Linear(hidden, CHARACTERS)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """(N, L, characters) scores of (N, L) characters, each one step late."""
+        scores: Tensor = self.next(self.memory(self.character(text))[0])
+        return scores
+
+
+class AttentiveCharacter(nn.Module):
+    """The next character of a text, by attention to all those before."""
+
+    def __init__(self, steps: int = 80, width: int = 32) -> None:
+        super().__init__()
+        self.character = nn.Embedding(CHARACTERS + 1, width)
+        self.place = nn.Parameter(0.02 * torch.randn(steps, width))
+        self.layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.next = nn.Linear(width, CHARACTERS)
+        self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(steps))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """(N, L, characters) scores of (N, L) characters, each one step late."""
+        steps = text.shape[-1]
+        seen = self.character(text) + self.place[:steps]
+        scores: Tensor = self.next(self.layer(seen, src_mask=self.later[:steps, :steps], is_causal=True))
+        return scores
+
+
+class Digit(nn.Module):
+    """Which of ten digits a picture of 28 x 28 shows: two convolutions and a linear layer."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.edges = nn.Conv2d(1, channels, 5, stride=2)
+        self.strokes = nn.Conv2d(channels, 2 * channels, 5, stride=2)
+        self.digit = nn.Linear(2 * channels * 16, 10)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(N, 10) scores of (N, 1, 28, 28)."""
+        seen = functional.relu(self.strokes(functional.relu(self.edges(pictures))))
+        scores: Tensor = self.digit(seen.flatten(1))
+        return scores
