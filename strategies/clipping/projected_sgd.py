@@ -47,15 +47,15 @@ class ProjectedSGD(ClippedStrategy):
     loss whose gradients are not that sparse is biased by the l1 clip, and protected all the same.
 
     *Formal guarantees.* *Claim.* For delta > 0 that of `dp_fed_sgd`. For delta = 0 pure epsilon, replace-one,
-    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson).
-    With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and their accounting
-    are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so replacing a user moves
-    the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round purely private, a
-    user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what is noisy already.
-    Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
-    answer larger than clipped users can add up to, in either norm, is refused. If samples' gradients have s
-    non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither clip nor
-    projection costs accuracy.
+    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
+    allocation). With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and
+    their accounting are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so
+    replacing a user moves the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round
+    purely private, a user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what
+    is noisy already. Every iterate is released: nodes are protected from each other; the server is trusted. Nodes
+    clip and sum; an answer larger than clipped users can add up to, in either norm, is refused. If samples'
+    gradients have s non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither
+    clip nor projection costs accuracy.
 
     *Assumptions.* Those of `dp_fed_sgd`. A wrong s biases the gradient and protects as before. More on
     `docs/papers/sparse-gradients.md`.
