@@ -249,7 +249,7 @@ class AdaptiveClipping(UserLevelStrategy):
         share = 0.5 + float(scheme.count_mechanism.release(means[-1:], self._noise(index, 1))[0])
         facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
         gradient = released if self.options.local_steps is None else -released
-        following = self.problem.domain.project(memory.optimiser.step(x, gradient))
+        following = self.problem.domain.project(memory.optimiser.step(x, gradient, mechanism.standard_deviation))
         moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))
         noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
