@@ -82,8 +82,8 @@ class ProjectedSGD(ClippedStrategy):
         options, p = self.options, self.problem.dimension
         if options.noise_corrected and options.projection != "none":
             raise BadInput(
-                f"strategy.noise_corrected with projection = {options.projection!r}: how much noise a projection leaves "
-                "is not known; set projection = 'none', or leave it out"
+                f"strategy.noise_corrected with projection = {options.projection!r}: how much noise a projection "
+                "leaves is not known; set projection = 'none', or leave it out"
             )
         members = SparseVectors(self._sparsity(), options.clip_norm)
         computation = Computation("user_gradient", "sum", options.clip_norm, l1_norm=members.l1_norm)

@@ -5,12 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers import make
+from helpers import WILD, Wild, federation_of, gathered, local_grid, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
-from strategies import DPFedSGD
+from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, PublicFacts
 from userdp.accounting import Cost, Privacy, RoundLedger, add_or_remove_to_replace_one, epsilon_of
 from userdp.accounting import allocation as module
 from userdp.accounting.allocation import allocation_epsilon, calibrate_allocation
@@ -235,6 +236,61 @@ def test_a_plan_says_how_often_users_take_part():
     assert plan.numbers["replace_one_epsilon"] == pytest.approx(2 * plan.guarantee.epsilon)
     sampler = method.scheme.sampler
     assert sampler == AllocatedBatches(300, 2, 6, seed=method.seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.1, 8.0])
+def test_a_plan_spends_what_is_asked_for(epsilon):
+    options = {"sampling": "allocation", "participations": 2, "rounds": 20}
+    method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 1000, epsilon, DELTA, **options)
+    assert epsilon * (1 - 2e-4) <= method.plan.guarantee.epsilon <= epsilon
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays(np.int64, (6, 3), elements=st.integers(0, len(WILD) - 1)), st.integers(0, 5))
+def test_adding_or_removing_one_user_moves_its_own_rounds_by_at_most_c_and_no_others(users, who):
+    """The user's rounds are its own: without it the cohorts are what they were, less the user."""
+    method = make(DPFedSGD, Wild(3), 6, 1.0, 1e-3, clip_norm=0.7, sampling="allocation", participations=2, rounds=4)
+    x, moved = np.array([0.1, -0.2, 5.0]), []
+    for index in range(4):
+        request = method._ask(index)
+        whole = gathered(method, federation_of(users), index, x).values
+        rows = np.zeros((0, 3))
+        if len(others := request.users[request.users != who]):
+            block, _ = method.problem.bound(federation_of(users).block(others))
+            rows, _ = request.computation(method.problem, x, block)
+        moved.append(np.linalg.norm(whole - rows.sum(axis=0)) / method.scheme.sampler.expected_batch)
+        assert (who in request.users) or moved[-1] <= 1e-12
+    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
+    assert max(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping, ProjectedSGD])
+def test_secure_runs_draw_their_allocation_from_the_operating_system_and_run_to_the_end(kind):
+    options = {"sparsity": 2} if kind is ProjectedSGD else {}
+    privacy, federation = Privacy(4.0, 1e-3, noise="secure"), federation_of(np.zeros((90, 2)))
+    options |= {"sampling": "allocation", "participations": 2, "rounds": 5}
+    method, asked = kind(Quadratic(2, 1.0, 2.0), PublicFacts(90), privacy, seed=3, **options), []
+    assert method.scheme.sampler.seed is None
+    ask = method._ask
+    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    with local_grid(method.problem, federation, 7) as grid:
+        method.start(grid)
+    assert method._ledger.rounds == 5
+    assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
+    assert np.all(np.bincount(np.concatenate([request.users for request in asked]), minlength=90) == 2)
+
+
+def test_an_interrupted_secure_run_cannot_go_on_with_another_allocation():
+    before, after = AllocatedBatches(60, 1, 5, None), AllocatedBatches(60, 1, 5, None)
+    privacy = Privacy(1.0, 1e-3, noise="secure")
+    noise = before.calibrate(1.0, 1e-3)
+    first, second = RoundLedger(before, noise, privacy), RoundLedger(after, noise, privacy)
+    first.charge(before.cohort(0))
+    second.restore(first.state())
+    with pytest.raises(BadInput, match="start the run anew"):
+        second.charge(np.arange(12))
 
 
 @pytest.mark.parametrize(
