@@ -35,9 +35,8 @@ class DPFTRLOptions(PreparedOptions):
     factorisation: FactorisationName | Literal["best"] = Field(
         "square_root",
         description="How noise is correlated over rounds. best: whichever has the least predicted noise in the last "
-        "round, from public numbers; it is rarely far from buffered, which keeps four vectors, however long the run. "
-        "banded_inverse keeps up to 32; square_root and banded_inverse_square_root need no search; the tree is the "
-        "classic baseline.",
+        "round, from public numbers. Mostly that is banded (up to 64 vectors kept) where users return within 64 "
+        "rounds, and else buffered (four, however long the run). The tree is the classic baseline.",
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
@@ -112,7 +111,8 @@ class DPFTRL(UserLevelStrategy):
     summary_line: ClassVar[str] = "sums of clipped user gradients with noise correlated over rounds"
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = (
-        "node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each level or round of the noise"
+        "node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each band, buffer or level of the "
+        "noise"
     )
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
     with_secure_noise: ClassVar[str] = (

@@ -55,8 +55,8 @@ _WIDTH = 1e-3
 _MOST_LOSSES = 1 << 15
 """Cells of the privacy loss of a block."""
 
-_LARGEST_LOSS = 600.0
-"""Of one participation; beyond, the exponential comes near what floating point holds, and nobody is protected."""
+_LARGEST_LOSS = 50.0
+"""Of one participation; beyond, grids of ratios say nothing, and nobody is protected."""
 
 
 @lru_cache(maxsize=4096)
@@ -81,7 +81,7 @@ def allocation_epsilon(noise_multiplier: float, rounds: int, participations: int
     if participations == rounds or _largest_loss(noise_multiplier, delta) > _LARGEST_LOSS:
         return plain
     composed = _composed(noise_multiplier, rounds, participations, delta)
-    return min(plain, float(composed.get_epsilon_for_delta(delta)))
+    return plain if composed is None else min(plain, float(composed.get_epsilon_for_delta(delta)))
 
 
 @lru_cache(maxsize=1024)
@@ -112,20 +112,26 @@ def _largest_loss(noise_multiplier: float, delta: float) -> float:
     return 0.5 / noise_multiplier**2 + float(scipy.stats.norm.isf(_TAIL * delta)) / noise_multiplier
 
 
-def _composed(noise_multiplier: float, rounds: int, participations: int, delta: float) -> "PrivacyLossDistribution":
-    """Both directions of the k blocks."""
+def _composed(
+    noise_multiplier: float, rounds: int, participations: int, delta: float
+) -> "PrivacyLossDistribution | None":
+    """Both directions of the k blocks; None where grids are too coarse to say anything at this delta."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution  # noqa: PLC0415 -- slow to import
 
     size, larger = divmod(rounds, participations)
     typical = math.sqrt(math.expm1(min(1.0, noise_multiplier**-2)) / size)
     width = max(min(_WIDTH, typical / 20), 2 * _largest_loss(noise_multiplier, delta) / _MOST_LOSSES)
 
-    def blocks(size: int, times: int) -> PrivacyLossDistribution:
-        law = _BlockLaw(noise_multiplier, size, delta)
-        return PrivacyLossDistribution(law.remove(width), law.add(width)).self_compose(times)
-
-    composed = blocks(size, participations - larger)
-    return composed.compose(blocks(size + 1, larger)) if larger else composed
+    composed: PrivacyLossDistribution | None = None
+    for length, times in ((size, participations - larger), (size + 1, larger)):
+        if not times:
+            continue
+        law = _BlockLaw(noise_multiplier, length, delta)
+        block = PrivacyLossDistribution(law.remove(width), law.add(width))
+        if -math.expm1(times * math.log1p(-block.get_delta_for_epsilon(2 * _LARGEST_LOSS))) > delta:
+            return None  # so much mass counts as an infinite loss
+        composed = block.self_compose(times) if composed is None else composed.compose(block.self_compose(times))
+    return composed
 
 
 @dataclass(frozen=True)
@@ -150,11 +156,13 @@ class _BlockLaw:
             first = np.searchsorted(ratios, c, side="right")
             return np.asarray(above[first] - c * below[first] + lost)
 
-        return _connected(divergence, low, high, width, self._slack(masses))
+        return _connected(divergence, max(low, ratios[1]), high, width, self._slack(masses))
 
     def add(self, width: float) -> "PLDPmf":
         """Of Q against P: ``E_Q (1 - c R)_+``."""
-        masses, _, step = self._cells(_largest_loss(self.noise_multiplier, self.delta) - self.noise_multiplier**-2)
+        # Large sums are small losses here, and may end early; small ones need a fine step.
+        largest = _largest_loss(self.noise_multiplier, self.delta) - self.noise_multiplier**-2
+        masses, _, step = self._cells(min(largest, math.log(8 * self._typical)))
         kept = _power(masses, self.size)
         law = np.append(kept, max(0.0, 1 - kept.sum()))
         ratios = np.arange(_CELLS + 1) * (step / self.size)
@@ -166,15 +174,19 @@ class _BlockLaw:
             last = np.searchsorted(ratios, 1 / c, side="left")
             return np.asarray(above[last] - c * below[last])
 
-        return _connected(divergence, 1 / high, 1 / max(low, ratios[1]), width, self._slack(masses))
+        return _connected(divergence, 1 / max(high, ratios[1]), 1 / max(low, ratios[1]), width, self._slack(masses))
+
+    @property
+    def _typical(self) -> float:
+        """More than sums of W mostly are where W deviates by less than 10."""
+        return 2 * self.size + 10 * math.sqrt(self.size)
 
     def _cells(self, largest: float) -> tuple[Vector, Vector, float]:
         """(cells,) masses of W spread onto multiples of a step, those weighted by W, and the step.
 
         The grid holds one W of logarithm ``largest`` beside a typical sum of the others.
         """
-        shift, others = 1 / self.noise_multiplier, 2 * self.size + 10 * math.sqrt(self.size)
-        step = (math.exp(largest) + others) / _CELLS
+        shift, step = 1 / self.noise_multiplier, (math.exp(largest) + self._typical) / _CELLS
         with np.errstate(divide="ignore"):
             normal = np.log(np.arange(_CELLS + 1) * step) / shift
         masses, means = _between(normal + shift / 2), _between(normal - shift / 2) / step

@@ -3,12 +3,13 @@
 from typing import Literal
 
 from userdp.mechanisms.prefix_sums import Factorisation, Tree
-from userdp.mechanisms.toeplitz import BandedInverse, BandedInverseSquareRoot, Buffered, SquareRoot
+from userdp.mechanisms.toeplitz import BandedInverse, BandedInverseSquareRoot, Buffered, OptimisedBanded, SquareRoot
 
-FactorisationName = Literal["square_root", "tree", "banded_inverse_square_root", "banded_inverse", "buffered"]
+FactorisationName = Literal["square_root", "tree", "banded", "banded_inverse_square_root", "banded_inverse", "buffered"]
 FACTORISATIONS: dict[FactorisationName, type[Factorisation]] = {
     "square_root": SquareRoot,
     "tree": Tree,
+    "banded": OptimisedBanded,
     "banded_inverse_square_root": BandedInverseSquareRoot,
     "banded_inverse": BandedInverse,
     "buffered": Buffered,
@@ -17,6 +18,7 @@ FACTORISATIONS: dict[FactorisationName, type[Factorisation]] = {
 _BY_MEMORY: tuple[FactorisationName, ...] = (
     "buffered",
     "tree",
+    "banded",
     "banded_inverse",
     "banded_inverse_square_root",
     "square_root",

@@ -17,11 +17,20 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from userdp.arrays.types import Array, Vector
 from userdp.mechanisms.prefix_sums import Encoder, Factorisation, PrefixNoise
-from userdp.mechanisms.toeplitz_search import Buffers, best_bands, best_buffers, best_inverse, column_sum
+from userdp.mechanisms.toeplitz_search import (
+    Buffers,
+    best_bands,
+    best_buffers,
+    best_diagonals,
+    best_inverse,
+    column_sum,
+    padded,
+    reciprocal,
+    square_root,
+)
 
 
 @dataclass(frozen=True)
@@ -63,31 +72,28 @@ class Toeplitz(Factorisation):
 
 
 @dataclass(frozen=True)
-class SquareRoot(Toeplitz):
-    """C the square root of A, cut to ``bands = min(T, separation)`` diagonals (one participation: not cut at all).
+class Banded(Toeplitz):
+    """C has few diagonals, no more than participations are apart.
 
-    ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and ``c_k = 0`` for
-    k >= bands (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin, Lampert 2024).
-
-    *Formal guarantees.* See the module; c falls. Columns at least ``separation >= bands`` apart share no row. Memory:
-    bands vectors, so a whole run's where users take part once.
+    *Formal guarantees.* See the module. Columns at least ``separation >= bands`` apart share no row, so the squared
+    norms of a user's columns add up; they fall from one column to the next, so the sensitivity is that of all
+    patterns, also where c rises. Memory: bands vectors.
     """
 
     @property
+    @abstractmethod
     def coefficients(self) -> Vector:
-        """(bands,) of C."""
-        k = np.arange(1, min(self.rounds, self.separation), dtype=np.float64)
-        return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+        """(bands,) of C: 1, then numbers between 0 and 1."""
 
     @property
     def column(self) -> Vector:
         """The coefficients, then zeros."""
-        return _padded(self.coefficients, self.rounds)
+        return padded(self.coefficients, self.rounds)
 
     @property
     def inverse_column(self) -> Vector:
         """By division of power series."""
-        return _reciprocal(self.coefficients, self.rounds)
+        return reciprocal(self.coefficients, self.rounds)
 
     @property
     def recursion(self) -> int:
@@ -101,6 +107,35 @@ class SquareRoot(Toeplitz):
     def decoder(self) -> Encoder:
         """``w_t = z_t - sum_{0 < k < bands} c_k w_{t-k}``."""
         return _Recursive(self.coefficients)
+
+
+@dataclass(frozen=True)
+class SquareRoot(Banded):
+    """C the square root of A, cut to ``bands = min(T, separation)`` diagonals (one participation: not cut at all).
+
+    ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and ``c_k = 0`` for
+    k >= bands (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin, Lampert 2024).
+
+    *Formal guarantees.* See `Banded`. Where users take part once it keeps a whole run's vectors.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """Those of the square root."""
+        return square_root(min(self.rounds, self.separation))
+
+
+@dataclass(frozen=True)
+class OptimisedBanded(Banded):
+    """At most 64 diagonals that are optimised for the last prefix sum (Choquette-Choo et al. 2023, arXiv 2306.08153).
+
+    *Formal guarantees.* See `Banded`, whatever was optimised.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """Those found."""
+        return np.array(best_diagonals(self.rounds, self.separation))
 
 
 @dataclass(frozen=True)
@@ -119,12 +154,12 @@ class InverseBanded(Toeplitz):
     @property
     def column(self) -> Vector:
         """By division of power series."""
-        return _reciprocal(self.coefficients, self.rounds)
+        return reciprocal(self.coefficients, self.rounds)
 
     @property
     def inverse_column(self) -> Vector:
         """The coefficients, then zeros."""
-        return _padded(self.coefficients, self.rounds)
+        return padded(self.coefficients, self.rounds)
 
     @property
     def recursion(self) -> int:
@@ -160,7 +195,7 @@ class BandedInverseSquareRoot(InverseBanded):
 
 @dataclass(frozen=True)
 class BandedInverse(InverseBanded):
-    """At most 32 diagonals whose weights are optimised for the last prefix sum (as in arXiv 2505.12128).
+    """At most 64 diagonals whose weights are optimised for the last prefix sum (as in arXiv 2505.12128).
 
     *Formal guarantees.* See `InverseBanded`, whatever was optimised. c may rise, so the sensitivity is that of fixed
     orders.
@@ -210,15 +245,6 @@ class Buffered(Toeplitz):
     def decoder(self) -> Encoder:
         """``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
         return _Unbuffered(self.buffers)
-
-
-def _padded(coefficients: Vector, rounds: int) -> Vector:
-    return np.pad(coefficients, (0, rounds - len(coefficients)))
-
-
-def _reciprocal(coefficients: Vector, rounds: int) -> Vector:
-    """(rounds,) coefficients of one over the power series."""
-    return np.asarray(scipy.signal.lfilter([1.0], coefficients, _padded(np.ones(1), rounds)))
 
 
 class _Summed(PrefixNoise):

@@ -4,6 +4,7 @@ What is minimised is the deviation of the last prefix sum's noise at a fixed pri
 how far a user moves C G. Privacy rests on none of it, since sensitivities are computed from the coefficients found.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,8 +13,8 @@ import scipy
 
 from userdp.arrays.types import Array, Vector
 
-_MOST_BANDS = 32
-"""Of an optimised inverse: as many vectors are kept."""
+_MOST_BANDS = 64
+"""Of an optimised matrix or inverse: as many vectors are kept."""
 
 _BUFFERS = 4
 
@@ -74,12 +75,27 @@ def _log_error(column: Vector, inverse_column: Vector, separation: int) -> float
     return float(np.log(moved @ moved) + np.log(row @ row))
 
 
-def _series(weights: Vector, rounds: int) -> tuple[Vector, Vector]:
-    """(rounds,) each: ``1 - w(x)``, and one over it."""
-    inverse = np.pad(np.append(1.0, -weights), (0, rounds - len(weights) - 1))
-    impulse = np.zeros(rounds)
-    impulse[0] = 1.0
-    return inverse, np.asarray(scipy.signal.lfilter([1.0], np.append(1.0, -weights), impulse))
+def _slopes(column: Vector, inverse_column: Vector, separation: int) -> tuple[Vector, Vector]:
+    """Of `_log_error`, by each of the two columns."""
+    moved, row = column_sum(column, separation), np.cumsum(inverse_column)
+    by_inverse = np.cumsum((2 * row / (row @ row))[::-1])[::-1]
+    return _spread_back(2 * moved / (moved @ moved), separation), by_inverse
+
+
+def reciprocal(coefficients: Vector, rounds: int) -> Vector:
+    """(rounds,) coefficients of one over the power series, whose first is 1."""
+    return np.asarray(scipy.signal.lfilter([1.0], coefficients, padded(np.ones(1), rounds)))
+
+
+def padded(coefficients: Vector, rounds: int) -> Vector:
+    """(rounds,) the coefficients, then zeros."""
+    return np.pad(coefficients, (0, rounds - len(coefficients)))
+
+
+def _through(slopes: Vector, series: Vector, bands: int) -> Vector:
+    """(bands - 1,) slopes by coefficients 1, 2, ... of what ``series`` is one over: it changes by its square."""
+    squared = scipy.signal.fftconvolve(series, series)[: len(series)]
+    return -np.array([slopes[k:] @ squared[:-k] for k in range(1, bands)])
 
 
 def _square_root_weights(bands: int) -> Vector:
@@ -88,46 +104,73 @@ def _square_root_weights(bands: int) -> Vector:
     return np.cumprod(np.append(0.5, (2 * k - 3) / (2 * k)))[: bands - 1]
 
 
+def square_root(bands: int) -> Vector:
+    """(bands,) coefficients of ``(1 - x)^{-1/2}``."""
+    k = np.arange(1, bands, dtype=np.float64)
+    return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+
+
 @lru_cache(maxsize=64)
 def best_bands(rounds: int, separation: int) -> tuple[float, ...]:
     """The inverse of the square root, cut to the number of bands, a power of two or ``rounds``, of least error."""
 
     def error(bands: int) -> float:
-        inverse, column = _series(_square_root_weights(bands), rounds)
-        return _log_error(column, inverse, separation)
+        coefficients = np.append(1.0, -_square_root_weights(bands))
+        return _log_error(reciprocal(coefficients, rounds), padded(coefficients, rounds), separation)
 
     bands = min([2**power for power in range((rounds - 1).bit_length())] + [rounds], key=error)
     return (1.0, *(-_square_root_weights(bands)).tolist())
 
 
 @lru_cache(maxsize=64)
+def best_diagonals(rounds: int, separation: int) -> tuple[float, ...]:
+    """Coefficients of C, between 0 and 1, with at most as many bands as participations are apart, and 64.
+
+    They are logistic functions of what is searched; the search starts from the square root's.
+    """
+    start = square_root(min(rounds, separation, _MOST_BANDS))[1:]
+
+    def error(logits: Vector) -> tuple[float, Vector]:
+        coefficients = np.append(1.0, scipy.special.expit(logits))
+        column, inverse = padded(coefficients, rounds), reciprocal(coefficients, rounds)
+        by_column, by_inverse = _slopes(column, inverse, separation)
+        bands = len(coefficients)
+        slopes = by_column[1:bands] + _through(by_inverse, inverse, bands)
+        return _log_error(column, inverse, separation), slopes * coefficients[1:] * (1 - coefficients[1:])
+
+    return (1.0, *scipy.special.expit(_searched(error, scipy.special.logit(start))).tolist())
+
+
+@lru_cache(maxsize=64)
 def best_inverse(rounds: int, separation: int) -> tuple[float, ...]:
-    """Coefficients of ``1 - w(x)``, of at most 32 bands, with weights that are positive and sum to less than 1.
+    """Coefficients of ``1 - w(x)``, of at most 64 bands, with weights that are positive and sum to less than 1.
 
     Weights are shares ``e^(t_k) / (1 + sum_k e^(t_k))``; the search starts from the square root's.
     """
     start = _square_root_weights(min(rounds, _MOST_BANDS))
-    if not start.size:
-        return (1.0,)
 
     def error(logits: Vector) -> tuple[float, Vector]:
         weights = _shares(logits)
-        inverse, column = _series(weights, rounds)
-        moved, row = column_sum(column, separation), np.cumsum(inverse)
-        # d c = c c dw x^k: one over a series changes by its square.
-        squared = scipy.signal.lfilter([1.0], np.append(1.0, -weights), column)
-        by_column = _spread_back(2 * moved / (moved @ moved), separation)
-        by_inverse = np.cumsum((2 * row / (row @ row))[::-1])[::-1]
-        slopes = np.array([by_column[k:] @ squared[:-k] for k in range(1, len(weights) + 1)])
-        slopes -= by_inverse[1 : len(weights) + 1]
-        return float(np.log(moved @ moved) + np.log(row @ row)), weights * (slopes - weights @ slopes)
+        coefficients = np.append(1.0, -weights)
+        column, inverse = reciprocal(coefficients, rounds), padded(coefficients, rounds)
+        by_column, by_inverse = _slopes(column, inverse, separation)
+        bands = len(coefficients)
+        slopes = -by_inverse[1:bands] - _through(by_column, column, bands)
+        return _log_error(column, inverse, separation), weights * (slopes - weights @ slopes)
 
-    first = np.log(start) - np.log1p(-start.sum())
-    found = scipy.optimize.minimize(error, first, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
-    return (1.0, *(-_shares(found.x)).tolist())
+    return (1.0, *(-_shares(_searched(error, np.log(start) - np.log1p(-start.sum())))).tolist())
+
+
+def _searched(error: Callable[[Vector], tuple[float, Vector]], start: Vector) -> Vector:
+    """Where the error is least, from its values and slopes; the start where there is nothing to search."""
+    if not start.size:
+        return start
+    found = scipy.optimize.minimize(error, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
+    return np.asarray(found.x)
 
 
 def _shares(logits: Vector) -> Vector:
+    """(k,) positive numbers whose sum is less than 1."""
     return np.asarray(scipy.special.softmax(np.append(logits, 0.0))[:-1])
 
 

@@ -191,6 +191,31 @@ def test_epsilon_falls_with_noise_and_rounds_and_never_exceeds_plain_composition
     assert allocation_epsilon(noise, 2 * rounds, 1, delta) < epsilon * (1 + 1e-3)
 
 
+def test_mass_beyond_the_grid_counts_in_full(monkeypatch):
+    """On a grid that ends early the bound is loose, and no bound is below the truth."""
+    exact = allocation_epsilon(0.8, 4, 1, 1e-3)
+    fine = float(module._BlockLaw(0.8, 4, 1e-3).remove(1e-3).get_delta_for_epsilon(exact))
+    monkeypatch.setattr(module, "_largest_loss", lambda noise_multiplier, delta: 0.5)
+    early = float(module._BlockLaw(0.8, 4, 1e-3).remove(1e-3).get_delta_for_epsilon(exact))
+    assert early >= fine * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.06, 0.2, 0.3, 40.0])
+@pytest.mark.parametrize(("rounds", "participations"), [(2, 1), (50, 49), (400, 3)])
+@pytest.mark.parametrize("delta", [0.1, 1e-11])
+def test_whatever_is_asked_has_a_finite_epsilon_that_is_no_larger_than_plain(noise, rounds, participations, delta):
+    assert (
+        0 <= allocation_epsilon(noise, rounds, participations, delta) <= epsilon_of(Cost(noise), participations, delta)
+    )
+
+
+def test_a_small_delta_in_many_rounds_is_priced_tightly():
+    """By hand: a delta of 1e-8 is W / 1000 above e^epsilon, for W of logarithm N(2, 4), at epsilon near 6."""
+    tail = norm.sf((math.log(1000) + 6.16 - 2) / 2)
+    assert tail == pytest.approx(1.6e-8, rel=0.1)
+    assert 5.9 < allocation_epsilon(0.5, 1000, 1, 1e-8) < 6.2
+
+
 def test_taking_part_in_every_round_is_plain_composition():
     assert allocation_epsilon(1.5, 6, 6, DELTA) == epsilon_of(Cost(1.5), 6, DELTA)
     assert allocation_epsilon(0.02, 50, 1, DELTA) == epsilon_of(Cost(0.02), 1, DELTA)
