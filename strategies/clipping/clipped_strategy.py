@@ -54,7 +54,7 @@ class ClippedOptions(ServerOptions):
         "disjoint",
         description="disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user, for "
         "adding or removing a user; fixed_size: a random cohort each round; allocation: every user in as many random "
-        "rounds, for adding or removing a user. The last three need secret cohorts; allocation needs less noise than poisson.",
+        "rounds, for adding or removing a user and with less noise than poisson. The last three need secret cohorts.",
     )
     participations: int | None = Field(
         None, ge=1, description="Rounds that each user takes part in, for allocation: 1 if not given."

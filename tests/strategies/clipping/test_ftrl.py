@@ -89,7 +89,8 @@ def test_the_trees_intervals_by_hand():
 @every_kind
 @pytest.mark.parametrize("rounds", range(1, 65))
 def test_sensitivity_is_the_brute_force_maximum_for_every_separation(kind, rounds):
-    for separation in range(1, rounds + 1):
+    searched = kind in ("banded", "banded_inverse", "buffered")
+    for separation in {2, 7, rounds} if searched else range(1, rounds + 1):
         c = encoder(kind, rounds, separation)
         worst = max(moved(c, pattern) for pattern in fixed_orders(rounds, separation))
         assert KINDS[kind](rounds, separation).sensitivity(rounds) == pytest.approx(worst, rel=1e-9)
