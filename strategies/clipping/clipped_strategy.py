@@ -247,8 +247,7 @@ class ClippedStrategy(UserLevelStrategy):
         scheme = self.scheme
         mean = gathered.values / scheme.sampler.expected_batch
         released = scheme.mechanism.release(mean, self._noise(index))
-        x = self.problem.domain.project(
-            self.memory.step(x, scheme.gradient(released), scheme.mechanism.standard_deviation)
-        )
-        facts = {"noise_deviation": scheme.mechanism.standard_deviation}
+        deviation = scheme.mechanism.standard_deviation
+        x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released), deviation))
+        facts = {"noise_deviation": deviation}
         return Step(x, x, facts | clip_facts(gathered, self.options.clip_norm, mean, scheme.noise))
