@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
-from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, course_of, sampler_of
+from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, cohort_of, course_of, sampler_of
 from strategies.clipping.local_options import LocalOptions, of_round
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
@@ -116,13 +116,13 @@ class AdaptiveClipping(UserLevelStrategy):
     ``C_{t+1} = C_t exp(-clip_rate (share - quantile))``, held in public bounds.
 
     *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Unit: one whole user; relation: replace-one with n
-    public, s = 2 (add-or-remove for poisson, s = 1). Given what was released before, ``C_t`` is a constant. One
-    user moves the sum of clipped vectors by at most ``s C_t`` and the sum of ``b_i - 1/2`` by at most ``s / 2``, at
-    worst both at once. Noise ``z_u s C_t`` on the first and ``count_noise = z_b s / 2`` on the second make a round
-    ONE Gaussian mechanism of multiplier z with ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise and add the
-    squared moves. So ``z_u = (z^-2 - (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The noise
-    of a round is calibrated to the clip in force in it. A user who does not answer adds nothing to either sum; the
-    divisor is public. Every iterate and every clip is released; the server is trusted.
+    public, s = 2 (add-or-remove for poisson and allocation, s = 1). Given what was released before, ``C_t`` is a
+    constant. One user moves the sum of clipped vectors by at most ``s C_t`` and the sum of ``b_i - 1/2`` by at most
+    ``s / 2``, at worst both at once. Noise ``z_u s C_t`` on the first and ``count_noise = z_b s / 2`` on the second
+    make a round ONE Gaussian mechanism of multiplier z with ``z^-2 = z_u^-2 + z_b^-2``: divide each by its noise and
+    add the squared moves. So ``z_u = (z^-2 - (2 count_noise / s)^-2)^(-1/2)``, with z calibrated by the sampler. The
+    noise of a round is calibrated to the clip in force in it. A user who does not answer adds nothing to either sum;
+    the divisor is public. Every iterate and every clip is released; the server is trusted.
 
     *Assumptions.* Those of `dp_fed_sgd`.
     """
@@ -202,7 +202,7 @@ class AdaptiveClipping(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         options, scheme = self.options, self.scheme
-        cohort, mechanism = options.cohort or self.public.users, scheme.mechanism(options.clip_norm)
+        cohort, mechanism = cohort_of(scheme.sampler), scheme.mechanism(options.clip_norm)
         noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
         return self._planned(
             course_of(
@@ -214,7 +214,7 @@ class AdaptiveClipping(UserLevelStrategy):
             ),
             rounds=options.rounds,
             cohort=cohort,
-            users_needed=cohort,
+            users_needed=1 if options.sampling == "allocation" else cohort,
             noise=noise,
             signal=options.clip_norm,
             numbers={
@@ -253,7 +253,7 @@ class AdaptiveClipping(UserLevelStrategy):
         share = 0.5 + float(scheme.count_mechanism.release(means[-1:], self._noise(index, 1))[0])
         facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
         gradient = -released if self.options.trains else released
-        following = self.problem.domain.project(memory.optimiser.step(x, gradient))
+        following = self.problem.domain.project(memory.optimiser.step(x, gradient, mechanism.standard_deviation))
         moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))
         noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)

@@ -18,15 +18,24 @@ from strategies.core.scheme import MeanScheme, Step, mean_mechanism
 from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
+from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
-from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches, Sampler, check_batch
+from userdp.sampling import (
+    AllocatedBatches,
+    CyclicBatches,
+    DisjointBatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    Sampler,
+    check_batch,
+)
 
-Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size"]
+Sampling = Literal["disjoint", "cyclic", "poisson", "fixed_size", "allocation"]
 
 SECRET_COHORTS = (
-    "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; ledgers "
-    "refuse seeded ones"
+    "Poisson, fixed-size and allocated cohorts, which must stay secret, come from the operating system too, once a "
+    "round; ledgers refuse seeded ones, and an interrupted run cannot go on with an allocation that is gone"
 )
 """What becomes of samplers where noise is secure."""
 
@@ -37,12 +46,19 @@ class ClippedOptions(ServerOptions):
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to.")
     rounds: int = Field(20, ge=1, description="Rounds in all.")
     cohort: int | None = Field(
-        None, ge=1, description="Users a round (the expected number for poisson); all of them if not given."
+        None,
+        ge=1,
+        description="Users a round (the expected number for poisson); all of them if not given. For allocation it "
+        "follows from participations.",
     )
     sampling: Sampling = Field(
         "disjoint",
         description="disjoint: a new partition each epoch; cyclic: the same one; poisson: a coin for each user, for "
-        "adding or removing a user; fixed_size: a random cohort each round. The last two need secret cohorts.",
+        "adding or removing a user; fixed_size: a random cohort each round; allocation: every user in as many random "
+        "rounds, for adding or removing a user and with less noise than poisson. The last three need secret cohorts.",
+    )
+    participations: int | None = Field(
+        None, ge=1, description="Rounds that each user takes part in, for allocation: 1 if not given."
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size of the server.")
 
@@ -54,7 +70,7 @@ class ClippedOptions(ServerOptions):
 def make_sampler(
     sampling: Sampling, users: int, cohort: int, rounds: int, seed: int, *, secret: bool = False
 ) -> Sampler:
-    """The sampler of a name, with at least ``rounds`` rounds.
+    """The sampler of a name that draws cohorts of a size, with at least ``rounds`` rounds.
 
     Cohorts that must stay secret come from the operating system instead of the seed if ``secret``.
 
@@ -71,10 +87,32 @@ def make_sampler(
 
 
 def sampler_of(strategy: UserLevelStrategy, options: ClippedOptions) -> Sampler:
-    """The sampler that a strategy's options ask for."""
+    """The sampler that a strategy's options ask for.
+
+    Raises:
+        BadInput: a cohort for allocation, or participations for anything else.
+        PopulationTooSmall: fewer users than one cohort.
+    """
     users = strategy.public.users
     secret = strategy.privacy.noise == "secure"
+    if options.sampling == "allocation":
+        if options.cohort is not None:
+            raise BadInput(
+                f"strategy.cohort = {options.cohort} with sampling = 'allocation': cohorts follow from "
+                "strategy.participations and rounds; set that instead"
+            )
+        return AllocatedBatches(users, options.participations or 1, options.rounds, None if secret else strategy.seed)
+    if options.participations is not None:
+        raise BadInput(
+            f"strategy.participations = {options.participations} with sampling = {options.sampling!r}: it is for "
+            "sampling = 'allocation'; set strategy.cohort instead"
+        )
     return make_sampler(options.sampling, users, options.cohort or users, options.rounds, strategy.seed, secret=secret)
+
+
+def cohort_of(sampler: Sampler) -> int:
+    """Users a round, on average, as a plan shows it; at least one."""
+    return max(1, round(sampler.expected_batch))
 
 
 def course_of(
@@ -181,7 +219,7 @@ class ClippedStrategy(UserLevelStrategy):
 
     def _make_plan(self) -> Plan:
         options, scheme = self.options, self.scheme
-        cohort = options.cohort or self.public.users
+        cohort = cohort_of(scheme.sampler)
         numbers: dict[str, Number] = {
             "clip_norm": options.clip_norm,
             "cohort": cohort,
@@ -197,7 +235,7 @@ class ClippedStrategy(UserLevelStrategy):
             course_of(options, scheme.rate, deviation, scheme.computation, self.problem.dimension),
             rounds=options.rounds,
             cohort=cohort,
-            users_needed=cohort,
+            users_needed=1 if options.sampling == "allocation" else cohort,
             noise=scheme.noise,
             signal=options.clip_norm,
             numbers=numbers | dict(scheme.numbers),
@@ -211,6 +249,7 @@ class ClippedStrategy(UserLevelStrategy):
         scheme = self.scheme
         mean = gathered.values / scheme.sampler.expected_batch
         released = scheme.mechanism.release(mean, self._noise(index))
-        x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released)))
-        facts = {"noise_deviation": scheme.mechanism.standard_deviation}
+        deviation = scheme.mechanism.standard_deviation
+        x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released), deviation))
+        facts = {"noise_deviation": deviation}
         return Step(x, x, facts | clip_facts(gathered, self.options.clip_norm, mean, scheme.noise))

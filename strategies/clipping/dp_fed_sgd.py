@@ -28,19 +28,20 @@ class DPFedSGD(ClippedStrategy):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
-    add-or-remove for Poisson cohorts. *Why.* Unit: one whole user; relation: replace-one with n public
-    (add-or-remove for poisson). Each user's average gradient is clipped to l2 norm C and all users weigh the same,
-    so replacing one moves the sum by at most 2C (adding or removing one by C); the divisor is the planned cohort
-    whatever the number that was drawn or answered, and the noise is calibrated to that sensitivity, also in a round
-    that drew nobody. disjoint and cyclic: rounds in which a user takes part compose as one Gaussian mechanism
-    (exact), disjoint cohorts in parallel. poisson and fixed_size: every round costs, amplified by sampling, while
-    cohorts stay secret. Every iterate is released: nodes are protected from each other; the server is trusted.
-    Nodes clip and sum; an answer larger than clipped users can add up to is refused. The sampler that draws the
-    cohorts is the one that accounts them.
+    add-or-remove for Poisson and allocated cohorts. *Why.* Unit: one whole user; relation: replace-one with n public
+    (add-or-remove for poisson and allocation). Each user's average gradient is clipped to l2 norm C and all users
+    weigh the same, so replacing one moves the sum by at most 2C (adding or removing one by C); the divisor is the
+    planned cohort whatever the number that was drawn or answered, and the noise is calibrated to that sensitivity,
+    also in a round that drew nobody. disjoint and cyclic: rounds in which a user takes part compose as one Gaussian
+    mechanism (exact), disjoint cohorts in parallel. poisson and fixed_size: every round costs, amplified by
+    sampling, while cohorts stay secret. allocation: all rounds are accounted together, while cohorts stay secret.
+    Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
+    answer larger than clipped users can add up to is refused. The sampler that draws the cohorts is the one that
+    accounts them.
 
     *Assumptions.* The server is trusted. Nodes clip each of their users and return the sum; a sum larger than
-    clipped users can add up to is refused. Disjoint and cyclic: n and who takes part are public. Poisson and fixed
-    size: cohorts stay secret.
+    clipped users can add up to is refused. Disjoint and cyclic: n and who takes part are public. Poisson, fixed
+    size and allocation: cohorts stay secret.
     """
 
     name: ClassVar[str] = "dp_fed_sgd"

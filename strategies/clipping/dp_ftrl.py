@@ -18,6 +18,7 @@ from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import Landing
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
+from userdp.mechanisms.factorisations import FactorisationName
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
 from userdp.sampling import CorrelatedBatches
@@ -31,8 +32,11 @@ class DPFTRLOptions(PreparedOptions):
     cohort: int | None = Field(
         None, ge=1, description="Users a round, the same partition every epoch; n / rounds (one epoch) if not given."
     )
-    factorisation: Literal["square_root", "tree"] = Field(
-        "square_root", description="How noise is correlated over rounds; the tree is the classic baseline."
+    factorisation: FactorisationName | Literal["best"] = Field(
+        "square_root",
+        description="How noise is correlated over rounds. best: whichever has the least predicted noise in the last "
+        "round, from public numbers. Mostly that is banded (up to 64 vectors kept) where users return within 64 "
+        "rounds, and else buffered (four, however long the run). The tree is the classic baseline.",
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
@@ -107,7 +111,8 @@ class DPFTRL(UserLevelStrategy):
     summary_line: ClassVar[str] = "sums of clipped user gradients with noise correlated over rounds"
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = (
-        "node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each level or round of the noise"
+        "node O(N d), one sum of d numbers up; server O(K d) and d numbers kept for each band, buffer or level of the "
+        "noise"
     )
     paper: ClassVar[str] = "Kairouz et al. 2021; Fichtenberger, Henzinger, Upadhyay 2023; Choquette-Choo et al. 2023"
     with_secure_noise: ClassVar[str] = (
@@ -138,7 +143,8 @@ class DPFTRL(UserLevelStrategy):
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
             ledger=partial(sampler.ledger, multiplier),
             # Row t of C G adds up to all answers of the run, and errors of T rows together are sqrt(T) times as long.
-            summands=options.rounds * sampler.batch,
+            # Where an encoder works on its own rows, each round since has rounded an answer a few times more.
+            summands=options.rounds * (sampler.batch + sampler.factorisation.recursion),
             spread=math.sqrt(options.rounds),
             sampler=sampler,
             noise_multiplier=multiplier,
@@ -164,7 +170,7 @@ class DPFTRL(UserLevelStrategy):
                 "cohort": sampler.batch,
                 "participations": -(-options.rounds // sampler.batches.separation),
                 "separation": sampler.batches.separation,
-                "factorisation": options.factorisation,
+                "factorisation": sampler.chosen,
                 "learning_rate": scheme.rate,
                 "noise_multiplier": scheme.noise_multiplier,
                 "l2_sensitivity": scheme.sensitivity,

@@ -47,15 +47,15 @@ class ProjectedSGD(ClippedStrategy):
     loss whose gradients are not that sparse is biased by the l1 clip, and protected all the same.
 
     *Formal guarantees.* *Claim.* For delta > 0 that of `dp_fed_sgd`. For delta = 0 pure epsilon, replace-one,
-    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson).
-    With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and their accounting
-    are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so replacing a user moves
-    the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round purely private, a
-    user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what is noisy already.
-    Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
-    answer larger than clipped users can add up to, in either norm, is refused. If samples' gradients have s
-    non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither clip nor
-    projection costs accuracy.
+    disjoint cohorts. *Why.* Unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
+    allocation). With delta > 0: each user's row has l2 norm at most L, and the Gaussian noise, the samplers and
+    their accounting are those of dp_fed_sgd. With delta = 0: each row has l1 norm at most ``L sqrt(s)``, so
+    replacing a user moves the mean of B users by at most ``2 L sqrt(s) / B`` in l1; Laplace noise makes every round
+    purely private, a user's rounds add up, and disjoint cohorts compose in parallel. The projection sees only what
+    is noisy already. Every iterate is released: nodes are protected from each other; the server is trusted. Nodes
+    clip and sum; an answer larger than clipped users can add up to, in either norm, is refused. If samples'
+    gradients have s non-zeros and norm at most L, users' averages lie in both balls whatever their size, so neither
+    clip nor projection costs accuracy.
 
     *Assumptions.* Those of `dp_fed_sgd`. A wrong s biases the gradient and protects as before. More on
     `docs/papers/sparse-gradients.md`.
@@ -80,6 +80,11 @@ class ProjectedSGD(ClippedStrategy):
 
     def _make_scheme(self) -> ClippedScheme:
         options, p = self.options, self.problem.dimension
+        if options.noise_corrected and options.projection != "none":
+            raise BadInput(
+                f"strategy.noise_corrected with projection = {options.projection!r}: how much noise a projection "
+                "leaves is not known; set projection = 'none', or leave it out"
+            )
         members = SparseVectors(self._sparsity(), options.clip_norm)
         computation = Computation("user_gradient", "sum", options.clip_norm, l1_norm=members.l1_norm)
         pure = self.privacy.delta == 0

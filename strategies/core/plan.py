@@ -7,7 +7,7 @@ from typing import ClassVar
 from strategies.core.forecast import Forecast
 from userdp.accounting.guarantee import Guarantee, Unit
 from userdp.errors import BadInput
-from userdp.sampling import DisjointBatches, Sampler
+from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
 
 Number = float | int | str
 """A value that a plan prints."""
@@ -130,6 +130,8 @@ def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]
     numbers: dict[str, Number] = {}
     if isinstance(sampler, DisjointBatches):
         numbers["participations"] = sampler.epochs
+    if isinstance(sampler, AllocatedBatches):
+        numbers["participations"] = sampler.participations
     if guarantee.relation != "replace_one":
         converted = sampler.replace_one(guarantee.epsilon, guarantee.delta)
         numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted

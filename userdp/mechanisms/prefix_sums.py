@@ -13,18 +13,18 @@ non-negative here. `Encoder` gives the rows of C G and `PrefixNoise`, fed with r
 that C G + Z can come from a Gaussian mechanism that is safe in floating point, all else being post-processing. Fed
 with Z alone it gives the noise of the prefix sums, which is the same in real arithmetic.
 
+`userdp.mechanisms.toeplitz` has factorisations whose rows are all alike; here is the tree, whose rows are not.
+
 The noise must be that of ``B = A C^{-1}``: were C banded and its own rows used as noise, the matrix
 that meets the data would be ``C^{-1} A``, whose columns are neither short nor banded.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy
 
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -73,6 +73,11 @@ class Factorisation(ABC):
     def deviations(self) -> Vector:
         """(T,) standard deviation of each prefix sum's noise, in units of that of Z: the norms of B's rows."""
 
+    @property
+    @abstractmethod
+    def recursion(self) -> int:
+        """Roundings that an encoder adds to what it was given for each round since; 0 where a row is one sum."""
+
     @abstractmethod
     def noise(self) -> PrefixNoise:
         """The noise of a new run."""
@@ -80,76 +85,6 @@ class Factorisation(ABC):
     @abstractmethod
     def encoder(self) -> Encoder:
         """The rows of C G of a new run."""
-
-
-@dataclass(frozen=True)
-class SquareRoot(Factorisation):
-    """C the square root of A, cut to ``bands = min(T, separation)`` diagonals (one participation: not cut at all).
-
-    C is Toeplitz with ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and
-    ``c_k = 0`` for k >= bands (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin,
-    Lampert 2024).
-
-    *Formal guarantees.* See the module. Columns at least ``separation >= bands`` apart share no row, so
-    ``sensitivity^2`` is the sum of their squared norms. Column i is c, cut after T - i entries, so its norm falls with
-    i, and the pattern 0, separation, 2 separation, ... is the worst of ALL patterns with that separation. With bands
-    B has no zeros: its noise is ``w_t = z_t - sum_{0 < k < bands} c_k w_{t-k}``, summed over t. Memory: bands vectors.
-    """
-
-    @property
-    def coefficients(self) -> Vector:
-        """(bands,) of C."""
-        k = np.arange(1, min(self.rounds, self.separation), dtype=np.float64)
-        return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
-
-    def sensitivity(self, rounds: int) -> float:
-        """Exact, over all patterns."""
-        squares = np.cumsum(self.coefficients**2)
-        left = np.arange(rounds, 0, -self.separation)
-        return math.sqrt(squares[np.minimum(left, len(squares)) - 1].sum())
-
-    def deviations(self) -> Vector:
-        """B is Toeplitz too: running sums of the coefficients of ``C^{-1}``."""
-        impulse = np.zeros(self.rounds)
-        impulse[0] = 1.0
-        first_column = np.cumsum(scipy.signal.lfilter([1.0], self.coefficients, impulse))
-        return np.asarray(np.sqrt(np.cumsum(first_column**2)))
-
-    def noise(self) -> PrefixNoise:
-        """By the recursion above."""
-        return _BandedNoise(self.coefficients)
-
-    def encoder(self) -> Encoder:
-        """By the definition of C; memory: bands vectors."""
-        return _BandedEncoder(self.coefficients)
-
-
-class _BandedNoise(PrefixNoise):
-    def __init__(self, coefficients: Vector) -> None:
-        self._coefficients = coefficients[1:]
-        self._past: deque[Vector] = deque(maxlen=len(coefficients) - 1)
-        self._total: Vector | float = 0.0
-
-    def add(self, fresh: Vector) -> Vector:
-        step = fresh.copy()
-        for coefficient, past in zip(self._coefficients, self._past, strict=False):
-            step -= coefficient * past
-        self._past.appendleft(step)
-        self._total = self._total + step
-        return self._total
-
-
-class _BandedEncoder(Encoder):
-    def __init__(self, coefficients: Vector) -> None:
-        self._coefficients = coefficients
-        self._past: deque[Vector] = deque(maxlen=len(coefficients))
-
-    def add(self, total: Vector) -> Vector:
-        self._past.appendleft(total)
-        row = np.zeros_like(total)
-        for coefficient, past in zip(self._coefficients, self._past, strict=False):
-            row += coefficient * past
-        return row
 
 
 @dataclass(frozen=True)
@@ -172,6 +107,11 @@ class Tree(Factorisation):
     def deviations(self) -> Vector:
         """Square roots of the number of binary digits 1."""
         return np.sqrt(np.bitwise_count(np.arange(1, self.rounds + 1)).astype(np.float64))
+
+    @property
+    def recursion(self) -> int:
+        """None: rows are sums."""
+        return 0
 
     def noise(self) -> PrefixNoise:
         """Keeps one vector for each binary digit."""

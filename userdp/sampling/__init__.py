@@ -1,5 +1,6 @@
 """Who takes part in a round: the sampler that a ledger accounts is the one that is drawn from."""
 
+from userdp.sampling.allocated import AllocatedBatches
 from userdp.sampling.base import Sampler
 from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
@@ -9,6 +10,7 @@ from userdp.sampling.samples import PoissonSamples
 from userdp.sampling.weighted import WeightedBatches, WeightedSlots
 
 __all__ = [
+    "AllocatedBatches",
     "ConcentratedBatches",
     "CorrelatedBatches",
     "CyclicBatches",

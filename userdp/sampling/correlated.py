@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Cost, Relation, calibrate_noise, epsilon_of
 from userdp.errors import BadInput
-from userdp.mechanisms.prefix_sums import Factorisation, SquareRoot, Tree
+from userdp.mechanisms.factorisations import FACTORISATIONS, FactorisationName, best_factorisation
+from userdp.mechanisms.prefix_sums import Factorisation
 from userdp.sampling.base import Sampler
 from userdp.sampling.disjoint import CyclicBatches, check_batch
 
@@ -28,7 +29,7 @@ class CorrelatedBatches(Sampler):
         batch: users a round.
         rounds: how many, over all epochs.
         seed: of the partition; public.
-        kind: "square_root" or "tree".
+        kind: how noise is correlated; "best" takes the factorisation of least predicted error.
 
     Raises:
         BadInput: a number below one, or an unknown kind.
@@ -39,7 +40,7 @@ class CorrelatedBatches(Sampler):
     batch: int
     rounds: int
     seed: int = 0
-    kind: Literal["square_root", "tree"] = "square_root"
+    kind: FactorisationName | Literal["best"] = "square_root"
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = "analytic Gaussian mechanism, one for all rounds (correlated noise)"
@@ -51,8 +52,8 @@ class CorrelatedBatches(Sampler):
                 f"users = {self.users}, batch = {self.batch}, rounds = {self.rounds}: each must be at least 1"
             )
         check_batch(self.batch, self.users)
-        if self.kind not in ("square_root", "tree"):
-            raise BadInput(f"kind = {self.kind!r}: must be 'square_root' or 'tree'")
+        if self.kind not in (*FACTORISATIONS, "best"):
+            raise BadInput(f"kind = {self.kind!r}: must be one of {', '.join(FACTORISATIONS)} or best")
 
     @property
     def batches(self) -> CyclicBatches:
@@ -60,10 +61,14 @@ class CorrelatedBatches(Sampler):
         return CyclicBatches(self.users, self.batch, -(-self.rounds // (self.users // self.batch)), self.seed)
 
     @property
+    def chosen(self) -> FactorisationName:
+        """The name of the factorisation, also where the best is asked for."""
+        return best_factorisation(self.rounds, self.batches.separation) if self.kind == "best" else self.kind
+
+    @property
     def factorisation(self) -> Factorisation:
         """How noise is correlated."""
-        factorisation = SquareRoot if self.kind == "square_root" else Tree
-        return factorisation(self.rounds, self.batches.separation)
+        return FACTORISATIONS[self.chosen](self.rounds, self.batches.separation)
 
     @property
     def sensitivity(self) -> float:

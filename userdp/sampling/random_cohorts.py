@@ -20,7 +20,7 @@ from userdp.sampling.disjoint import check_batch
 
 Cohort = NDArray[np.int64]
 
-_SECRET = "who takes part in which round stays secret (each node knows of its own users only)"
+SECRET = "who takes part in which round stays secret (each node knows of its own users only)"
 
 
 class Remembered:
@@ -80,7 +80,7 @@ class PoissonBatches(Sampler):
     accountant: ClassVar[str] = (
         "privacy loss distribution of the Poisson-sampled Gaussian mechanism, composed over rounds"
     )
-    assumption: ClassVar[str] = f"the number that divides is a public constant, and {_SECRET}"
+    assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
     secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -193,11 +193,12 @@ def test_a_row_counts_as_unclipped_exactly_when_the_clip_leaves_it(choices, clip
 
 
 @pytest.mark.sweep(1)
-@pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size"])
+@pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size", "allocation"])
 @pytest.mark.parametrize("local_steps", [None, 3])
 def test_it_learns_under_every_scheme_and_repeats_itself_by_seed(sampling, local_steps):
     problem, federation = Quadratic(3, 5.0, 4.0), population()
-    options = {"sampling": sampling, "cohort": 500, "rounds": 16, "clip_norm": 0.2, "local_steps": local_steps}
+    options = {"sampling": sampling, "rounds": 16, "clip_norm": 0.2, "local_steps": local_steps}
+    options |= {"participations": 4} if sampling == "allocation" else {"cohort": 500}
 
     def model(seed):
         return final(run(make(AdaptiveClipping, problem, 2000, 6.0, 1e-5, seed=seed, **options), federation))

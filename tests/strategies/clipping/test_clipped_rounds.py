@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies import DPFedAvg, DPFedSGD
+from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
 from userdp.data import Gaussian, SyntheticFederation
@@ -244,6 +244,57 @@ def test_adam_by_hand_and_against_torch():
         parameter.grad = torch.tensor(gradient)
         theirs.step()
         np.testing.assert_allclose(parameter.detach().numpy(), mine, rtol=1e-12)
+
+
+def _moments(signal, deviations, seed=0):
+    """Adam's averages after noisy gradients in many coordinates, all of the same signal."""
+    rng, options = np.random.default_rng(seed), ServerOptions(server_optimiser="adam", noise_corrected=True)
+    optimiser, x = ServerOptimiser(options, 0.1, 50_000), np.zeros(50_000)
+    for deviation in deviations:
+        x = optimiser.step(x, signal + deviation * rng.normal(size=50_000), deviation)
+    return optimiser
+
+
+@pytest.mark.parametrize("deviations", [[2.0], [2.0] * 30, [4.0, 0.5, 1.0, 3.0] * 5], ids=["one", "many", "moving"])
+@pytest.mark.parametrize("signal", [0.0, 0.7])
+def test_squares_corrected_for_noise_are_those_of_the_signal_on_average(signal, deviations):
+    optimiser = _moments(signal, deviations)
+    error = 6 * optimiser.signal.std() / math.sqrt(50_000)
+    assert optimiser.signal.mean() == pytest.approx(signal**2, abs=error)
+    assert optimiser.squares.mean() > signal**2 + 10 * error
+
+
+def test_corrected_squares_are_held_above_their_deviation_under_noise_alone():
+    optimiser = _moments(0.0, [2.0] * 30)
+    assert optimiser._least == pytest.approx(optimiser.signal.std(), rel=0.02)
+    gradient, memory = np.array([1e-6, -1e-6]), 0.9
+    options = ServerOptions(server_optimiser="adam", noise_corrected=True, second_moment=memory, adaptivity=1e-9)
+    single = ServerOptimiser(options, 0.1, 2)
+    # After one round the average is one square, whose deviation is root two times the variance.
+    moved = single.step(np.zeros(2), gradient, 3.0)
+    np.testing.assert_allclose(moved, -0.1 * gradient / (3 * 2**0.25), rtol=1e-6)
+
+
+def test_a_correction_for_no_noise_changes_nothing():
+    for options in ({}, {"noise_corrected": True}):
+        np.testing.assert_array_equal(_path("adam", GRADIENTS, **options), _path("adam", GRADIENTS))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum"])
+def test_a_correction_for_noise_is_refused_without_adam(kind):
+    with pytest.raises(BadInput, match="only adam has squares to correct"):
+        make(DPFedSGD, Quadratic(1, 1.0, 1.0), 10, delta=1e-3, server_optimiser=kind, noise_corrected=True)
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, AdaptiveClipping])
+def test_strategies_tell_the_optimiser_how_loud_the_noise_of_a_round_is(strategy, monkeypatch):
+    problem, federation, told = Quadratic(3, 5.0, 4.0), population(users=200), []
+    options = {"rounds": 3, "clip_norm": 3.0, "server_optimiser": "adam", "noise_corrected": True}
+    method, step = make(strategy, problem, 200, 4.0, 1e-3, **options), ServerOptimiser.step
+    monkeypatch.setattr(ServerOptimiser, "step", lambda *arguments: told.append(arguments[-1]) or step(*arguments))
+    result = run(method, federation)
+    assert told == [record.facts["noise_deviation"] for record in result.rounds]
+    assert min(told) > 0
 
 
 @pytest.mark.sweep(1)

@@ -15,12 +15,16 @@ from strategies import DPFTRL
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
-from userdp.mechanisms.prefix_sums import SquareRoot, Tree
+from userdp.mechanisms import toeplitz
+from userdp.mechanisms.factorisations import FACTORISATIONS, best_factorisation, last_error
+from userdp.mechanisms.prefix_sums import Tree
+from userdp.mechanisms.toeplitz import BandedInverseSquareRoot, Buffered, SquareRoot, Toeplitz
+from userdp.mechanisms.toeplitz_search import Buffers, best_inverse
 from userdp.problems import Quadratic
 from userdp.randomness import stream
 from userdp.sampling import CorrelatedBatches
 
-KINDS = {"square_root": SquareRoot, "tree": Tree}
+KINDS = FACTORISATIONS
 every_kind = pytest.mark.parametrize("kind", KINDS)
 codes = st.integers(0, len(WILD) - 1)
 
@@ -85,7 +89,8 @@ def test_the_trees_intervals_by_hand():
 @every_kind
 @pytest.mark.parametrize("rounds", range(1, 65))
 def test_sensitivity_is_the_brute_force_maximum_for_every_separation(kind, rounds):
-    for separation in range(1, rounds + 1):
+    searched = kind in ("banded", "banded_inverse", "buffered")
+    for separation in {2, 7, rounds} if searched else range(1, rounds + 1):
         c = encoder(kind, rounds, separation)
         worst = max(moved(c, pattern) for pattern in fixed_orders(rounds, separation))
         assert KINDS[kind](rounds, separation).sensitivity(rounds) == pytest.approx(worst, rel=1e-9)
@@ -119,10 +124,11 @@ def patterns(rounds, separation):
     return without + [(*pattern, rounds - 1) for pattern in patterns(rounds - separation, separation)]
 
 
-@pytest.mark.parametrize("rounds", [1, 5, 9, 14])
-def test_the_square_root_covers_all_patterns_with_that_separation(rounds):
+@pytest.mark.parametrize("kind", ["square_root", "banded", "banded_inverse_square_root", "buffered"])
+@pytest.mark.parametrize("rounds", [1, 5, 9, 12])
+def test_bands_and_columns_that_never_rise_cover_all_patterns_with_that_separation(kind, rounds):
     for separation in range(1, rounds + 1):
-        c, bound = encoder("square_root", rounds, separation), SquareRoot(rounds, separation).sensitivity(rounds)
+        c, bound = encoder(kind, rounds, separation), KINDS[kind](rounds, separation).sensitivity(rounds)
         assert max(moved(c, pattern) for pattern in patterns(rounds, separation)) == pytest.approx(bound)
 
 
@@ -170,6 +176,137 @@ def test_the_square_root_adds_less_noise_than_the_tree_and_than_fresh_noise_each
     assert total(SquareRoot(rounds, rounds)) < math.sqrt(rounds)
 
 
+# --- Toeplitz factorisations -----------------------------------------------------------------------------------------
+
+TOEPLITZ = [name for name, kind in KINDS.items() if issubclass(kind, Toeplitz)]
+"""All but the tree."""
+
+
+@pytest.mark.parametrize("kind", TOEPLITZ)
+@pytest.mark.parametrize(("rounds", "separation"), [(1, 1), (2, 5), (17, 3), (60, 60), (60, 7), (300, 20)])
+def test_columns_are_those_of_the_matrices_that_are_applied(kind, rounds, separation):
+    factorisation = KINDS[kind](rounds, separation)
+    impulse = np.zeros((rounds, 1))
+    impulse[0] = 1.0
+    rows, back = factorisation.encoder(), factorisation.decoder()
+    column = np.array([rows.add(row) for row in impulse])
+    np.testing.assert_allclose(factorisation.column, column[:, 0], atol=1e-12)
+    np.testing.assert_allclose([back.add(row) for row in column], impulse, atol=1e-12)
+    assert np.all(factorisation.column >= 0)
+    assert factorisation.column.max() == factorisation.column[0] == 1  # what rounding in sums of rows is priced with
+    if kind not in ("banded", "banded_inverse"):
+        assert np.all(np.diff(factorisation.column) <= 1e-15)
+
+
+SQUARE_ROOT_INVERSE = {4: [1, -0.5, -0.125, -0.0625], 8: [1, -0.5, -1 / 8, -1 / 16, -5 / 128, -7 / 256, -21 / 1024]}
+SQUARE_ROOT_INVERSE[8].append(-33 / 2048)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "bands", "sensitivity", "last", "mean"),
+    [
+        (100, 10, 4, 4.245697782920712, 3.2959492183588024, 2.4549774057005087),
+        (100, 10, 8, 5.336322428107042, 2.3990056859084596, 1.890800936370797),
+        (20, 5, 4, 2.9787269432304018, 1.746648576560265, 1.452973782454453),
+        (20, 5, 8, 3.5401215546902987, 1.4983073061647483, 1.337003062081379),
+        (64, 16, 8, 2.9643342491625915, 2.043426462398296, 1.6675592194444104),
+        (100, 100, 8, 1.369473538898184, 2.3990056859084596, 1.890800936370797),
+    ],
+)
+def test_banded_inverses_are_those_of_jax_privacy(rounds, separation, bands, sensitivity, last, mean, monkeypatch):
+    """Sensitivity and errors by jax_privacy 2.0.0, in float64."""
+    coefficients = tuple(SQUARE_ROOT_INVERSE[bands])
+    monkeypatch.setattr(toeplitz, "best_bands", lambda rounds, separation: coefficients)
+    factorisation = BandedInverseSquareRoot(rounds, separation)
+    assert factorisation.sensitivity(rounds) == pytest.approx(sensitivity, rel=1e-9)
+    assert factorisation.deviations()[-1] == pytest.approx(last, rel=1e-9)
+    assert math.sqrt(np.mean(factorisation.deviations() ** 2)) == pytest.approx(mean, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "decays", "scales", "sensitivity", "last"),
+    [
+        (100, 10, [1.0, 0.83101417], [0.02586192, 0.53342115], 6.164111572018413, 2.036622753359609),
+        (20, 5, [0.99999997, 0.63185232], [0.07617595, 0.48522492], 3.1508588079734507, 1.6341854205922737),
+        (100, 100, [0.9888597, 0.77298813], [0.1460278, 0.32354097], 1.5870786686620142, 1.5982338761256902),
+    ],
+)
+def test_buffers_are_those_of_jax_privacy_and_four_do_as_well(
+    rounds, separation, decays, scales, sensitivity, last, monkeypatch
+):
+    """Buffers that jax_privacy 2.0.0 optimised for the largest error, with its sensitivity and last error."""
+    theirs = Buffers(np.array(scales), np.array(decays))
+    assert last_error("buffered", rounds, separation) <= sensitivity * last * (1 + 1e-4)
+    monkeypatch.setattr(toeplitz, "best_buffers", lambda rounds, separation: theirs)
+    factorisation = Buffered(rounds, separation)
+    assert factorisation.sensitivity(rounds) == pytest.approx(sensitivity, rel=1e-6)
+    assert factorisation.deviations()[-1] == pytest.approx(last, rel=1e-6)
+
+
+@settings(max_examples=50)
+@given(arrays(np.float64, (3,), elements=st.floats(0.01, 0.33)), arrays(np.float64, (3,), elements=st.floats(0.0, 1.0)))
+def test_the_inverse_of_buffers_is_that_of_their_matrix(scales, decays):
+    buffers = Buffers(scales, decays)
+    product = np.convolve(buffers.column(40), buffers.inverse_column(40))[:40]
+    np.testing.assert_allclose(product, np.eye(40)[0], atol=1e-11)
+
+
+def test_an_optimised_inverse_is_no_worse_than_the_one_it_starts_from_and_no_weight_is_negative():
+    most = 64
+    for rounds, separation in ((20, 5), (100, 10), (100, 100), (1000, 50)):
+        inverse = np.array(best_inverse(rounds, separation))
+        assert len(inverse) == min(rounds, most)
+        assert inverse[0] == 1
+        assert np.all(inverse[1:] <= 0)
+        assert inverse.sum() >= 0
+        assert last_error("banded_inverse", rounds, separation) < 1.05 * last_error("square_root", rounds, separation)
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 40])
+@pytest.mark.parametrize("separation", [1, 4, 100])
+def test_the_best_has_the_least_predicted_error_but_for_a_thousandth(rounds, separation):
+    errors = {kind: last_error(kind, rounds, separation) for kind in KINDS}
+    best = best_factorisation(rounds, separation)
+    assert errors[best] <= 1.001 * min(errors.values())
+    sampler = CorrelatedBatches(100, 100 // min(separation, 100), rounds, kind="best")
+    assert sampler.chosen == best_factorisation(rounds, sampler.batches.separation)
+    assert type(sampler.factorisation) is KINDS[sampler.chosen]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "theirs"),
+    [(100, 10, 12.037765820410044), (20, 5, 5.010731982648178), (64, 16, 5.735034158206568)],
+)
+def test_optimised_bands_are_as_good_as_those_of_jax_privacy(rounds, separation, theirs):
+    """The error of its optimised banded matrices, by jax_privacy 2.0.0."""
+    assert last_error("banded", rounds, separation) == pytest.approx(theirs, rel=1e-4)
+
+
+def test_with_many_participations_the_best_is_well_below_the_square_root():
+    assert best_factorisation(1000, 10) == "banded"
+    assert last_error("banded", 1000, 10) < 0.87 * last_error("square_root", 1000, 10)
+    assert best_factorisation(2000, 500) == "buffered"
+
+
+def test_buffers_keep_four_vectors_however_long_the_run():
+    stream_of = Buffered(200, 200).decoder()
+    for row in np.ones((200, 3)):
+        stream_of.add(row)
+    assert stream_of._kept.shape == (4, 3)
+
+
+@pytest.mark.parametrize("kind", ["banded", "best"])
+def test_a_plan_predicts_the_noise_of_the_factorisation_that_is_used(kind):
+    """100 rounds of 4 users of 40: everybody ten times."""
+    options = {"rounds": 100, "cohort": 4, "clip_norm": 1.0}
+    method = make(DPFTRL, Wild(2), 40, delta=1e-3, factorisation=kind, **options)
+    plain = make(DPFTRL, Wild(2), 40, delta=1e-3, **options)
+    assert method.plan.numbers["factorisation"] == best_factorisation(100, 10) == "banded"
+    ratio = last_error("banded", 100, 10) / last_error("square_root", 100, 10)
+    assert method.plan.noise == pytest.approx(ratio * plain.plan.noise)
+    assert method.plan.guarantee == plain.plan.guarantee
+
+
 @pytest.mark.parametrize(("rounds", "separation"), [(0, 1), (3, 0)])
 @every_kind
 def test_numbers_below_one_are_refused(kind, rounds, separation):
@@ -213,7 +350,7 @@ def test_cohorts_return_after_exactly_the_separation_that_is_accounted():
 def test_cohorts_that_cannot_be_drawn_are_refused(arguments, error):
     with pytest.raises(error):
         CorrelatedBatches(*arguments)
-    with pytest.raises(BadInput, match="must be 'square_root' or 'tree'"):
+    with pytest.raises(BadInput, match="must be one of square_root, tree, "):
         CorrelatedBatches(5, 1, 1, kind="bush")
 
 

@@ -183,6 +183,13 @@ def test_in_many_dimensions_the_projection_leaves_little_of_the_noise_and_no_mor
 # --- What is refused -----------------------------------------------------------------------------------------------
 
 
+def test_adam_cannot_be_corrected_for_noise_that_a_projection_has_changed():
+    options = {"sparsity": 2, "server_optimiser": "adam", "noise_corrected": True}
+    with pytest.raises(BadInput, match="how much noise a projection leaves is not known"):
+        make(ProjectedSGD, Quadratic(4, 1.0, 1.0), 50, delta=1e-3, **options)
+    make(ProjectedSGD, Quadratic(4, 1.0, 1.0), 50, delta=1e-3, projection="none", **options)
+
+
 def test_a_sparsity_that_nobody_vouches_for_is_asked_for():
     with pytest.raises(BadInput, match=r"strategy.sparsity is not set, and quadratic certifies none: set it"):
         make(ProjectedSGD, Quadratic(3, 1.0, 1.0), 50, delta=1e-3)

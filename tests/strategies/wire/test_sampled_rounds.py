@@ -21,7 +21,14 @@ from userdp.accounting.amplified import _fixed_size_round, calibrate_amplified, 
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.problems import Quadratic
-from userdp.sampling import CyclicBatches, DisjointBatches, FixedSizeBatches, PoissonBatches, Sampler
+from userdp.sampling import (
+    AllocatedBatches,
+    CyclicBatches,
+    DisjointBatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    Sampler,
+)
 
 DELTA = 1e-5
 SAMPLERS: dict[str, Sampler] = {
@@ -29,6 +36,7 @@ SAMPLERS: dict[str, Sampler] = {
     "cyclic": CyclicBatches(1000, 100, 3),
     "poisson": PoissonBatches(1000, 0.1, 30),
     "fixed_size": FixedSizeBatches(1000, 100, 30),
+    "allocation": AllocatedBatches(1000, 3, 30),
 }
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 
@@ -125,8 +133,8 @@ def test_the_known_epsilons_of_poisson_and_fixed_size_sampling():
 
 def test_relations_are_those_of_the_schemes_and_factors_follow_from_them():
     relations = {name: (sampler.relation, sampler.sensitivity_factor) for name, sampler in SAMPLERS.items()}
-    replace = ("replace_one", 2)
-    expected = {"disjoint": replace, "cyclic": replace, "poisson": ("add_or_remove", 1), "fixed_size": replace}
+    replace, add = ("replace_one", 2), ("add_or_remove", 1)
+    expected = {"disjoint": replace, "cyclic": replace, "poisson": add, "fixed_size": replace, "allocation": add}
     assert relations == expected
 
 
@@ -231,7 +239,11 @@ def test_the_guarantee_names_relation_accountant_and_assumption(sampler):
     assert (guarantee.unit, guarantee.relation, guarantee.holds) == ("user", sampler.relation, True)
     assert guarantee.epsilon == sampler.epsilon(4.0, DELTA)
     assert guarantee.assumptions == (sampler.assumption, "more")
-    assert ("secret" in guarantee.assumptions[0]) == (sampler in (SAMPLERS["poisson"], SAMPLERS["fixed_size"]))
+    assert (
+        ("secret" in guarantee.assumptions[0])
+        == sampler.secret
+        == (sampler not in (SAMPLERS["disjoint"], SAMPLERS["cyclic"]))
+    )
 
 
 # --- The ledger ----------------------------------------------------------------------------------------------------
@@ -275,7 +287,7 @@ def test_an_empty_cohort_is_charged_like_any_other():
     assert ledger.epsilon() == sampler.epsilon(noise, 0.01, empty[0] + 1) > 0
 
 
-@pytest.mark.parametrize("name", ["poisson", "fixed_size"])
+@pytest.mark.parametrize("name", ["poisson", "fixed_size", "allocation"])
 def test_a_cohort_that_was_not_drawn_is_not_accounted(name):
     sampler = SAMPLERS[name]
     ledger = sampler.ledger(sampler.calibrate(1.0, DELTA), Privacy(1.0, DELTA))

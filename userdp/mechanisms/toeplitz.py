@@ -1,0 +1,316 @@
+"""Factorisations ``A = B C`` of prefix sums in which C is Toeplitz: every round is treated like the one before.
+
+C is given by its first column ``c_0 = 1, c_1, ...``, the coefficients of a power series c(x). Then ``C^{-1}`` has those
+of ``1 / c(x)``, and B the running sums of those. See `userdp.mechanisms.prefix_sums` for what factorisations are for.
+
+*Formal guarantees.* Here no c_k is negative, by construction: the worst changes of a user all point the same way, and
+taking part more often never moves less. A user who takes part in rounds ``r, r + b, r + 2b, ...`` moves C G by the
+column ``v = c + (c moved down by b) + (c moved down by 2b) + ...``, moved down by r and cut after T entries; so the
+first order, r = 0, is the worst, and its norm is the exact sensitivity for users who return after EXACTLY b rounds (or
+stay away), as cyclic batches make them. If moreover c never rises it is the worst of ALL patterns P whose rounds are at
+least b apart: ``<C_i, C_j> = sum_s c_s c_{s + j - i}`` over ``s < T - j`` falls with j and with j - i, and the m-th
+round of P is at least ``m b``, further from earlier ones than multiples of b are.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.arrays.types import Array, Vector
+from userdp.mechanisms.prefix_sums import Encoder, Factorisation, PrefixNoise
+from userdp.mechanisms.toeplitz_search import (
+    Buffers,
+    best_bands,
+    best_buffers,
+    best_diagonals,
+    best_inverse,
+    column_sum,
+    padded,
+    reciprocal,
+    square_root,
+)
+
+
+@dataclass(frozen=True)
+class Toeplitz(Factorisation):
+    """A factorisation whose C is Toeplitz, without negative entries.
+
+    *Formal guarantees.* See the module.
+    """
+
+    @property
+    @abstractmethod
+    def column(self) -> Vector:
+        """(T,) c: the first column of C."""
+
+    @property
+    @abstractmethod
+    def inverse_column(self) -> Vector:
+        """(T,) the first column of ``C^{-1}``."""
+
+    @abstractmethod
+    def encoder(self) -> Encoder:
+        """C, row by row."""
+
+    @abstractmethod
+    def decoder(self) -> Encoder:
+        """``C^{-1}``, row by row."""
+
+    def sensitivity(self, rounds: int) -> float:
+        """The norm of v, cut after so many rounds."""
+        return float(np.linalg.norm(column_sum(self.column[:rounds], self.separation)))
+
+    def deviations(self) -> Vector:
+        """B is Toeplitz too: running sums of the coefficients of ``C^{-1}``."""
+        return np.asarray(np.sqrt(np.cumsum(np.cumsum(self.inverse_column) ** 2)))
+
+    def noise(self) -> PrefixNoise:
+        """The running sum of ``C^{-1} Z``."""
+        return _Summed(self.decoder())
+
+
+@dataclass(frozen=True)
+class Banded(Toeplitz):
+    """C has few diagonals, no more than participations are apart.
+
+    *Formal guarantees.* See the module. Columns at least ``separation >= bands`` apart share no row, so the squared
+    norms of a user's columns add up; they fall from one column to the next, so the sensitivity is that of all
+    patterns, also where c rises. Memory: bands vectors.
+    """
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> Vector:
+        """(bands,) of C: 1, then numbers between 0 and 1."""
+
+    @property
+    def column(self) -> Vector:
+        """The coefficients, then zeros."""
+        return padded(self.coefficients, self.rounds)
+
+    @property
+    def inverse_column(self) -> Vector:
+        """By division of power series."""
+        return reciprocal(self.coefficients, self.rounds)
+
+    @property
+    def recursion(self) -> int:
+        """None: rows are sums."""
+        return 0
+
+    def encoder(self) -> Encoder:
+        """By the definition of C."""
+        return _Moving(self.coefficients)
+
+    def decoder(self) -> Encoder:
+        """``w_t = z_t - sum_{0 < k < bands} c_k w_{t-k}``."""
+        return _Recursive(self.coefficients)
+
+
+@dataclass(frozen=True)
+class SquareRoot(Banded):
+    """C the square root of A, cut to ``bands = min(T, separation)`` diagonals (one participation: not cut at all).
+
+    ``c_0 = 1, c_k = c_{k-1} (2k - 1) / (2k)``, the coefficients of ``(1 - x)^{-1/2}``, and ``c_k = 0`` for
+    k >= bands (Fichtenberger, Henzinger, Upadhyay 2023; bands Choquette-Choo et al. 2023; Kalinin, Lampert 2024).
+
+    *Formal guarantees.* See `Banded`. Where users take part once it keeps a whole run's vectors.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """Those of the square root."""
+        return square_root(min(self.rounds, self.separation))
+
+
+@dataclass(frozen=True)
+class OptimisedBanded(Banded):
+    """At most 64 diagonals that are optimised for the last prefix sum (Choquette-Choo et al. 2023, arXiv 2306.08153).
+
+    *Formal guarantees.* See `Banded`, whatever was optimised.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """Those found."""
+        return np.array(best_diagonals(self.rounds, self.separation))
+
+
+@dataclass(frozen=True)
+class InverseBanded(Toeplitz):
+    """``C^{-1}`` has few diagonals: ``1 / c(x) = 1 - w(x)`` with weights ``w_k >= 0`` of sum at most 1.
+
+    *Formal guarantees.* See the module: ``c_t = sum_{k>0} w_k c_{t-k}`` is neither negative nor above 1. Memory: bands
+    vectors.
+    """
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> Vector:
+        """(bands,) of ``C^{-1}``: 1, then the negative weights."""
+
+    @property
+    def column(self) -> Vector:
+        """By division of power series."""
+        return reciprocal(self.coefficients, self.rounds)
+
+    @property
+    def inverse_column(self) -> Vector:
+        """The coefficients, then zeros."""
+        return padded(self.coefficients, self.rounds)
+
+    @property
+    def recursion(self) -> int:
+        """A product and a sum for each band."""
+        return 2 * len(self.coefficients)
+
+    def encoder(self) -> Encoder:
+        """``y_t = g_t + sum_{0 < k < bands} w_k y_{t-k}``."""
+        return _Recursive(self.coefficients)
+
+    def decoder(self) -> Encoder:
+        """By the definition of ``C^{-1}``."""
+        return _Moving(self.coefficients)
+
+
+@dataclass(frozen=True)
+class BandedInverseSquareRoot(InverseBanded):
+    """The inverse of the square root of A, cut to the number of diagonals that has the least error.
+
+    With ``r_0 = 1, r_k = r_{k-1} (2k - 3) / (2k)``, the coefficients of ``(1 - x)^{1/2}``, and ``r_k = 0`` for
+    k >= bands (Kalinin, McKenna, Upadhyay, Lampert 2025, arXiv 2505.12128). Bands are a power of two, or T.
+
+    *Formal guarantees.* See the module; ``w_k = -r_k``. c falls, so the sensitivity is that of all patterns: for
+    t < bands it is the column of the square root, later ``c_t - c_{t-1}`` is a sum of earlier differences with weights
+    w_k.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """Those of the square root."""
+        return np.array(best_bands(self.rounds, self.separation))
+
+
+@dataclass(frozen=True)
+class BandedInverse(InverseBanded):
+    """At most 64 diagonals whose weights are optimised for the last prefix sum (as in arXiv 2505.12128).
+
+    *Formal guarantees.* See `InverseBanded`, whatever was optimised. c may rise, so the sensitivity is that of fixed
+    orders.
+    """
+
+    @property
+    def coefficients(self) -> Vector:
+        """Those found."""
+        return np.array(best_inverse(self.rounds, self.separation))
+
+
+@dataclass(frozen=True)
+class Buffered(Toeplitz):
+    """``c_t = sum_j a_j l_j^(t-1)`` for t > 0 and four terms: a buffered linear Toeplitz matrix.
+
+    Optimised for the last prefix sum (McMahan, Xu, Zhang 2024, arXiv 2408.08868; Dvijotham et al. 2024).
+
+    *Formal guarantees.* See the module, whatever was optimised: a_j is positive, their sum at most 1, and l_j lies
+    between 0 and 1, so c never rises. ``C^{-1}`` is of the same form with other terms. Memory: four vectors, however
+    long the run.
+    """
+
+    @property
+    def buffers(self) -> Buffers:
+        """The scales a and the decays l."""
+        return best_buffers(self.rounds, self.separation)
+
+    @property
+    def column(self) -> Vector:
+        """By the definition of C."""
+        return self.buffers.column(self.rounds)
+
+    @property
+    def inverse_column(self) -> Vector:
+        """By the terms of ``C^{-1}``."""
+        return self.buffers.inverse_column(self.rounds)
+
+    @property
+    def recursion(self) -> int:
+        """A product and a sum for each buffer and for its decay."""
+        return 2 * len(self.buffers.decays) + 2
+
+    def encoder(self) -> Encoder:
+        """``y_t = g_t + sum_j a_j s_j``, then ``s_j <- l_j s_j + g_t``."""
+        return _Buffered(self.buffers)
+
+    def decoder(self) -> Encoder:
+        """``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
+        return _Unbuffered(self.buffers)
+
+
+class _Summed(PrefixNoise):
+    def __init__(self, decoder: Encoder) -> None:
+        self._decoder = decoder
+        self._total: Vector | float = 0.0
+
+    def add(self, fresh: Vector) -> Vector:
+        self._total = self._total + self._decoder.add(fresh)
+        return self._total
+
+
+class _Moving(Encoder):
+    """The Toeplitz matrix of few coefficients."""
+
+    def __init__(self, coefficients: Vector) -> None:
+        self._coefficients = coefficients
+        self._past: deque[Vector] = deque(maxlen=len(coefficients))
+
+    def add(self, total: Vector) -> Vector:
+        self._past.appendleft(total)
+        row = np.zeros_like(total)
+        for coefficient, past in zip(self._coefficients, self._past, strict=False):
+            row += coefficient * past
+        return row
+
+
+class _Recursive(Encoder):
+    """The inverse of the Toeplitz matrix of few coefficients, the first of them 1."""
+
+    def __init__(self, coefficients: Vector) -> None:
+        self._coefficients = coefficients[1:]
+        self._past: deque[Vector] = deque(maxlen=len(coefficients) - 1)
+
+    def add(self, total: Vector) -> Vector:
+        row = total.copy()
+        for coefficient, past in zip(self._coefficients, self._past, strict=False):
+            row -= coefficient * past
+        self._past.appendleft(row)
+        return row
+
+
+def _started(kept: Array | None, buffers: Buffers, like: Vector) -> Array:
+    """(buffers, p) what is kept; zeros before the first round."""
+    return np.zeros((len(buffers.decays), len(like))) if kept is None else kept
+
+
+class _Buffered(Encoder):
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._kept: Array | None = None
+
+    def add(self, total: Vector) -> Vector:
+        kept = _started(self._kept, self._buffers, total)
+        row = total + self._buffers.scales @ kept
+        self._kept = self._buffers.decays[:, None] * kept + total
+        return np.asarray(row)
+
+
+class _Unbuffered(Encoder):
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._kept: Array | None = None
+
+    def add(self, total: Vector) -> Vector:
+        kept = _started(self._kept, self._buffers, total)
+        row = np.asarray(total - self._buffers.scales @ kept)
+        self._kept = self._buffers.decays[:, None] * kept + row
+        return row

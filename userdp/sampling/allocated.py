@@ -1,0 +1,121 @@
+"""Secret rounds, as many for every user: amplification by random allocation."""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.accounting import Relation
+from userdp.accounting.allocation import allocation_epsilon, calibrate_allocation, check_participations
+from userdp.errors import BadInput
+from userdp.randomness import stream
+from userdp.sampling.base import Sampler
+from userdp.sampling.random_cohorts import SECRET, Cohort
+
+_WORDS = 1 << 64
+
+
+class _Draw:
+    """How far rounds are drawn: the last cohort, and how many rounds every user has left after it."""
+
+    def __init__(self) -> None:
+        self.index = -1
+        self.cohort: Cohort = np.empty(0, dtype=np.int64)
+        self.left: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class AllocatedBatches(Sampler):
+    """Every user takes part in exactly ``participations`` rounds, uniformly chosen, by its own coins.
+
+    Poisson sampling whose users are not drawn too often or too rarely, for less noise than either it or disjoint
+    batches need.
+
+    *Formal guarantees.* Unit: a user; relation: ADD-OR-REMOVE. Adding a user moves the sums of clipped vectors of its
+    own rounds by at most the clip, and no other user's rounds; the divisor is the public
+    ``users participations / rounds``, whatever the number drawn. All rounds are accounted together, as in
+    `userdp.accounting.allocation`. They are charged in full with the first round: what was released by then is a part
+    of the whole. Assumption: the rounds of each user are secret. Also, with c of d rounds to go, a user takes part in
+    the next with chance c / d, which makes every set of rounds equally likely.
+
+    Attributes:
+        users: n, a public constant.
+        participations: k, rounds of every user.
+        rounds: T, at least k.
+        seed: of SIMULATED allocations; None to have the operating system draw them, rounds in their order.
+
+    Raises:
+        BadInput: an argument out of range.
+    """
+
+    users: int
+    participations: int
+    rounds: int
+    seed: int | None = 0
+    _draw: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
+
+    relation: ClassVar[Relation] = "add_or_remove"
+    accountant: ClassVar[str] = "privacy loss distribution of the Gaussian mechanism under random allocation of rounds"
+    assumption: ClassVar[str] = f"the number that divides is a public constant, and {SECRET}"
+    secret: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if min(self.users, self.rounds) < 1:
+            raise BadInput(f"users = {self.users}, rounds = {self.rounds}: each must be at least 1")
+        check_participations(self.participations, self.rounds)
+
+    @property
+    def expected_batch(self) -> float:
+        """``users participations / rounds``."""
+        return self.users * self.participations / self.rounds
+
+    def cohort(self, index: int) -> Cohort:
+        """Rising indices of the users to whom round ``index`` was allocated; may be empty.
+
+        Raises:
+            BadInput: there is no such round, or the operating system draws and it is not the last or the next one.
+        """
+        self._checked(index)
+        draw = self._draw
+        if self.seed is None and index not in (draw.index, draw.index + 1):
+            raise BadInput(
+                f"the cohort of round {index} was asked for, after that of round {draw.index}: rounds that the "
+                "operating system allocates are drawn once and in their order; start the run anew, or give a seed for "
+                "a simulation"
+            )
+        if index < draw.index or draw.index < 0:
+            draw.index, draw.left = -1, np.full(self.users, self.participations)
+        while draw.index < index:
+            draw.index += 1
+            drawn = self._below(self.rounds - draw.index, draw.index) < draw.left
+            draw.left -= drawn
+            draw.cohort = np.flatnonzero(drawn)
+            draw.cohort.setflags(write=False)
+        return draw.cohort
+
+    def _below(self, most: int, index: int) -> NDArray[np.int64]:
+        """(n,) whole numbers below ``most``, all equally likely."""
+        if self.seed is not None:
+            return stream(self.seed, "sampling", index).integers(0, most, size=self.users)
+        words = _words(self.users)
+        # Words beyond the last whole multiple would make small numbers likelier: they are drawn again.
+        while (again := np.flatnonzero(words > np.uint64(_WORDS - 1 - _WORDS % most))).size:
+            words[again] = _words(again.size)
+        return (words % np.uint64(most)).astype(np.int64)
+
+    def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
+        """That of all rounds, from the first one on."""
+        if self._counted(rounds) == 0:
+            return 0.0
+        return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
+
+    def calibrate(self, epsilon: float, delta: float) -> float:
+        """To 1e-4 relative."""
+        return calibrate_allocation(self.rounds, self.participations, epsilon, delta)
+
+
+def _words(count: int) -> NDArray[np.uint64]:
+    """Of the operating system."""
+    return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64).copy()
