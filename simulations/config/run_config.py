@@ -30,6 +30,7 @@ from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
+from userdp.problems.devices import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
 
@@ -63,11 +64,23 @@ class PrivacySection(Section):
 
 
 class EngineSection(Section):
-    """Where nodes run. The same seed gives the same result on every engine."""
+    """Where nodes run. The same seed gives the same result on every engine; a GPU's is the same to rounding."""
 
     kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
     users_per_node: int | None = Field(None, ge=1, description="Users a node; users / 8, rounded up, if not given.")
     workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU if not given. Unused by local.")
+    device: Device = Field(
+        "cpu",
+        description="Where torch modules are computed: cuda is an NVIDIA GPU, auto one where the process that computes "
+        "finds one. The processor unless said otherwise, so that a seed means the same numbers on every machine.",
+    )
+    gpus_per_actor: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of a GPU that Ray sets aside for each actor: with 0.25 four actors are on each. 0 sets none "
+        "aside, and actors share the first GPU that they see. Unused by local.",
+    )
     address: str | None = Field(None, description="Of a running Ray cluster; a private one is started if not given.")
     timeout: float = Field(
         3600.0, gt=0, description="Seconds a round may take before unanswered users count as missing."
@@ -212,6 +225,11 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         raise BadInput(
             "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
             "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
+        )
+    if config.engine.gpus_per_actor and config.engine.device == "cpu":
+        raise BadInput(
+            f"engine.gpus_per_actor = {config.engine.gpus_per_actor:g} with engine.device = 'cpu': no actor would use "
+            "its GPU; set engine.device = 'cuda' or 'auto', or leave engine.gpus_per_actor out"
         )
     return _with_preparation(config)
 

@@ -16,6 +16,7 @@ from userdp.data.source import Datasets
 from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
 from userdp.problems import Problem
+from userdp.problems.devices import use_device
 
 log = logging.getLogger("userdp")
 
@@ -27,6 +28,7 @@ def build_problem(config: RunConfig) -> Problem:
         BadInput: the declarations contradict each other.
     """
     problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
+    use_device(problem, config.engine.device)
     return problem
 
 

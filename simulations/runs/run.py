@@ -40,6 +40,7 @@ from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.nodes.node import Node
 from userdp.problems import Problem
+from userdp.problems.devices import settle_device
 
 log = logging.getLogger("userdp")
 Progress = Callable[[RoundRecord, Plan], None]
@@ -70,12 +71,14 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
 
     Raises:
         BadInput: a sample that the problem cannot use.
-        RunFailed: Ray cannot be reached or started.
+        RunFailed: Ray cannot be reached or started, or has too few GPUs.
     """
     engine, train = config.engine, datasets.users
     blocks = shards(train.users, engine.users_per_node)
     if engine.kind == "ray":
-        grid: LocalGrid | RayGrid = RayGrid(problem, train, blocks, engine.workers, engine.address)
+        grid: LocalGrid | RayGrid = RayGrid(
+            problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor
+        )
     else:
         grid = LocalGrid([Node(problem, train, users) for users in blocks])
     with grid:
@@ -121,6 +124,8 @@ def run(
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
     insist(config, strategy.plan)
+    if not deployed:  # a server without data computes nothing
+        settle_device(problem)
     if datasets.train is not None:
         check_samples(facts, datasets.train, strategy.plan.guarantee)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
