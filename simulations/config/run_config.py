@@ -93,8 +93,9 @@ class OutputSection(Section):
 
     directory: str = Field(
         "runs",
-        description="Folder of run directories: NAME-STRATEGY-seedN, and after it NAME-STRATEGY-seedN-2, -3, ..., so "
-        "that no run writes over another; relative to where the command is run from, not to this file.",
+        description="Folder of run directories: NAME-STRATEGY-seedN (NAME-STRATEGY-warm-seedN with "
+        "problem.initial_model), and after it NAME-STRATEGY-seedN-2, -3, ..., so that no run writes over another; "
+        "relative to where the command is run from, not to this file.",
     )
     reference: bool | None = Field(
         None,
@@ -159,7 +160,8 @@ class RunConfig(Section):
     @property
     def run_directory(self) -> Path:
         """Where the first run of that name is written; later ones get a number, whatever their settings."""
-        return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}-seed{self.seed}"
+        warm = "" if self.problem.initial_model is None else "-warm"
+        return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}{warm}-seed{self.seed}"
 
     def toml(self) -> str:
         """The configuration with every default written out; reads back as the same configuration."""
@@ -313,12 +315,12 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Make the data paths in ``raw``, and files of code that its problem names, relative to ``folder``, in place."""
+    """Make the data paths in ``raw``, and files that its problem names, relative to ``folder``, in place."""
     data, problem = raw.get("data"), raw.get("problem")
-    if isinstance(data, dict):
-        for key in ("path", "cache"):
-            if isinstance(data.get(key), str):
-                data[key] = str((folder / Path(data[key]).expanduser()).resolve())
+    for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
+        for key in keys:
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                section[key] = str((folder / Path(section[key]).expanduser()).resolve())
     if isinstance(problem, dict):
         metrics = problem.get("metrics")
         for places in (problem, metrics if isinstance(metrics, dict) else {}):

@@ -21,13 +21,14 @@ from simulations.records.evaluation import Evaluation, Schedule, main_metric
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.reports.report import render
 from simulations.runs.build import (
-    build_problem,
     check_samples,
     load_datasets,
     make_strategy,
     public_facts,
     server_datasets,
+    starting_problem,
     with_assumptions,
+    with_declarations,
 )
 from simulations.runs.trackers import check_installed, tracking
 from strategies.core.base import UserLevelStrategy
@@ -118,7 +119,7 @@ def run(
             model, guarantee.json with what was spent, and result.json with "error".
     """
     started = time.perf_counter()
-    problem = build_problem(config)
+    problem = starting_problem(config)
     if datasets is None or deployed:
         datasets = server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
@@ -233,9 +234,8 @@ class _Course:
 
     @property
     def plan(self) -> Plan:
-        """The strategy's plan, its guarantee with what it rests on because of the data."""
-        planned = self.strategy.plan
-        return replace(planned, guarantee=with_assumptions(planned.guarantee, self.config))
+        """The strategy's plan with what the configuration adds."""
+        return with_declarations(self.strategy.plan, self.config)
 
     @property
     def model(self) -> Vector:

@@ -15,7 +15,7 @@ piece never holds more samples than `memory` allows, as measured on the module; 
 import copy
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +35,7 @@ from userdp.neural.held import Held
 from userdp.neural.losses import SampleLoss
 from userdp.neural.recurrent import with_own_recurrence, with_way_back
 from userdp.neural.samples import Samples
+from userdp.neural.states import flat
 from userdp.problems.devices import Device
 
 Execution = Literal["auto", "loop", "grouped"]
@@ -217,6 +218,11 @@ class Engine:
     def rows(self, models: Tensor) -> Array:
         """Models (..., p) as an array."""
         return np.asarray(models.cpu().numpy(), dtype=np.float64)
+
+    def model_of(self, state: Mapping[str, Tensor], told: str) -> Vector:
+        """(p,) the parameters in a state_dict of the whole module; see `userdp.neural.states.flat`."""
+        fixed = {name: tensor for name, tensor in self._module.state_dict().items() if name not in self._shapes}
+        return flat(state, self._shapes, fixed, told)
 
     def _named(self, models: Tensor) -> dict[str, Tensor]:
         """Parameters by name of models (..., p), as views."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from userdp.neural.held import Held
 from userdp.neural.losses import LossName, SampleLoss, loss_of, right, told
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
+from userdp.neural.states import read_state
 from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import count
@@ -122,7 +124,7 @@ class TorchProblem(Problem):
             memory=count("problem.memory", memory),
             device=device,
         )
-        self.dimension = self._engine.dimension
+        self.dimension, self.start = self._engine.dimension, self._engine.initial
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
 
@@ -144,9 +146,13 @@ class TorchProblem(Problem):
         with self._engine.computing():
             pass
 
-    def initial(self) -> Vector:
-        """(p,): the factory's parameters under ``seed``."""
-        return self._engine.initial.copy()
+    def state_model(self, path: Path, told: str) -> Vector:
+        """(p,): the trainable parameters in a file of the module's whole state_dict.
+
+        Raises:
+            BadInput: the file cannot be read, or names, shapes or what is not trained are another module's.
+        """
+        return self._engine.model_of(read_state(path, told), told)
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.

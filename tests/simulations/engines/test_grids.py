@@ -307,3 +307,43 @@ def test_global_numpy_state_is_not_touched_by_any_strategy():
         run(method_of(name), population())
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
     assert final(run(method_of("non_private"), population())).dtype == np.float64
+
+
+# GPUs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpus_as_ray_counts_them():
+    """A Ray that believes in two GPUs: it shares out what it is told there is."""
+    import ray
+
+    ray.init(num_cpus=6, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.slow
+def test_actors_share_gpus_by_the_fractions_that_are_asked_for(gpus_as_ray_counts_them):
+    ray, blocks = gpus_as_ray_counts_them, shards(USERS)
+    with RayGrid(PROBLEM, population(), blocks, 6, gpus=0.5) as grid:
+        released, _ = trace(grid, "dp_fed_sgd")
+        assert len(grid._workers) == 4  # two on each GPU; a fifth would wait forever
+        assert ray.available_resources().get("GPU", 0.0) == 0.0
+    np.testing.assert_array_equal(released, trace(local_grid(PROBLEM, population()), "dp_fed_sgd")[0])
+    with RayGrid(PROBLEM, population(), blocks, 2) as grid:
+        trace(grid, "dp_fed_sgd")
+        assert ray.available_resources()["GPU"] == 2.0
+
+
+def test_shares_of_a_gpu_that_ray_does_not_have_are_refused(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(RunFailed, match=r"engine\.gpus_per_actor = 0\.25: Ray knows of no GPU; set it to 0"):
+        RayGrid(PROBLEM, population(), shards(USERS), gpus=0.25)
+
+
+@pytest.mark.parametrize(("there", "each", "shares"), [(1.0, 0.25, 4), (2.0, 1.0, 2), (1.0, 0.1, 10), (2.0, 0.3, 6)])
+def test_a_share_lies_on_one_gpu_as_a_whole(there, each, shares):
+    assert RayGrid._shares(None, there, each) == shares
