@@ -55,7 +55,9 @@ class LocalOptions(StrategyOptions):
         Raises:
             BadInput: steps and epochs are both given.
         """
-        if self.local_epochs is not None and "local_steps" in self.model_fields_set:
+        # A configuration that was written out in full gives every setting its default.
+        name = "local_steps"
+        if self.local_epochs is not None and getattr(self, name) != type(self).model_fields[name].default:
             raise BadInput(
                 f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {steps} are both given: a "
                 "user's steps follow from its epochs, so give one of them"

@@ -19,7 +19,7 @@ from userdp.errors import BadInput
 
 LASSO = {"kind": "private_lasso", "l1_radius": 0.5, "rounds": 3}
 CLIPPING = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 4}
-MEAN = [2.0, -2.0, 2.0]
+MEAN = [0.6, -0.6, 0.6]
 PEOPLE = {
     "user": "who",
     "features": ["height"],
@@ -177,11 +177,11 @@ delta = 1e-5
 [[problems]]
 label = "cold"
 problem = {kind = "quadratic", bound = 5.0}
-data = {kind = "synthetic", population = "gaussian", dimension = 3, users = 400, test_users = 50, mean = [2, -2, 2]}
+data = {kind = "synthetic", population = "gaussian", mean = [0.6, -0.6, 0.6], users = 400, test_users = 9}
 [[problems]]
 label = "warm"
 problem = {kind = "quadratic", bound = 5.0, initial_model = "public/model.npz"}
-data = {kind = "synthetic", population = "gaussian", dimension = 3, users = 400, test_users = 50, mean = [2, -2, 2]}
+data = {kind = "synthetic", population = "gaussian", mean = [0.6, -0.6, 0.6], users = 400, test_users = 9}
 """
 
 
