@@ -177,11 +177,21 @@ delta = 1e-5
 [[problems]]
 label = "cold"
 problem = {kind = "quadratic", bound = 5.0}
-data = {kind = "synthetic", population = "gaussian", mean = [0.6, -0.6, 0.6], users = 400, test_users = 9}
+data.kind = "synthetic"
+data.population = "gaussian"
+data.dimension = 3
+data.mean = [0.6, -0.6, 0.6]
+data.users = 400
+data.test_users = 9
 [[problems]]
 label = "warm"
 problem = {kind = "quadratic", bound = 5.0, initial_model = "public/model.npz"}
-data = {kind = "synthetic", population = "gaussian", mean = [0.6, -0.6, 0.6], users = 400, test_users = 9}
+data.kind = "synthetic"
+data.population = "gaussian"
+data.dimension = 3
+data.mean = [0.6, -0.6, 0.6]
+data.users = 400
+data.test_users = 9
 """
 
 
