@@ -126,10 +126,10 @@ class RecentredClipping(UserLevelStrategy):
     or update, it adds a vector of norm at most r and a number in [-2.5, 1]; a missing or non-finite user adds a
     constant. Replacing a user moves the vectors' sum by at most 2r and the numbers' by 3.5; adding or removing one
     moves them by r and 2.5. Each gets Gaussian noise in proportion to its sensitivity IN FORCE, of multipliers
-    ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together one Gaussian of multiplier z_t. The z_t are fixed by the plan, so the rounds a user takes part in compose
-    adaptively as one Gaussian of multiplier ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any
-    loss, whatever other nodes answer; the server is trusted. No privacy rests on the certificate: it helps to
-    predict, and were it wrong, accuracy would suffer.
+    ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together one Gaussian of multiplier z_t. The z_t are fixed
+    by the plan, so the rounds a user takes part in compose adaptively as one Gaussian of multiplier
+    ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any loss, whatever other nodes answer; the server
+    is trusted. No privacy rests on the certificate: it helps to predict, and were it wrong, accuracy would suffer.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
     large are refused.

@@ -66,7 +66,7 @@ def test_shares_of_a_gpu_that_ray_does_not_have_are_refused(monkeypatch):
         RayGrid(PROBLEM, population(), shards(USERS), gpus=0.25)
 
 
-@pytest.mark.parametrize(("there", "each", "shares"), [(1.0, 0.25, 4), (2.0, 1.0, 2), (1.0, 0.1, 10), (2.0, 0.3, 6)])
+@pytest.mark.parametrize(("there", "each", "shares"), [(1.0, 0.25, 4), (2.0, 1.0, 2), (1.0, 0.1, 10), (2.0, 0.4, 4)])
 def test_a_share_lies_on_one_gpu_as_a_whole(there, each, shares):
     assert RayGrid._shares(None, there, each) == shares
 
