@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.reports.explain import shown
@@ -124,7 +125,7 @@ def details(one: dict[str, Any]) -> Table:
         if key not in ("name", "settings"):
             table.add_row(key, _cell(value))
     for setting, description in one["settings"].items():
-        table.add_row(setting, description)
+        table.add_row(setting, escape(description))
     return table
 
 

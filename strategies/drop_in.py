@@ -338,13 +338,12 @@ class DropInAdaptiveClipping(DropIn):
 class DropInRecentredClipping(DropIn):
     """Recentred clipping of ordinary Flower clients: about the update as released so far.
 
-    Options: those of `RecentredOptions`. What training takes off the model, ``x - T(x)``, stands for the gradient, with
-    steps of length 1: the next model is then the private mean of the clients' models. Where T is gradient descent on a
-    smooth convex loss, at a step size that suits it, ``x - T(x)`` changes by between none and all of a move of x, and
-    so the centre is predicted; elsewhere a bad prediction costs accuracy and no privacy.
+    Options: those of `RecentredOptions`, but for how clients train. What training takes off the model stands for the
+    gradient, as where `RecentredClipping` has users train; steps of length 1 go to the private mean of their models.
 
     *Formal guarantees.* Those of `RecentredClipping` as `DropIn` says.
     """
 
     strategy: ClassVar[type[UserLevelStrategy]] = RecentredClipping
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}
+    by_clients: ClassVar[frozenset[str]] = _TRAINING

@@ -10,7 +10,7 @@ import pandas as pd
 
 from simulations.api.frames import FRAME
 from simulations.api.kept_files import folder_of, kept_folder, write_page
-from simulations.api.keywords import OF_A_COMPARISON, refuse_settings, sections, table_path
+from simulations.api.keywords import OF_A_COMPARISON, absolute_path, refuse_settings, sections
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
@@ -96,7 +96,7 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
         write_frame(data, path, _columns(comparison.cells))
         return comparison
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return parse_comparison(sections(settings, table_path(data), OF_A_COMPARISON, "comparison"))
+        return parse_comparison(sections(settings, absolute_path(data), OF_A_COMPARISON, "comparison"))
     refuse_settings(settings)
     if isinstance(data, Comparison):
         return data

@@ -14,6 +14,8 @@ from userdp.errors import BadInput
 
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
+INITIAL_MODEL = "initial_model"
+"""A key of [problem] that may stand beside it."""
 OF_A_RUN = frozenset(RunConfig.model_fields) - {"data", "privacy"}
 OF_A_COMPARISON = frozenset(ComparisonConfig.model_fields) - {"data", "privacy"}
 
@@ -23,7 +25,8 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
 
     Args:
         settings: keys of the sections [data] (of a table) and [privacy]; and of the file itself, where one with a kind
-            may be that kind alone: ``strategy="dp_fed_sgd"``. None stands for what is not given.
+            may be that kind alone: ``strategy="dp_fed_sgd"``; and ``initial_model``, of the problem. None stands for
+            what is not given.
         path: of the table.
         top: keys of the file itself.
         name: of the configuration, unless the settings have one.
@@ -35,20 +38,26 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
     for key, value in settings.items():
         if value is None:
             continue
+        if key == INITIAL_MODEL:
+            continue  # below, once the problem is known
         if key in top:
             raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else _plain(value)
         elif key in _TABLE or key in _PRIVACY:
             raw["data" if key in _TABLE else "privacy"][key] = _plain(value)
         else:
-            hint = did_you_mean(key, [*top, *_TABLE, *_PRIVACY])
+            hint = did_you_mean(key, [*top, *_TABLE, *_PRIVACY, INITIAL_MODEL])
             raise BadInput(
                 f"there is no setting {key!r}{hint}; those of a strategy stand in strategy={{...}}, those of a problem "
                 "in problem={...}, and docs/configuration.md has them all"
             )
+    if settings.get(INITIAL_MODEL) is not None:
+        if not isinstance(raw.get("problem"), dict):
+            raise BadInput(f"{INITIAL_MODEL} is given without problem, which says what it is a model of: give both")
+        raw["problem"] = {**raw["problem"], INITIAL_MODEL: absolute_path(settings[INITIAL_MODEL])}
     return raw
 
 
-def table_path(path: str | Path) -> str:
+def absolute_path(path: str | Path) -> str:
     """The path that a configuration gets: relative to the current folder, and absolute from then on."""
     return str(Path(path).expanduser().resolve())
 

@@ -15,7 +15,7 @@ from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.reports.report import INITIAL
 from simulations.reports.units import in_target_units
-from simulations.runs.build import build_problem
+from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block, read_table
@@ -99,13 +99,15 @@ class SavedModel:
 
         Raises:
             MissingColumn: the table lacks a declared column.
-            BadInput: the run had no table's columns, or the table cannot be read.
+            BadInput: the run had no table's columns, the table cannot be read, or a public model that the run started
+                from is no longer where it was.
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.names) as path:
             table = read_table(path, **self._declared(), seed=self.config.seed)
         measure = Evaluation(problem, None, table.federation)
-        return pd.DataFrame({THIS: measure.whole(self.model), INITIAL: measure.whole(problem.initial())})
+        initial = starting_problem(self.config).initial()
+        return pd.DataFrame({THIS: measure.whole(self.model), INITIAL: measure.whole(initial)})
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """The same metrics, and below them errors in the units of the target, where its range is declared."""

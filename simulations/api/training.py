@@ -29,7 +29,7 @@ import pandas as pd
 
 from simulations.api.frames import FRAME, frame_datasets
 from simulations.api.kept_files import folder_of, kept_folder, write_page
-from simulations.api.keywords import OF_A_RUN, refuse_settings, sections, table_path
+from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, sections
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
@@ -119,7 +119,8 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
         **settings: the keys of a configuration by their names, as docs/configuration.md has them. Those of [data] for
             a table: ``user``, ``target``, ``features``, ``ranges``, ``users``, ... Those of [privacy]: ``epsilon``,
             ``delta``, ... And ``problem``, ``strategy`` and ``engine``, each the name of a kind or a dict with ``kind``
-            and its keys; ``output``, ``name`` and ``seed``. What the proof of privacy rests on, such as ranges, is
+            and its keys; ``initial_model``, the file of a PUBLIC model to start from (``problem.initial_model``);
+            ``output``, ``name`` and ``seed``. What the proof of privacy rests on, such as ranges, is
             declared here and never read off the data.
 
     A DataFrame's cells are read one by one, as those of a file are. What made the frame may have read them otherwise:
@@ -167,7 +168,7 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.
     if isinstance(data, pd.DataFrame):
         return parse_config(sections(settings, FRAME, OF_A_RUN, "model")), data
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return parse_config(sections(settings, table_path(data), OF_A_RUN, "model")), None
+        return parse_config(sections(settings, absolute_path(data), OF_A_RUN, "model")), None
     refuse_settings(settings)
     if isinstance(data, RunConfig):
         return data, None

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from simulations.comparison.sections import ComparisonConfig, StrategyEntry
 from simulations.config.run_config import RunConfig
 from simulations.records.run_directory import plain
-from simulations.runs.build import build_problem, load_datasets
+from simulations.runs.build import load_datasets, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Vector
@@ -104,7 +104,7 @@ def scales_of(config: RunConfig, folder: Path) -> Scales:
 
 def measured_scales(config: RunConfig) -> Scales:
     """Look at a configuration's users: how long their gradients are at the start, and how curved their mean loss is."""
-    problem, federation = build_problem(config), load_datasets(config).users
+    problem, federation = starting_problem(config), load_datasets(config).users
     users = np.arange(min(federation.users, _MOST_USERS))
     node, start = Node(problem, federation, users), problem.initial()
     lengths = np.concatenate([_lengths(node, start, part) for part in np.array_split(users, max(1, len(users) // 100))])

@@ -30,6 +30,7 @@ from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput
+from userdp.problems.devices import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
 
@@ -63,11 +64,23 @@ class PrivacySection(Section):
 
 
 class EngineSection(Section):
-    """Where nodes run. The same seed gives the same result on every engine."""
+    """Where nodes run. The same seed gives the same result on every engine; a GPU's is the same to rounding."""
 
     kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
     users_per_node: int | None = Field(None, ge=1, description="Users a node; users / 8, rounded up, if not given.")
     workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU if not given. Unused by local.")
+    device: Device = Field(
+        "cpu",
+        description="Where torch modules are computed: cuda is an NVIDIA GPU, auto one where the process that computes "
+        "finds one. The processor unless said otherwise, so that a seed means the same numbers on every machine.",
+    )
+    gpus_per_actor: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of a GPU that Ray sets aside for each actor: with 0.25 four actors are on each. 0 sets none "
+        "aside, and actors share the first GPU that they see. Unused by local.",
+    )
     address: str | None = Field(None, description="Of a running Ray cluster; a private one is started if not given.")
     timeout: float = Field(
         3600.0, gt=0, description="Seconds a round may take before unanswered users count as missing."
@@ -80,8 +93,9 @@ class OutputSection(Section):
 
     directory: str = Field(
         "runs",
-        description="Folder of run directories: NAME-STRATEGY-seedN, and after it NAME-STRATEGY-seedN-2, -3, ..., so "
-        "that no run writes over another; relative to where the command is run from, not to this file.",
+        description="Folder of run directories: NAME-STRATEGY-seedN (NAME-STRATEGY-warm-seedN with "
+        "problem.initial_model), and after it NAME-STRATEGY-seedN-2, -3, ..., so that no run writes over another; "
+        "relative to where the command is run from, not to this file.",
     )
     reference: bool | None = Field(
         None,
@@ -146,7 +160,8 @@ class RunConfig(Section):
     @property
     def run_directory(self) -> Path:
         """Where the first run of that name is written; later ones get a number, whatever their settings."""
-        return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}-seed{self.seed}"
+        warm = "" if self.problem.initial_model is None else "-warm"
+        return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}{warm}-seed{self.seed}"
 
     def toml(self) -> str:
         """The configuration with every default written out; reads back as the same configuration."""
@@ -212,6 +227,11 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         raise BadInput(
             "output.reference = true with privacy.noise = 'secure': training without privacy would give away the very "
             "users whom the noise protects; leave output.reference out, or compare in a simulation with seeded noise"
+        )
+    if config.engine.gpus_per_actor and config.engine.device == "cpu":
+        raise BadInput(
+            f"engine.gpus_per_actor = {config.engine.gpus_per_actor:g} with engine.device = 'cpu': no actor would use "
+            "its GPU; set engine.device = 'cuda' or 'auto', or leave engine.gpus_per_actor out"
         )
     return _with_preparation(config)
 
@@ -295,12 +315,12 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Make the data paths in ``raw``, and files of code that its problem names, relative to ``folder``, in place."""
+    """Make the data paths in ``raw``, and files that its problem names, relative to ``folder``, in place."""
     data, problem = raw.get("data"), raw.get("problem")
-    if isinstance(data, dict):
-        for key in ("path", "cache"):
-            if isinstance(data.get(key), str):
-                data[key] = str((folder / Path(data[key]).expanduser()).resolve())
+    for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
+        for key in keys:
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                section[key] = str((folder / Path(section[key]).expanduser()).resolve())
     if isinstance(problem, dict):
         metrics = problem.get("metrics")
         for places in (problem, metrics if isinstance(metrics, dict) else {}):

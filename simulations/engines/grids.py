@@ -229,9 +229,11 @@ class RayGrid(InMachineGrid):
         user_blocks: users of each node; ids 1..k in this order.
         workers: actors; one a CPU of the cluster if not given.
         address: of a running Ray cluster; a private one is started on this machine if not given.
+        gpus: share of a GPU that Ray sets aside for each actor, which then sees no other; no more actors are started
+            than there are shares. 0: none, and actors see all GPUs of their machine.
 
     Raises:
-        RunFailed: Ray cannot be reached or started.
+        RunFailed: Ray cannot be reached or started, or has no GPU to share.
     """
 
     def __init__(
@@ -241,8 +243,9 @@ class RayGrid(InMachineGrid):
         user_blocks: Sequence[NDArray[np.int64]],
         workers: int | None = None,
         address: str | None = None,
+        gpus: float = 0.0,
     ) -> None:
-        # A node's computation never uses a GPU that Ray would have to hide.
+        # GPUs of which none is set aside are the actors' to share: Ray must not hide them.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray  # noqa: PLC0415 -- a second's import that local runs do not need
 
@@ -260,17 +263,34 @@ class RayGrid(InMachineGrid):
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise RunFailed(f"engine.address = {address!r}: Ray cannot be reached or started ({error})") from error
-        count = min(workers or max(1, int(ray.cluster_resources().get("CPU", 1))), len(user_blocks))  # type: ignore[no-untyped-call]
+        there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        count = min(workers or max(1, int(there.get("CPU", 1))), len(user_blocks))
+        if gpus:
+            count = min(count, self._shares(there.get("GPU", 0.0), gpus))
         free = int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
         if free < count:
             log.warning("%d actors were asked for and %d CPUs are free: nodes wait until there are more", count, free)
-        self._actor = ray.remote(num_cpus=1)(_Worker)
+        self._actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Worker)
         self._shared = [ray.put(problem), ray.put(federation)]
         self._users = [
             {index + 1: user_blocks[index] for index in range(worker, len(user_blocks), count)}
             for worker in range(count)
         ]
         self._workers = [self._start(worker) for worker in range(count)]
+
+    def _shares(self, there: float, each: float) -> int:
+        """How many actors find a share of a GPU; a share lies on one GPU as a whole.
+
+        Raises:
+            RunFailed: none does; Ray would wait for a GPU forever.
+        """
+        shares = int(there) * int(1 / each + 1e-9)
+        if not shares:
+            self._leave()
+            raise RunFailed(
+                f"engine.gpus_per_actor = {each:g}: Ray knows of no GPU; set it to 0, or start Ray where there are some"
+            )
+        return shares
 
     def _start(self, worker: int) -> Any:
         return self._actor.remote(*self._shared, self._users[worker])
@@ -280,6 +300,9 @@ class RayGrid(InMachineGrid):
         for worker in self._workers:
             self._ray.kill(worker)
         self._workers = []
+        self._leave()
+
+    def _leave(self) -> None:
         if self._started:
             self._ray.shutdown()
 

@@ -1,18 +1,18 @@
 """Which strategy to take for declared public facts: a plan of each, ranked by what it predicts. Opens no data."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.runs.build import (
     build_privacy,
-    build_problem,
     make_strategy,
     prepared_if,
     public_facts,
-    with_assumptions,
+    starting_problem,
+    with_declarations,
 )
 from strategies.core.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
@@ -79,7 +79,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
     Raises:
         BadInput: the facts are not declared, or contradict each other.
     """
-    problem, facts = build_problem(config), public_facts(config)
+    problem, facts = starting_problem(config), public_facts(config)
     names = [name for name in STRATEGIES if name != REFERENCE]
     found = []
     for done, name in enumerate(names):
@@ -99,7 +99,7 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
             made = prepared_if("where_useful", make)
     except UserdpError as error:
         return Advice(name, own, None, str(error))
-    return Advice(name, own, replace(made.plan, guarantee=with_assumptions(made.plan.guarantee, config)), "")
+    return Advice(name, own, with_declarations(made.plan, config), "")
 
 
 def _order(advice: Advice) -> tuple[bool, bool, float]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from simulations.config.run_config import RunConfig
 from strategies.auto.preparation import LearnCoordinates
@@ -16,6 +17,8 @@ from userdp.data.source import Datasets
 from userdp.data.synthetic.source import SyntheticData
 from userdp.errors import BadInput
 from userdp.problems import Problem
+from userdp.problems.devices import use_device
+from userdp.problems.initial_model import public_model
 
 log = logging.getLogger("userdp")
 
@@ -27,7 +30,18 @@ def build_problem(config: RunConfig) -> Problem:
         BadInput: the declarations contradict each other.
     """
     problem: Problem = config.problem.build(config.data.sample_shape, config.seed)
+    use_device(problem, config.engine.device)
     return problem
+
+
+def starting_problem(config: RunConfig) -> Problem:
+    """The same for whoever trains: it starts at the public model of the configuration, if that names one.
+
+    Raises:
+        BadInput: that model cannot be read or does not fit, or declarations contradict each other.
+    """
+    problem, file = build_problem(config), config.problem.initial_model
+    return problem if file is None else problem.starting_at(public_model(problem, Path(file)))
 
 
 def build_privacy(config: RunConfig) -> Privacy:
@@ -127,6 +141,11 @@ def check_samples(facts: PublicFacts, train: Federation, guarantee: Guarantee) -
 def assumptions(config: RunConfig) -> tuple[str, ...]:
     """What a guarantee rests on beyond the strategy's own assumptions, because of how the data were declared."""
     found = list(config.data.assumptions)
+    if config.problem.initial_model is not None:
+        found.append(
+            f"the initial model is public: {Path(config.problem.initial_model).name} was made without these users' "
+            "data, or what it cost them is counted on top"
+        )
     if config.privacy.noise == "seeded":
         found.append("noise comes from a seeded generator: this is a simulation, whoever knows the seed can undo it")
     return tuple(found)
@@ -194,5 +213,11 @@ def make_plan(config: RunConfig) -> Plan:
     Raises:
         BadInput: something is not declared, or the population is too small for the strategy.
     """
-    plan = make_strategy(config, build_problem(config), public_facts(config)).plan
-    return replace(plan, guarantee=with_assumptions(plan.guarantee, config))
+    return with_declarations(make_strategy(config, starting_problem(config), public_facts(config)).plan, config)
+
+
+def with_declarations(plan: Plan, config: RunConfig) -> Plan:
+    """A strategy's plan with what the configuration adds: what the guarantee rests on, and where training starts."""
+    file = config.problem.initial_model
+    numbers = plan.numbers if file is None else {**plan.numbers, "initial_model": Path(file).name}
+    return replace(plan, guarantee=with_assumptions(plan.guarantee, config), numbers=numbers)

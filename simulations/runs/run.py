@@ -21,13 +21,14 @@ from simulations.records.evaluation import Evaluation, Schedule, main_metric
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.reports.report import render
 from simulations.runs.build import (
-    build_problem,
     check_samples,
     load_datasets,
     make_strategy,
     public_facts,
     server_datasets,
+    starting_problem,
     with_assumptions,
+    with_declarations,
 )
 from simulations.runs.trackers import check_installed, tracking
 from strategies.core.base import UserLevelStrategy
@@ -40,6 +41,7 @@ from userdp.data.source import Datasets
 from userdp.errors import BadInput, RunFailed, UserdpError
 from userdp.nodes.node import Node
 from userdp.problems import Problem
+from userdp.problems.devices import settle_device
 
 log = logging.getLogger("userdp")
 Progress = Callable[[RoundRecord, Plan], None]
@@ -70,12 +72,14 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
 
     Raises:
         BadInput: a sample that the problem cannot use.
-        RunFailed: Ray cannot be reached or started.
+        RunFailed: Ray cannot be reached or started, or has too few GPUs.
     """
     engine, train = config.engine, datasets.users
     blocks = shards(train.users, engine.users_per_node)
     if engine.kind == "ray":
-        grid: LocalGrid | RayGrid = RayGrid(problem, train, blocks, engine.workers, engine.address)
+        grid: LocalGrid | RayGrid = RayGrid(
+            problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor
+        )
     else:
         grid = LocalGrid([Node(problem, train, users) for users in blocks])
     with grid:
@@ -115,12 +119,14 @@ def run(
             model, guarantee.json with what was spent, and result.json with "error".
     """
     started = time.perf_counter()
-    problem = build_problem(config)
+    problem = starting_problem(config)
     if datasets is None or deployed:
         datasets = server_datasets(config) if deployed else load_datasets(config)
     facts = public_facts(config, datasets.train)
     strategy = make_strategy(config, problem, facts)
     insist(config, strategy.plan)
+    if not deployed:  # a server without data computes nothing
+        settle_device(problem)
     if datasets.train is not None:
         check_samples(facts, datasets.train, strategy.plan.guarantee)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
@@ -228,9 +234,8 @@ class _Course:
 
     @property
     def plan(self) -> Plan:
-        """The strategy's plan, its guarantee with what it rests on because of the data."""
-        planned = self.strategy.plan
-        return replace(planned, guarantee=with_assumptions(planned.guarantee, self.config))
+        """The strategy's plan with what the configuration adds."""
+        return with_declarations(self.strategy.plan, self.config)
 
     @property
     def model(self) -> Vector:

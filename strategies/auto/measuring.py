@@ -45,7 +45,9 @@ def new_progress(problem: Problem, step: float) -> Progress:
     curvature = 1.0 if model is None else model.family.curvature_bound(0.0)
     if isinstance(model, Poisson):
         curvature *= _COUNT_CURVATURE
-    geometry = Geometry.of(problem, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None)
+    geometry = Geometry.of(
+        problem.certificate, problem.domain, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
+    )
     return Progress(problem.initial(), curvature, Centre(geometry, problem.dimension, longest))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import STATISTICS, Computation
-from userdp.problems import Box, Problem
+from userdp.problems import Box, Certificate
 
 LOG_DISTANCE = STATISTICS["log_distance"]
 """What users send of their distance from the centre."""
@@ -41,18 +41,20 @@ class Geometry:
     resampling: int | None
 
     @classmethod
-    def of(cls, problem: Problem, rate: float, factor: float | None, wide: float, **more: Any) -> Self:
-        """That of a problem, for steps of size ``rate``.
+    def of(
+        cls, certificate: Certificate, domain: Box, rate: float, factor: float | None, wide: float, **more: Any
+    ) -> Self:
+        """That of a loss, for steps of size ``rate``.
 
         Args:
-            problem: whose certificate says how curved it is.
+            certificate: says how curved it is.
+            domain: of models.
             rate: step size; on a loss that is linear in a bounded domain every step goes to a corner.
             factor: as the attribute; None for 1 on quadratic and linear losses, and ``wide`` on others.
             wide: that.
             more: the other attributes.
         """
-        certificate = problem.certificate
-        if certificate.smoothness == 0 and math.isfinite(problem.domain.radius):
+        if certificate.smoothness == 0 and math.isfinite(domain.radius):
             rate = _CORNER
         smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
         low = certificate.strong_convexity

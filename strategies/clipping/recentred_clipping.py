@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.clipping.local_options import LocalOptions, local_numbers, of_round
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Geometry
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -19,6 +20,9 @@ from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import Computation
+from userdp.nodes.local_training import LocalTraining
+from userdp.problems import Certificate
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
 
 _MEASURED = 0.05
@@ -31,14 +35,14 @@ _BEARABLE = 0.1
 """Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
 
 
-class RecentredOptions(RelationOptions, PreparedOptions):
+class RecentredOptions(RelationOptions, LocalOptions, PreparedOptions):
     """Settings of `RecentredClipping`."""
 
     clip_norm: float = Field(
         1.0,
         gt=0,
-        description="l2 norm that user gradients are clipped to in the first round, about zero; rather too large "
-        "than too small, later radii follow the users.",
+        description="l2 norm that what users send is clipped to in the first round, about zero; rather too large than "
+        "too small, later radii follow the users.",
     )
     rounds: int = Field(5, ge=1, description="Rounds in all.")
     cohort: int | None = Field(
@@ -47,8 +51,11 @@ class RecentredOptions(RelationOptions, PreparedOptions):
     learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Step size; default 1 / smoothness, or 0.5. On a loss certified linear each step goes to a corner "
-        "of the domain whatever is set: no step overshoots there.",
+        description="Step size; default 1 / smoothness, or 0.5; 1 for updates. On a loss certified linear each step "
+        "along gradients goes to a corner of the domain whatever is set: no step overshoots there.",
+    )
+    local_steps: int | None = Field(
+        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
     )
     radius_factor: float | None = Field(
         None,
@@ -58,6 +65,13 @@ class RecentredOptions(RelationOptions, PreparedOptions):
         "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
         "are alike, and on others up to 2 where there are users enough for little noise.",
     )
+
+    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
+
+    @property
+    def trains(self) -> bool:
+        """Whether users send updates, rather than gradients."""
+        return self.local_steps is not None or self.local_epochs is not None
 
     def found(self, found: Found) -> dict[str, float]:
         """The clip."""
@@ -101,16 +115,21 @@ class RecentredClipping(UserLevelStrategy):
     times the deviation of a sample; noise falls with that radius, where clipping about zero pays for the length of
     the gradient in every round.
 
+    With local steps or epochs, what a user's own training takes off the model, ``x - T(x)``, stands for the gradient
+    q_i, and a step of length 1 goes to the private mean of the users' models. Where T is gradient descent on a smooth
+    convex loss, at a step size that suits it, that changes by between none and all of a move of x, which is what the
+    centre is predicted by; elsewhere a bad prediction costs accuracy and no privacy.
+
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
     add-or-remove if so set. *Why.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so
-    set). Given what was released before, c and r are constants. A user adds a vector of norm at most r and a number
-    in [-2.5, 1]; a missing or non-finite user adds a constant. Replacing a user moves the vectors' sum by at most
-    2r and the numbers' by 3.5; adding or removing one moves them by r and 2.5. Each gets Gaussian noise in
-    proportion to its sensitivity IN FORCE, of multipliers ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together
-    one Gaussian of multiplier z_t. The z_t are fixed by the plan, so the rounds a user takes part in compose
-    adaptively as one Gaussian of multiplier ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any
-    loss, whatever other nodes answer; the server is trusted. No privacy rests on the certificate: it helps to
-    predict, and were it wrong, accuracy would suffer.
+    set). Given what was released before, c and r are constants. Whatever a user computes from its own data, gradient
+    or update, it adds a vector of norm at most r and a number in [-2.5, 1]; a missing or non-finite user adds a
+    constant. Replacing a user moves the vectors' sum by at most 2r and the numbers' by 3.5; adding or removing one
+    moves them by r and 2.5. Each gets Gaussian noise in proportion to its sensitivity IN FORCE, of multipliers
+    ``z_t / sqrt(0.95)`` and ``z_t / sqrt(0.05)``: together one Gaussian of multiplier z_t. The z_t are fixed
+    by the plan, so the rounds a user takes part in compose adaptively as one Gaussian of multiplier
+    ``(sum of 1/z_t^2)^(-1/2)``, exactly. Every iterate is released. Any loss, whatever other nodes answer; the server
+    is trusted. No privacy rests on the certificate: it helps to predict, and were it wrong, accuracy would suffer.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
     large are refused.
@@ -149,6 +168,9 @@ class RecentredClipping(UserLevelStrategy):
         "radius_factor": "clip over the typical distance of users from the centre",
         "first_share": "share of the budget for the first epoch",
         "last_share": "share of the budget for the last epoch",
+        "local_steps": "steps of each user on its own data",
+        "local_epochs": "times that each user goes through its data",
+        "local_rate": "step size of each user",
     }
     notes: ClassVar[Mapping[str, Fact]] = {
         "radius": Fact("noised", "radius of the clip, from released values"),
@@ -187,8 +209,10 @@ class RecentredClipping(UserLevelStrategy):
         """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
         options = self.options
         return Geometry.of(
-            self.problem,
-            options.learning_rate or self._default_step,
+            # What is certified of gradients says nothing of updates.
+            Certificate() if options.trains else self.problem.certificate,
+            self.problem.domain,
+            options.learning_rate or (1.0 if options.trains else self._default_step),
             options.radius_factor,
             # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
             wide=min(2.0, max(1.0, _BEARABLE / (noise / options.clip_norm))),
@@ -196,7 +220,14 @@ class RecentredClipping(UserLevelStrategy):
             resampling=cohort if cohort < self.public.users else None,
         )
 
+    @property
+    def _training(self) -> LocalTraining | None:
+        """What users do with their data; None where they send gradients."""
+        options = self.options
+        return options.local_training(options.local_steps or 1, self._default_step) if options.trains else None
+
     def _make_plan(self) -> Plan:
+        training = self._training
         options, scheme, geometry = self.options, self.scheme, self.memory.geometry
         noise = self._whole_noise(scheme)
         whole = scheme.gradient_mechanism(options.clip_norm, scheme.noise_multiplier)
@@ -209,6 +240,7 @@ class RecentredClipping(UserLevelStrategy):
             "first_share": scheme.sampler.shares[0],
             "last_share": scheme.sampler.shares[-1],
             "l2_sensitivity": whole.l2_sensitivity,
+            **({} if training is None else local_numbers(training)),
         }
         return self._planned(
             Course(
@@ -217,6 +249,8 @@ class RecentredClipping(UserLevelStrategy):
                 deviation=whole.standard_deviation,
                 longest=options.clip_norm,
                 lasting=True,
+                local_steps=1 if training is None else int(training.steps or training.epochs),
+                local_rate=None if training is None else training.step_size,
             ),
             rounds=options.rounds,
             cohort=scheme.cohort,
@@ -229,17 +263,26 @@ class RecentredClipping(UserLevelStrategy):
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        return Request(self.scheme.sampler.cohort(index), with_lengths(self, self.memory.computation()))
+        computation = of_round(self._computation(), self.seed, index)
+        return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
+
+    def _computation(self) -> Computation:
+        """What users are asked about the centre; an update is what training takes off the model, turned round."""
+        computation, training = self.memory.computation(), self._training
+        if training is None:
+            return computation
+        return replace(computation, name="local_update", centre=-self.memory.point, parameters=training.parameters())
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, centre = self.scheme, self.memory
         means, p = gathered.values / scheme.cohort, self.problem.dimension
+        mean = -means[:p] if self.options.trains else means[:p]
         multiplier = scheme.sampler.multiplier(index, scheme.noise_multiplier)
         mechanism = scheme.gradient_mechanism(centre.radius, multiplier)
-        released = mechanism.release(means[:p], self._noise(index, 0))
+        released = mechanism.release(mean, self._noise(index, 0))
         measured = scheme.distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
         noise = mechanism.standard_deviation * math.sqrt(p)
-        exact = clip_facts(gathered, centre.radius, means[:p], noise)  # before the radius moves
+        exact = clip_facts(gathered, centre.radius, mean, noise)  # before the radius moves
         following, facts = centre.follow(
             released, mechanism.standard_deviation, float(measured[0]), x, self.problem.domain
         )

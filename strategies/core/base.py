@@ -97,7 +97,7 @@ class UserLevelStrategy(Declarations, Strategy):
         self._build()
         self.plan: Plan = self._make_plan()
         self.result = PrivateResult()
-        self._x: Vector = problem.initial()
+        self._x: Vector = self.scheme.checked_start(problem, problem.initial())
         self._initial: Vector = self._x
         self._released: Vector = self._x
         self._request: Request | None = None

@@ -84,6 +84,7 @@ class Plan:
         "noise": "expected l2 norm of the noise in a release",
         "signal": "largest l2 norm of what the noise is added to",
         "pass_probability": "chance that honest users pass every test, if the declared deviation is true",
+        "initial_model": "public model from which training starts (a warm start); nothing is predicted from there",
         **Forecast.meanings,
     }
     """Of those of its own fields that people are shown; a strategy declares what its ``numbers`` mean."""

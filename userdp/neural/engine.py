@@ -2,8 +2,11 @@
 
 Several users at once (`torch.func.vmap` over stacked parameters) saves a module's calls where users are small, and
 wastes work where they are large or the module has no rule for it. Which is faster is found by a short measurement on
-users of zeros, and kept. Everything is computed with one thread: with more, small products wait for each
-other most of the time; nodes and actors are what runs side by side.
+users of zeros, and kept. On a processor everything is computed with one thread: with more, small products wait for
+each other most of the time; nodes and actors are what runs side by side.
+
+The device is settled in the process that computes. Models, samples and steps of a group stay on it, and its users' rows
+come back in one piece.
 
 Users are put together by rising size, and one with fewer samples is padded to the largest with weights of zero. A
 piece never holds more samples than `memory` allows, as measured on the module; a user with more is computed in pieces.
@@ -12,11 +15,11 @@ piece never holds more samples than `memory` allows, as measured on the module; 
 import copy
 import logging
 import math
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from functools import cached_property
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,13 +30,17 @@ from torch.func import functional_call, vmap
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.neural.devices import computing, found, seconds
+from userdp.neural.held import Held
 from userdp.neural.losses import SampleLoss
-from userdp.neural.recurrent import with_own_recurrence
+from userdp.neural.recurrent import with_own_recurrence, with_way_back
 from userdp.neural.samples import Samples
+from userdp.neural.states import flat
+from userdp.problems.devices import Device
 
 Execution = Literal["auto", "loop", "grouped"]
 MEBIBYTE = 1 << 20
-_GROUPS = (64, 512, 4096)
+_GROUPS = {"cpu": (64, 512, 4096), "cuda": (512, 4096, 32768)}
 """Samples of a group that are tried, where groups are."""
 
 _TRIED_USERS = 64
@@ -51,7 +58,7 @@ class Choice:
         grouped: whether several users are computed at once.
         samples: most of a group.
         own_recurrence: whether recurrent layers are those of `userdp.neural.recurrent`; groups need them.
-        seconds: processor time of a sample when it was measured; None where there was no choice.
+        seconds: time of a sample when it was measured; None where there was no choice.
     """
 
     grouped: bool
@@ -60,15 +67,19 @@ class Choice:
     seconds: float | None = None
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch with one thread, as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """The module where it is computed.
+
+    Attributes:
+        device: of all tensors.
+        plain: with torch's own recurrent layers.
+        own: with those of `userdp.neural.recurrent`.
+    """
+
+    device: torch.device
+    plain: nn.Module
+    own: nn.Module
 
 
 class Engine:
@@ -82,6 +93,8 @@ class Engine:
         execution: one user after the other, several at once, or whichever is faster.
         typical: samples of a user on which ways are measured.
         memory: mebibytes that gradients of a piece may take, what the module keeps for the way back included.
+        device: where it is computed, once it is; until then, and where it is sent to other processes, the module stays
+            on the processor.
 
     Raises:
         BadInput: a module without trainable parameters, or that does not fit samples or loss.
@@ -97,34 +110,73 @@ class Engine:
         execution: Execution = "auto",
         typical: int = 32,
         memory: int = 256,
+        device: Device = "cpu",
     ) -> None:
         self.samples, self._loss, self._dtype, self._typical = samples, loss, dtype, typical
-        self._plain = module.to(dtype).eval()
+        self._module = module.to(dtype).eval()
         trainable = {name: tensor.detach() for name, tensor in module.named_parameters() if tensor.requires_grad}
         if not trainable:
             raise BadInput("problem.module has no trainable parameter; check what the factory returns")
         module.requires_grad_(False)
-        self._own = with_own_recurrence(copy.deepcopy(module))
         self._shapes = {name: tensor.shape for name, tensor in trainable.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         self.initial: Vector = torch.cat([each.reshape(-1) for each in trainable.values()]).double().numpy()
         self.dimension = len(self.initial)
-        self.outputs = self._probe()
+        processor = torch.device("cpu")
+        self.outputs = self._probe(self._module, processor)
         self._bytes = self._bytes_of_a_sample()
         self._budget = memory * MEBIBYTE
         self._execution: Execution = execution
+        self._device: Device = device
         self.choice = self._only_choice()
 
-    def _probe(self) -> int:
+    # Where it is computed ---------------------------------------------------------------------------------------------
+
+    def use_device(self, device: Device) -> None:
+        """Compute there from now on."""
+        self._device = device
+        self.__dict__.pop("_place", None)
+        self.choice = self._only_choice()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what another process, with other devices and of another speed, has to find out for itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_place"} | {
+            "choice": self._only_choice()
+        }
+
+    @cached_property
+    def _place(self) -> _Place:
+        device = found(self._device)
+        plain, own = (kind(copy.deepcopy(self._module)).to(device) for kind in (with_way_back, with_own_recurrence))
+        if device.type != "cpu":
+            self._probe(plain, device)
+        return _Place(device, plain, own)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes.
+
+        Raises:
+            BadInput: the device that is asked for is not there, or the module does not run on it.
+        """
+        return self._place.device
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Within which everything is computed."""
+        return computing(self.device)
+
+    def _probe(self, module: nn.Module, device: torch.device) -> int:
         """Numbers that the module returns of a thing predicted, after a trial on two samples.
 
         Raises:
             BadInput: module and loss do not fit; with what the module itself said.
         """
-        inputs, targets = self.samples.tensors(self.samples.blank(2), np.arange(2))
+        inputs, targets = (each.to(device) for each in self.samples.tensors(self.samples.corners(), np.arange(2)))
         fits = f"problem.module does not fit {self.samples.columns} columns and {self.samples.loss}"
+        if device.type != "cpu":
+            fits += f", on {device.type}, where it must make all its tensors on the device of its inputs"
         try:
-            outputs = self._plain(inputs)
+            outputs = module(inputs)
             losses = self.samples.losses(self._loss, outputs, targets)
         except Exception as error:  # whatever somebody's module raises
             raise BadInput(
@@ -134,7 +186,7 @@ class Engine:
             raise BadInput(
                 f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
             )
-        return int(outputs.numel()) // max(int(self.samples.predicted(targets, targets).shape[0]), 1)
+        return int(outputs.numel()) // int(self.samples.per_sample(self.samples.blank(2)).sum())
 
     def _bytes_of_a_sample(self) -> int:
         """What the module keeps of a sample for the way back, beside what it keeps of parameters."""
@@ -147,8 +199,8 @@ class Engine:
                 return tensor
 
             model = torch.as_tensor(self.initial).to(self._dtype).requires_grad_()
-            with one_thread(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                loss = self._loss_of(self._plain, self._named(model), *self._piece(self.samples.blank(count), count))
+            with computing(model.device), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                loss = self._loss_of(self._module, self._named(model), *self._piece(self.samples.blank(count), count))
             sizes.append(sum(kept.values()))
             del loss
         return max(sizes[1] - sizes[0], 1)
@@ -160,8 +212,17 @@ class Engine:
     # Parameters -------------------------------------------------------------------------------------------------------
 
     def tensor(self, models: Array) -> Tensor:
-        """Models (..., p) as a tensor of the module's numbers."""
-        return torch.as_tensor(models).to(self._dtype)
+        """Models (..., p) as a tensor of the module's numbers, on its device."""
+        return torch.as_tensor(models).to(self.device, self._dtype)
+
+    def rows(self, models: Tensor) -> Array:
+        """Models (..., p) as an array."""
+        return np.asarray(models.cpu().numpy(), dtype=np.float64)
+
+    def model_of(self, state: Mapping[str, Tensor], told: str) -> Vector:
+        """(p,) the parameters in a state_dict of the whole module; see `userdp.neural.states.flat`."""
+        fixed = {name: tensor for name, tensor in self._module.state_dict().items() if name not in self._shapes}
+        return flat(state, self._shapes, fixed, told)
 
     def _named(self, models: Tensor) -> dict[str, Tensor]:
         """Parameters by name of models (..., p), as views."""
@@ -177,28 +238,32 @@ class Engine:
         outputs = functional_call(module, parameters, (inputs,))
         return (self.samples.losses(self._loss, outputs, targets) * weights).sum()
 
-    def gradients(self, models: Tensor, block: Block, rows: NDArray[np.int64], weights: Array) -> Tensor:
-        """(G, p): gradients of G weighted sums of losses, each at its own model.
+    def held(self, block: Block, users: NDArray[np.int64], *, keep: bool) -> Held:
+        """The samples of some users of a block: ``keep`` them on the device, if a piece has room for all of them."""
+        return Held(self.samples, block, users, self.device, self.most_samples if keep else 0)
+
+    def gradients(self, models: Tensor, held: Held, own: NDArray[np.int64], weights: Array) -> Tensor:
+        """(G, p): gradients of G users' weighted sums of losses, each at its own model.
 
         Args:
             models: (G, p).
-            block: samples.
-            rows: (G, m) which of them.
+            held: samples of these users.
+            own: (G, m) which of them, by their positions among each user's own.
             weights: (G, m) of each; zero for padding.
         """
         result = torch.zeros_like(models)
-        step = self.most_samples if len(models) == 1 else rows.shape[1]
-        for first in range(0, rows.shape[1], step):
+        step = self.most_samples if len(models) == 1 else own.shape[1]
+        for first in range(0, own.shape[1], step):
             part = slice(first, first + step)
-            inputs, targets = self.samples.tensors(block, rows[:, part])
-            weight = torch.as_tensor(weights[:, part]).to(self._dtype)
+            inputs, targets = held.at(own[:, part])
+            weight = torch.as_tensor(weights[:, part]).to(self.device, self._dtype)
             leaf = models.detach().requires_grad_()
             result += torch.autograd.grad(self._sum(leaf, inputs, targets, weight), leaf)[0]
         return result
 
     def _sum(self, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The sum of all users' losses, whose gradient by a user's own model is that user's."""
-        module = self._own if self.choice.own_recurrence else self._plain
+        module = self._place.own if self.choice.own_recurrence else self._place.plain
         if len(models) == 1:
             return self._loss_of(module, self._named(models[0]), inputs[0], targets[0], weights[0])
 
@@ -207,10 +272,12 @@ class Engine:
 
         return vmap(own)(models, inputs, targets, weights).sum()
 
-    def outputs_of(self, model: Tensor, inputs: Tensor) -> Tensor:
-        """What the module returns, without a gradient."""
+    def outputs_of(self, model: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        """Outputs (N, ...) and targets (N, ...) of all samples, without a gradient; on the processor."""
+        inputs, targets = self.samples.tensors(block, np.arange(block.samples))
         with torch.no_grad():
-            return cast(Tensor, functional_call(self._plain, self._named(model), (inputs,)))
+            outputs = functional_call(self._place.plain, self._named(model), (inputs.to(self.device),))
+        return cast(Tensor, outputs).cpu(), targets
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(N,): one loss a sample."""
@@ -242,7 +309,7 @@ class Engine:
     def _only_choice(self) -> Choice:
         """What is done as long as nothing was measured."""
         return Choice(
-            grouped=self._execution == "grouped", samples=_GROUPS[1], own_recurrence=self._execution != "loop"
+            grouped=self._execution == "grouped", samples=_GROUPS["cpu"][1], own_recurrence=self._execution != "loop"
         )
 
     def settle(self) -> None:
@@ -250,7 +317,7 @@ class Engine:
         if self._execution != "auto" or self.choice.seconds is not None:
             return
         ways = [Choice(grouped=False, samples=1, own_recurrence=own) for own in (False, True)]
-        ways += [Choice(grouped=True, samples=samples, own_recurrence=True) for samples in _GROUPS]
+        ways += [Choice(grouped=True, samples=samples, own_recurrence=True) for samples in _GROUPS[self.device.type]]
         self.choice = min((self._measured(way) for way in ways), key=lambda way: way.seconds or 0.0)
         log.info("the module is computed %s", self.choice)
 
@@ -261,14 +328,14 @@ class Engine:
         model, block = self.tensor(self.initial), self.samples.blank(size)
         try:
             for together in self.groups(np.full(_TRIED_USERS, size)):
-                rows = np.tile(np.arange(size), (len(together), 1))
-                models, weights = model.expand(len(together), -1), np.full(rows.shape, 1 / size)
+                own, held = np.tile(np.arange(size), (len(together), 1)), self.held(block, 0 * together, keep=False)
+                models, weights = model.expand(len(together), -1), np.full(own.shape, 1 / size)
                 if not samples:
-                    self.gradients(models, block, rows, weights)  # the first call of anything is slow
-                start = time.process_time()
-                self.gradients(models, block, rows, weights)
-                spent += time.process_time() - start
-                samples += rows.size
+                    self.gradients(models, held, own, weights)  # the first call of anything is slow
+                start = seconds(self.device)
+                self.gradients(models, held, own, weights)
+                spent += seconds(self.device) - start
+                samples += own.size
                 if spent > _TRIED_SECONDS:
                     break
         except Exception:  # whatever a module raises that has no rule for many users at once

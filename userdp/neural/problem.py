@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
@@ -14,13 +15,17 @@ from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Sequence as Steps
 from userdp.errors import BadInput
-from userdp.neural.engine import Choice, Engine, Execution, one_thread
+from userdp.neural.devices import DEVICES
+from userdp.neural.engine import Choice, Engine, Execution
+from userdp.neural.held import Held
 from userdp.neural.losses import LossName, SampleLoss, loss_of, right, told
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
+from userdp.neural.states import read_state
 from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import count
+from userdp.problems.devices import Device
 from userdp.problems.segments import parts, user_averages
 
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -49,6 +54,10 @@ class TorchProblem(Problem):
             measured on users of zeros.
         typical_samples: of a user, for that measurement.
         memory: mebibytes that gradients may take at once.
+        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": that where torch finds one. Looked for in the process that
+            computes, when it first does. A GPU gives the same numbers as a processor to about 1e-4 in float32, and
+            repeats itself to rounding, for some of its sums have no order. Module, loss and metrics of one's own must
+            make their tensors on the device of what they are given; metrics are given theirs on the processor.
 
     Buffers are held fixed and the module is in evaluation mode (dropout off, batch normalisation by its running
     statistics): a user's gradient is a function of the model and of that user's samples alone, which user-level
@@ -81,11 +90,14 @@ class TorchProblem(Problem):
         execution: Execution = "auto",
         typical_samples: int = 32,
         memory: int = 256,
+        device: Device = "cpu",
     ) -> None:
         if precision not in ("single", "double"):
             raise BadInput(f"problem.precision = {precision!r}: must be 'single' or 'double'")
         if execution not in ("auto", "loop", "grouped"):
             raise BadInput(f"problem.execution = {execution!r}: must be 'auto', 'loop' or 'grouped'")
+        if device not in DEVICES:
+            raise BadInput(f"engine.device = {device!r}: must be 'auto', 'cpu' or 'cuda'")
         self._loss_name, function = loss_of(loss)
         if not has_targets and sequence is None and self._loss_name in ("cross_entropy", "bce_with_logits"):
             raise BadInput(f"problem.loss = {loss!r} needs targets; name the target column or choose 'mse'")
@@ -110,8 +122,9 @@ class TorchProblem(Problem):
             execution=execution,
             typical=count("typical_samples", typical_samples),
             memory=count("problem.memory", memory),
+            device=device,
         )
-        self.dimension = self._engine.dimension
+        self.dimension, self.start = self._engine.dimension, self._engine.initial
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
 
@@ -120,9 +133,26 @@ class TorchProblem(Problem):
         """How gradients are computed: what was measured to be fastest, once something was computed."""
         return self._engine.choice
 
-    def initial(self) -> Vector:
-        """(p,): the factory's parameters under ``seed``."""
-        return self._engine.initial.copy()
+    def use_device(self, device: Device) -> None:
+        """Compute there from now on, in whatever process that is."""
+        self._engine.use_device(device)
+
+    def settle_device(self) -> None:
+        """Look for the device in this process.
+
+        Raises:
+            BadInput: it is not there, or the module does not run on it.
+        """
+        with self._engine.computing():
+            pass
+
+    def state_model(self, path: Path, told: str) -> Vector:
+        """(p,): the trainable parameters in a file of the module's whole state_dict.
+
+        Raises:
+            BadInput: the file cannot be read, or names, shapes or what is not trained are another module's.
+        """
+        return self._engine.model_of(read_state(path, told), told)
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.
@@ -141,13 +171,13 @@ class TorchProblem(Problem):
         engine = self._engine
         engine.settle()
         result = np.empty((block.users, self.dimension))
-        with one_thread():
+        with engine.computing():
             for users in engine.groups(block.sizes):
                 sizes = block.sizes[users][:, None]
                 places = np.arange(sizes.max())
-                rows = block.offsets[users][:, None] + np.minimum(places, sizes - 1)
-                gradients = engine.gradients(engine.tensor(models[users]), block, rows, (places < sizes) / sizes)
-                result[users] = gradients.double().numpy()
+                own, weights = np.minimum(places, sizes - 1), (places < sizes) / sizes
+                held = engine.held(block, users, keep=False)
+                result[users] = engine.rows(engine.gradients(engine.tensor(models[users]), held, own, weights))
         return result
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
@@ -155,19 +185,16 @@ class TorchProblem(Problem):
         engine = self._engine
         engine.settle()
         result = np.empty((block.users, self.dimension))
-        with one_thread():
+        with engine.computing():
             for users in engine.groups(block.sizes):
                 start = engine.tensor(x).expand(len(users), -1)
-                gradients = partial(self._own_gradients, block, block.offsets[users][:, None])
-                moved = trained(start, block.sizes[users], training, gradients) - start
-                result[users] = moved.double().numpy()
+                gradients = partial(self._own_gradients, engine.held(block, users, keep=True))
+                result[users] = engine.rows(trained(start, block.sizes[users], training, gradients) - start)
         return result
 
-    def _own_gradients(
-        self, block: Block, first: NDArray[np.int64], models: Tensor, own: NDArray[np.int64], weights: Array
-    ) -> Tensor:
+    def _own_gradients(self, held: Held, models: Tensor, own: NDArray[np.int64], weights: Array) -> Tensor:
         """(G, p): of samples by their positions among each user's own."""
-        return self._engine.gradients(models, block, first + own, weights)
+        return self._engine.gradients(models, held, own, weights)
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
         """(N, p)."""
@@ -177,10 +204,9 @@ class TorchProblem(Problem):
     def _forward(self, x: Vector, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """Losses (N,), and outputs (S, ...) and targets (S, ...) of the S things predicted, piece by piece."""
         model, losses, outputs, targets = self._engine.tensor(x), [], [], []
-        with one_thread():
+        with self._engine.computing():
             for _, part in parts(block):
-                inputs, wanted = self._samples.tensors(part, np.arange(part.samples))
-                found = self._engine.outputs_of(model, inputs)
+                found, wanted = self._engine.outputs_of(model, part)
                 losses.append(self._engine.losses(found, wanted))
                 outputs.append(self._samples.predicted(found, wanted))
                 targets.append(self._samples.predicted(wanted, wanted))
@@ -216,10 +242,9 @@ class TorchProblem(Problem):
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
         model, found = self._engine.tensor(x), []
-        with one_thread():
+        with self._engine.computing():
             for _, part in parts(block):
-                inputs, wanted = self._samples.tensors(part, np.arange(part.samples))
-                found.append(self._samples.predicted(self._engine.outputs_of(model, inputs), wanted))
+                found.append(self._samples.predicted(*self._engine.outputs_of(model, part)))
         return {name: _numbers(values) for name, values in told(self._loss_name, torch.cat(found)).items()}
 
     def observed(self, block: Block) -> Array | None:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from userdp.neural.devices import own_forward
+
 
 class _Recurrence(torch.autograd.Function):
     """What both layers share: for a further batch of users, it goes in front of the users there are.
@@ -188,7 +190,7 @@ _LAYERS: dict[type[nn.Module], type[_Recurrence]] = {nn.GRU: _GatedUnit, nn.LSTM
 def _forward(own: Any, layer: type[_Recurrence], x: Tensor, state: Any = None) -> Any:
     """What the layer ``own`` of torch would return of x."""
     if state is not None or x.ndim != 3:
-        return type(own).forward(own, x, state)
+        return own_forward(own, x, state)
     outputs = (x if own.batch_first else x.transpose(0, 1)).unsqueeze(0)
     last = []
     for number in range(own.num_layers):
@@ -203,9 +205,17 @@ def _forward(own: Any, layer: type[_Recurrence], x: Tensor, state: Any = None) -
     return (shown if own.batch_first else shown.transpose(0, 1)), final[0] if len(final) == 1 else tuple(final)
 
 
-def with_own_recurrence(module: nn.Module) -> nn.Module:
-    """The module, whose layers of nn.GRU and nn.LSTM are computed here, where that is known how."""
+def with_way_back(module: nn.Module) -> nn.Module:
+    """The module, whose recurrent layers are torch's own, with a way back on every device."""
     for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.forward = partial(own_forward, part)
+    return module
+
+
+def with_own_recurrence(module: nn.Module) -> nn.Module:
+    """The same, whose layers of nn.GRU and nn.LSTM are computed here, where that is known how."""
+    for part in with_way_back(module).modules():
         layer = _LAYERS.get(type(part))
         if layer is not None and not part.bidirectional and not getattr(part, "proj_size", 0):
             part.forward = partial(_forward, part, layer)

@@ -69,6 +69,17 @@ class Rows:
         targets = np.zeros(count, dtype=np.float32) if self.has_targets else None
         return Block(features, np.array([0, count], dtype=np.int64), targets)
 
+    def corners(self) -> Block:
+        """A block of one user with two samples: of the first codes and the last ones; both zeros where there are none.
+
+        A module that has no place for a code fails on that of the last one. On a GPU that would end the process, and
+        with it everybody's training, so it must show before there are data.
+        """
+        block = self.blank(2)
+        if self.levels is not None:
+            block.dense_features[1] = np.array(self.levels) - 1
+        return block
+
     def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
         """(N,): one loss a sample."""
         return loss(outputs, targets)
@@ -143,6 +154,12 @@ class Windows:
     def blank(self, count: int) -> Block:
         """A block of one user with so many windows of the first codes."""
         return Block(np.zeros((count, self.columns), dtype=np.int32), np.array([0, count], dtype=np.int64))
+
+    def corners(self) -> Block:
+        """A block of one user with two windows: of the first codes, and of the last ones; see `Rows.corners`."""
+        block = self.blank(2)
+        block.dense_features[1] = np.tile(np.array(self.levels) - 1, self.steps)
+        return block
 
     def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
         """(N,): means over the steps at which there is something."""

@@ -4,9 +4,11 @@ A certificate follows from DECLARED bounds on the data (clipped into them at loa
 proofs rest on it for every sample anybody could hold.
 """
 
+import copy
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +117,7 @@ class Problem(ABC):
         has_targets: whether samples carry a target.
         domain: where x may lie.
         certificate: what is proven of f on the declared bounds.
+        start: (p,) where training starts; None for the centre of the domain.
         landscape: what a plan predicts accuracy by; None where nothing is known of the loss.
         sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
             `scipy.sparse.csr_array`, with as many entries as samples have, where other problems give arrays.
@@ -127,12 +130,25 @@ class Problem(ABC):
     has_targets: bool
     domain: Box
     certificate: Certificate
+    start: Vector | None = None
     landscape: Landscape | None = None
     sparse: bool = False
 
     def initial(self) -> Vector:
-        """(p,) where training starts: the centre of the domain."""
-        return self.domain.centre.copy()
+        """(p,) where training starts, which must not depend on private data."""
+        return (self.domain.centre if self.start is None else self.start).copy()
+
+    def starting_at(self, model: Vector) -> Self:
+        """The same problem, whose training starts at a public ``model`` (p,) of its domain.
+
+        How far that lies from the best one is not known, so nothing is predicted from there.
+        """
+        other = copy.copy(self)
+        other.start = model
+        other.certificate = replace(self.certificate, first_gradient=None)
+        if self.landscape is not None:
+            other.landscape = replace(self.landscape, start=math.inf)
+        return other
 
     @abstractmethod
     def bound(self, block: Block) -> tuple[Block, int]:

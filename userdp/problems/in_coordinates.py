@@ -92,10 +92,6 @@ class InCoordinates(Problem):
         if lies is not None and curvature is not None:
             self.landscape = Landscape(lies.start, curvature * self.dimension, math.inf, assumed=lies.assumed)
 
-    def initial(self) -> Vector:
-        """(p,) zeros: where the coordinates start."""
-        return np.zeros(self.dimension)
-
     def bound(self, block: Block) -> tuple[Block, int]:
         """As f does."""
         return self.problem.bound(block)

@@ -31,8 +31,14 @@ class ProblemSettings(Section):
         None, ge=1, description="Number of model parameters; follows from the data, and must agree if given."
     )
 
+    initial_model: str | None = Field(
+        None,
+        description="A PUBLIC model to start from (a warm start): model.npz of an earlier run, or of a torch module a "
+        "file of its state_dict; relative to this file. What it may have cost somebody's privacy is not counted.",
+    )
+
     def build(self, shape: Shape, seed: int) -> Problem:
-        """The problem for samples of this shape.
+        """The problem for samples of this shape; ``initial_model`` is read by whoever trains, not by nodes.
 
         Raises:
             BadInput: problem and declared data do not fit.

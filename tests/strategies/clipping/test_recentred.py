@@ -85,6 +85,58 @@ def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivi
     assert abs(sums[0][3] - sums[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
 
 
+LOCAL = {"local_epochs": 2, "local_rate": 0.5}
+
+
+@settings(max_examples=30)
+@given(
+    arrays(np.int64, (5, 3), elements=codes),
+    arrays(np.int64, (3,), elements=codes),
+    st.integers(0, 4),
+    arrays(np.float64, 3, elements=st.floats(-3, 3)),
+    st.floats(1e-3, 10),
+)
+def test_replacing_a_user_who_trains_moves_both_releases_by_at_most_the_same(users, other, who, centre, radius):
+    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3, **LOCAL), centre, radius)
+    neighbour = users.copy()
+    neighbour[who] = other
+    means = [gathered(method, federation_of(data), 0, np.zeros(3)).values / 5 for data in (users, neighbour)]
+    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
+    assert np.linalg.norm(means[0][:3] - means[1][:3]) <= stated * (1 + 1e-12)
+    assert abs(means[0][3] - means[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
+
+
+def test_one_local_step_of_all_samples_is_a_step_along_clipped_gradients():
+    """Then ``x - T(x)`` is the gradient times the local rate, and so is all that is clipped and followed."""
+    rate, centre, federation = 0.25, [0.5, -0.25], of_means(4, 1, 30, 2)
+    problem = Quadratic(2, 50.0, 50.0)
+    own, plain = (
+        about(
+            make(RecentredClipping, problem, 30, 1e6, 1e-3, clip_norm=1.0, **options), scale * np.array(centre), scale
+        )
+        for options, scale in (({"local_steps": 1, "local_rate": rate}, rate), ({"learning_rate": rate}, 1.0))
+    )
+    steps = []
+    for method in (own, plain):
+        x = np.array([1.0, 2.0])
+        steps.append(method._step(0, x, gathered(method, federation, 0, x)))
+    np.testing.assert_allclose(steps[0].facts["distance"], rate * steps[1].facts["distance"], rtol=1e-4)
+    np.testing.assert_allclose(steps[0].released, steps[1].released, atol=1e-3)
+    assert np.linalg.norm(steps[0].released - [1.0, 2.0]) > 0.1
+
+
+def test_training_in_minibatches_finds_the_users_mean_in_one_model():
+    problem, federation = Quadratic(3, 50.0, 50.0), of_means(4, 2, 400, 3)
+    options = {"local_epochs": 3, "local_batch": 2, "local_rate": 0.5, "rounds": 8, "clip_norm": 2.0}
+    method = make(RecentredClipping, problem, 400, 50.0, 1e-3, **options)
+    assert method.memory.geometry.rate == 1.0
+    assert (method.memory.geometry.low, method.memory.geometry.high) == (0.0, 1.0)
+    model = final(run(method, federation))
+    assert np.linalg.norm(model - federation.population_mean) < 0.2
+    first, second = (method._ask(index).computation.parameters["key"] for index in (0, 1))
+    assert first != second
+
+
 def test_the_stated_sensitivities_are_attained():
     method = about(make(RecentredClipping, Wild(2), 5, delta=1e-3), [0.5, 0.0], 0.7)
     data = np.zeros((5, 2), dtype=int)

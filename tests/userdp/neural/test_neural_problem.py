@@ -119,9 +119,9 @@ def test_padding_never_doubles_the_work(monkeypatch):
     padded = []
     original = engine.Engine.gradients
 
-    def counting(self, models, block, rows, weights):
-        padded.append(rows.size)
-        return original(self, models, block, rows, weights)
+    def counting(self, models, held, own, weights):
+        padded.append(own.size)
+        return original(self, models, held, own, weights)
 
     monkeypatch.setattr(engine.Engine, "gradients", counting)
     problem.user_gradients(problem.initial(), block)

@@ -1,0 +1,126 @@
+"""Which GPU an actor gets: shares that Ray sets aside, and what is said where there is none."""
+
+import gc
+import logging
+
+import numpy as np
+import pytest
+from examples import changed
+from helpers import PATIENCE, final, local_grid, make
+
+import simulations.runs.run
+from simulations.config.run_config import parse_config
+from simulations.engines.grids import RayGrid, shards
+from simulations.runs.build import build_problem, make_plan
+from simulations.runs.run import run
+from strategies import DPFedSGD
+from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import BadInput, RunFailed
+from userdp.problems import Quadratic
+
+USERS = 200
+PROBLEM = Quadratic(3, 5.0, 2.0)
+pytestmark = [
+    # Ray leaves the pipes and handles of its processes to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TORCH = {"problem": {"kind": "torch", "loss": "mse", "has_targets": False, "outputs": 3}}
+
+
+def population():
+    return SyntheticFederation(Gaussian(dimension=3), USERS, 6)
+
+
+def trained(grid):
+    return final(make(DPFedSGD, PROBLEM, USERS, rounds=2).start(grid, roster_timeout=PATIENCE))
+
+
+@pytest.fixture
+def gpus_as_ray_counts_them(monkeypatch):
+    """A Ray that believes in two GPUs: it shares out what it is told there is."""
+    import ray
+
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(num_cpus=6, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield ray
+    ray.shutdown()
+    gc.collect()  # here, where the warnings about Ray's handles are expected
+
+
+@pytest.mark.slow
+def test_actors_share_gpus_by_the_fractions_that_are_asked_for(gpus_as_ray_counts_them):
+    blocks, expected = shards(USERS), trained(local_grid(PROBLEM, population()))
+    with RayGrid(PROBLEM, population(), blocks, 6, gpus=0.5) as grid:
+        np.testing.assert_array_equal(trained(grid), expected)
+        assert len(grid._workers) == 4  # two on each GPU: a fifth would wait forever
+        assert gpus_as_ray_counts_them.available_resources().get("GPU", 0.0) == 0.0
+
+
+def test_shares_of_a_gpu_that_ray_does_not_have_are_refused(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(RunFailed, match=r"engine\.gpus_per_actor = 0\.25: Ray knows of no GPU; set it to 0"):
+        RayGrid(PROBLEM, population(), shards(USERS), gpus=0.25)
+
+
+@pytest.mark.parametrize(("there", "each", "shares"), [(1.0, 0.25, 4), (2.0, 1.0, 2), (1.0, 0.1, 10), (2.0, 0.4, 4)])
+def test_a_share_lies_on_one_gpu_as_a_whole(there, each, shares):
+    assert RayGrid._shares(None, there, each) == shares
+
+
+def test_a_share_of_a_gpu_that_nobody_would_use_is_refused():
+    with pytest.raises(BadInput, match=r"engine\.gpus_per_actor = 0\.5 with engine\.device = 'cpu'"):
+        parse_config(changed(engine__kind="ray", engine__gpus_per_actor=0.5))
+    section = parse_config(changed(engine__device="auto", engine__gpus_per_actor=0.5)).engine
+    assert (section.device, section.gpus_per_actor) == ("auto", 0.5)
+
+
+def test_the_configured_share_reaches_the_actors(monkeypatch):
+    seen = []
+
+    class Recorded(RayGrid):
+        def __init__(self, *arguments):
+            seen.append(arguments[3:])
+            raise RunFailed("enough")
+
+    monkeypatch.setattr(simulations.runs.run, "RayGrid", Recorded)
+    engine = {"kind": "ray", "workers": 3, "device": "auto", "gpus_per_actor": 0.25}
+    config = parse_config(changed(engine=engine))
+    with (
+        pytest.raises(RunFailed, match="enough"),
+        simulations.runs.run.make_grid(config, PROBLEM, simulations.runs.run.load_datasets(config)),
+    ):
+        pass
+    assert seen == [(3, None, 0.25)]
+
+
+def test_a_run_on_a_gpu_that_is_not_there_stops_before_it_writes_and_its_plan_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    config = parse_config(changed(**TORCH, engine__device="cuda"))
+    assert make_plan(config).rounds == 3
+    with pytest.raises(BadInput, match=r"engine\.device = 'cuda': torch finds no GPU"):
+        run(config, directory=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_losses_that_numpy_computes_refuse_a_gpu_in_their_plan():
+    with pytest.raises(BadInput, match=r"problem\.kind = 'quadratic' is computed on the processor"):
+        make_plan(parse_config(changed(engine__device="cuda")))
+    assert build_problem(parse_config(changed(engine__device="auto"))).dimension == 3
+
+
+def test_auto_gives_the_processors_model_where_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    strategy = {"kind": "dp_fed_avg", "clip_norm": 1.0, "rounds": 2, "local_epochs": 2, "local_batch": 2}
+    models = [
+        run(
+            parse_config(changed(**TORCH, strategy=strategy, engine__device=device)),
+            directory=tmp_path / device,
+            report=False,
+        ).model
+        for device in ("auto", "cpu")
+    ]
+    np.testing.assert_array_equal(*models)

@@ -1,0 +1,64 @@
+"""Where modules are computed: found in the process that computes, and made to give the same numbers everywhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from userdp.errors import BadInput
+from userdp.problems.devices import Device
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def found(device: Device) -> torch.device:
+    """The device in this process: of several GPUs the first one that it may see.
+
+    Raises:
+        BadInput: a GPU is asked for, and torch finds none.
+    """
+    there = torch.cuda.is_available()
+    if device == "cuda" and not there:
+        raise BadInput(
+            "engine.device = 'cuda': torch finds no GPU in this process; use engine.device = 'auto' or 'cpu', or "
+            "install a driver and a torch that is built for it"
+        )
+    return torch.device("cuda" if there and device != "cpu" else "cpu")
+
+
+@contextmanager
+def computing(device: torch.device) -> Iterator[None]:
+    """One thread on the processor, as many as before afterwards; on a GPU full float32, by routines that repeat.
+
+    Convolutions of a GPU would round their inputs to ten bits by default.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if device.type == "cuda":
+            with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+                yield
+        else:
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def seconds(device: torch.device) -> float:
+    """A clock of what has been computed: the processor's own time; a GPU's, which works on alone, by waiting for it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
+
+
+def own_forward(layer: nn.RNNBase, *arguments: Any) -> Any:
+    """What a recurrent layer of torch returns, by routines that have a way back.
+
+    Those of cuDNN refuse one in evaluation mode, in which all modules are here. On a processor nothing changes.
+    """
+    with torch.backends.cudnn.flags(enabled=False):
+        return type(layer).forward(layer, *arguments)

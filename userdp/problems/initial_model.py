@@ -1,0 +1,67 @@
+"""A public model to start from: read from a file, and refused where it does not fit."""
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+from zipfile import BadZipFile
+
+import numpy as np
+
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+from userdp.problems.base import Problem
+
+
+@runtime_checkable
+class ReadsStates(Protocol):
+    """A problem whose models have another file than ``model.npz``."""
+
+    def state_model(self, path: Path, told: str) -> Vector:
+        """(p,) the model in that file; ``told`` is how messages begin.
+
+        Raises:
+            BadInput: it cannot be read, or holds another model's.
+        """
+
+
+def public_model(problem: Problem, path: Path) -> Vector:
+    """(p,) the model in a file: ``model.npz`` of a run, or what the problem reads besides.
+
+    Raises:
+        BadInput: there is no such file, it cannot be read, or holds another problem's model.
+    """
+    told = f"problem.initial_model = {str(path)!r}"
+    if not path.is_file():
+        raise BadInput(f"{told}: there is no such file; give the model.npz of a run, or correct the path")
+    if path.suffix != ".npz" and isinstance(problem, ReadsStates):
+        model = problem.state_model(path, told)
+    else:
+        model = _stored(path, told)
+    if model.shape != (problem.dimension,):
+        raise BadInput(
+            f"{told} holds a model of shape {model.shape}, and this problem's has ({problem.dimension},): give a model "
+            "of the same problem on data of the same columns"
+        )
+    if not np.isfinite(model).all():
+        raise BadInput(f"{told} holds numbers that are not finite: give a model whose training did not overflow")
+    if not np.array_equal(problem.domain.project(model), model):
+        raise BadInput(
+            f"{told} lies outside the domain, |x_j| <= {problem.domain.radius:g}: raise problem.radius to that of the "
+            "run that it is from"
+        )
+    return model
+
+
+def _stored(path: Path, told: str) -> Vector:
+    """The array x of a run's ``model.npz``.
+
+    Raises:
+        BadInput: the file holds none.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return np.asarray(arrays["x"], dtype=np.float64)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, EOFError, BadZipFile) as error:
+        raise BadInput(
+            f"{told} holds no model ({type(error).__name__}): give the model.npz of a run; a torch module also starts "
+            "from a state_dict, in a file of another name"
+        ) from None
