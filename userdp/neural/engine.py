@@ -2,8 +2,8 @@
 
 Several users at once (`torch.func.vmap` over stacked parameters) saves a module's calls where users are small, and
 wastes work where they are large or the module has no rule for it. Which is faster is found by a short measurement on
-users of zeros, and kept. Everything is computed with one thread: with more, small products wait for each
-other most of the time; nodes and actors are what runs side by side.
+made-up users, and kept, also where the problem is sent to other processes. Everything is computed with one thread:
+with more, small products wait for each other most of the time; nodes and actors are what runs side by side.
 
 Users are put together by rising size, and one with fewer samples is padded to the largest with weights of zero. A
 piece never holds more samples than `memory` allows, as measured on the module; a user with more is computed in pieces.
@@ -134,7 +134,12 @@ class Engine:
             raise BadInput(
                 f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
             )
-        return int(outputs.numel()) // max(int(self.samples.predicted(targets, targets).shape[0]), 1)
+        if self.samples.looks_ahead(self._plain):
+            raise BadInput(
+                "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
+                "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
+            )
+        return int(outputs.numel()) // int(self.samples.predicted(targets, targets).shape[0])
 
     def _bytes_of_a_sample(self) -> int:
         """What the module keeps of a sample for the way back, beside what it keeps of parameters."""
@@ -245,9 +250,14 @@ class Engine:
             grouped=self._execution == "grouped", samples=_GROUPS[1], own_recurrence=self._execution != "loop"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to be measured."""
+        return self._execution != "auto" or self.choice.seconds is not None
+
     def settle(self) -> None:
-        """Find the fastest way, once, on users of zeros: it must not depend on anybody's data, nor on who is asked."""
-        if self._execution != "auto" or self.choice.seconds is not None:
+        """Find the fastest way, once, on made-up users: it must not depend on anybody's data, nor on who is asked."""
+        if self.settled:
             return
         ways = [Choice(grouped=False, samples=1, own_recurrence=own) for own in (False, True)]
         ways += [Choice(grouped=True, samples=samples, own_recurrence=True) for samples in _GROUPS]

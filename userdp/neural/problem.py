@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class TorchProblem(Problem):
         input_shape: what a sample's columns are shaped to.
         metrics: further measures by name.
         execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
-            measured on users of zeros.
+            measured on made-up users.
         typical_samples: of a user, for that measurement.
         memory: mebibytes that gradients may take at once.
 
@@ -91,6 +91,11 @@ class TorchProblem(Problem):
             raise BadInput(f"problem.loss = {loss!r} needs targets; name the target column or choose 'mse'")
         dtype = torch.float32 if precision == "single" else torch.float64
         if sequence is not None:
+            if self._loss_name == "mse":
+                raise BadInput(
+                    "problem.loss = 'mse': steps of a sequence are codes; use 'cross_entropy', or 'bce_with_logits' "
+                    "where they are 0 and 1"
+                )
             samples: Samples = Windows(sequence.steps, sequence.levels, self._loss_name)
         else:
             width, shape = count("problem.columns", columns), shape_of(input_shape)
@@ -111,14 +116,52 @@ class TorchProblem(Problem):
             typical=count("typical_samples", typical_samples),
             memory=count("problem.memory", memory),
         )
+        self._check_metrics()
         self.dimension = self._engine.dimension
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
+
+    def _check_metrics(self) -> None:
+        """Refuse measures that do not fit, by a trial on two samples.
+
+        Raises:
+            BadInput: one fails, or does not give one number for each thing predicted.
+        """
+        inputs, targets = self._samples.tensors(self._samples.blank(2), np.arange(2))
+        found = self._engine.outputs_of(self._engine.tensor(self._engine.initial), inputs)
+        predicted, wanted = (self._samples.predicted(values, targets) for values in (found, targets))
+        for name, measure in self._metrics.items():
+            try:
+                shape = tuple(measure(predicted, wanted).shape)
+            except Exception as error:  # whatever somebody's function raises
+                raise BadInput(f"problem.metrics.{name} fails ({type(error).__name__}: {error}); correct it") from error
+            if shape != (len(wanted),):
+                raise BadInput(
+                    f"problem.metrics.{name} gives shape {shape} for {len(wanted)} predictions, must be "
+                    f"({len(wanted)},): one number each"
+                )
 
     @property
     def choice(self) -> Choice:
         """How gradients are computed: what was measured to be fastest, once something was computed."""
         return self._engine.choice
+
+    def computed(self) -> dict[str, bool | int | float]:
+        """The choice; empty as long as nothing was computed that it is made for."""
+        choice = self.choice
+        found: dict[str, bool | int | float] = {
+            "grouped": choice.grouped,
+            "samples": choice.samples,
+            "own_recurrence": choice.own_recurrence,
+        }
+        if not self._engine.settled:
+            return {}
+        return found if choice.seconds is None else found | {"seconds_a_sample": choice.seconds}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settled first: copies in other processes compute alike, however many there are."""
+        self._engine.settle()
+        return self.__dict__
 
     def initial(self) -> Vector:
         """(p,): the factory's parameters under ``seed``."""
@@ -193,7 +236,7 @@ class TorchProblem(Problem):
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user, over all things predicted of it: "test_loss", "accuracy" where they are classes, and one's own.
 
-        Of sequences also "bits", the log loss of a step in bits, where the loss is one.
+        Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
         """
         losses, outputs, targets = self._forward(x, block)
         counts = self._samples.per_sample(block)
