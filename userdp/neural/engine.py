@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
@@ -62,13 +63,15 @@ class Choice:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch with one thread, as many as before afterwards."""
-    before = torch.get_num_threads()
+    """Torch with one thread, and attention without its shortcut, which has no gradients for many users at once."""
+    threads, shortcut = torch.get_num_threads(), torch.backends.mha.get_fastpath_enabled()
     torch.set_num_threads(1)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.backends.mha.set_fastpath_enabled(shortcut)
 
 
 class Engine:
@@ -210,7 +213,8 @@ class Engine:
         def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             return self._loss_of(module, self._named(model), inputs, targets, weights)
 
-        return vmap(own)(models, inputs, targets, weights).sum()
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention know one user at a time
+            return vmap(own)(models, inputs, targets, weights).sum()
 
     def outputs_of(self, model: Tensor, inputs: Tensor) -> Tensor:
         """What the module returns, without a gradient."""

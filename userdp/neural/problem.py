@@ -104,7 +104,13 @@ class TorchProblem(Problem):
         self._samples, self._metrics = samples, metrics or {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = module_factory()
+            try:
+                module = module_factory()
+            except BadInput:
+                raise
+            except Exception as error:  # whatever somebody's function raises
+                told = f"problem.module fails ({type(error).__name__}: {error})"
+                raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
         if not isinstance(module, nn.Module):
             raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
         self._engine = Engine(

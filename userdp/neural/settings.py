@@ -71,7 +71,7 @@ class Named:
                 "the configuration, or 'package.module:function', installed where every node can import it"
             ) from None
         if not callable(function):
-            raise BadInput(f"{told} is a {type(function).__name__}: name a function or a class")
+            raise BadInput(f"{told} is of type {type(function).__name__}: name a function or a class")
         return function  # type: ignore[no-any-return]
 
 
