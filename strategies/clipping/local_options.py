@@ -55,7 +55,9 @@ class LocalOptions(StrategyOptions):
         Raises:
             BadInput: steps and epochs are both given.
         """
-        if self.local_epochs is not None and "local_steps" in self.model_fields_set:
+        # A file that was written out in full gives every setting its default.
+        usual = type(self).model_fields["local_steps"].default
+        if self.local_epochs is not None and dict(self)["local_steps"] != usual:
             raise BadInput(
                 f"strategy.local_epochs = {self.local_epochs} and strategy.local_steps = {steps} are both given: a "
                 "user's steps follow from its epochs, so give one of them"
@@ -72,6 +74,20 @@ class LocalOptions(StrategyOptions):
             weight_decay=self.local_weight_decay,
             proximal=self.proximal,
         )
+
+    def check_untrained(self) -> None:
+        """Refuse settings of training where users do not train.
+
+        Raises:
+            BadInput: one is given.
+        """
+        own = LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys() - {"local_rate"}
+        for name in sorted(own):
+            if getattr(self, name) != LocalOptions.model_fields[name].default:
+                raise BadInput(
+                    f"strategy.{name} = {getattr(self, name)!r}: users send their gradient and do not train; give "
+                    "strategy.local_steps or strategy.local_epochs, or leave it out"
+                )
 
 
 def local_numbers(training: LocalTraining) -> dict[str, Number]:
