@@ -129,6 +129,7 @@ class Engine:
         try:
             outputs = self._plain(inputs)
             losses = self.samples.losses(self._loss, outputs, targets)
+            looks_ahead = self.samples.looks_ahead(self._plain)
         except Exception as error:  # whatever somebody's module raises
             raise BadInput(
                 f"{fits}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -137,7 +138,7 @@ class Engine:
             raise BadInput(
                 f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
             )
-        if self.samples.looks_ahead(self._plain):
+        if looks_ahead:
             raise BadInput(
                 "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
                 "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"

@@ -159,6 +159,7 @@ class Windows:
         """Whether what a module returns for a step changes with later steps, as made-up windows show."""
         half = self.steps // 2
         codes = np.random.default_rng(0).integers(0, self.levels, (self.steps, len(self.levels)), dtype=np.int32)
+        codes[0] = np.array(self.levels) - 1
         other = codes.copy()
         other[half:] = (codes[half:] + 1) % np.array(self.levels)
         inputs, _ = self.tensors(self._block(np.stack([codes.ravel(), other.ravel()])), np.arange(2))
