@@ -321,7 +321,7 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
         ),
         (
             {"problem": {"kind": "torch", "loss": "mse", "has_targets": False, "module": "no.such:thing"}},
-            "problem.module = 'no.such:thing' cannot be imported (ModuleNotFoundError)",
+            "problem.module = 'no.such:thing' cannot be imported (ModuleNotFoundError: No module named 'no')",
         ),
         ({"problem": {"kind": "torch", "loss": "mse", "module": "math"}}, "cannot be imported"),
         (
