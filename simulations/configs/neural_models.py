@@ -55,6 +55,7 @@ class AttentiveCharacter(nn.Module):
         self.place = nn.Parameter(0.02 * torch.randn(steps, width))
         self.layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.next = nn.Linear(width, CHARACTERS)
+        self.later: Tensor
         self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(steps))
 
     def forward(self, text: Tensor) -> Tensor:

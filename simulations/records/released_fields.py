@@ -102,6 +102,12 @@ _RESULT: tuple[tuple[str, Kind, str], ...] = (
     ("non_finite_users_private", "private", "users whose answer was not finite, summed over rounds"),
     ("seconds", "environment", "wall time, in all and a round"),
     ("peak_memory_mib", "environment", "peak resident memory"),
+    (
+        "computed",
+        "environment",
+        "how gradients of a torch module were computed in this process, which is measured on made-up users; null of "
+        "other problems, and where nodes of other processes measured for themselves",
+    ),
     ("versions", "public", "of what the result depends on"),
     ("error", "environment", "why the run stopped, without counts; absent where it did not"),
 )

@@ -319,6 +319,7 @@ class _Course:
                 "per_round": sum(seconds) / len(seconds) if seconds else 0.0,
             },
             "peak_memory_mib": _peak_memory(),
+            "computed": self.problem.computed() or None,
             "versions": versions(),
         }
         values: dict[str, Any] = plain(result)

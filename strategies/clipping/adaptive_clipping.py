@@ -157,6 +157,8 @@ class AdaptiveClipping(UserLevelStrategy):
 
     def _make_scheme(self) -> AdaptiveScheme:
         options, sampler = self.options, sampler_of(self, self.options)
+        if not options.trains:
+            options.check_untrained()
         low, high = self._bounds()
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)

@@ -74,6 +74,20 @@ class LocalOptions(StrategyOptions):
             proximal=self.proximal,
         )
 
+    def check_untrained(self) -> None:
+        """Refuse settings of training where users do not train.
+
+        Raises:
+            BadInput: one is given.
+        """
+        own = LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys() - {"local_rate"}
+        for name in sorted(own):
+            if getattr(self, name) != LocalOptions.model_fields[name].default:
+                raise BadInput(
+                    f"strategy.{name} = {getattr(self, name)!r}: users send their gradient and do not train; give "
+                    "strategy.local_steps or strategy.local_epochs, or leave it out"
+                )
+
 
 def local_numbers(training: LocalTraining) -> dict[str, Number]:
     """What a plan shows of it."""

@@ -35,7 +35,7 @@ _BEARABLE = 0.1
 """Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
 
 
-class RecentredOptions(RelationOptions, LocalOptions, PreparedOptions):
+class RecentredOptions(RelationOptions, LocalOptions, PreparedOptions, restates={"local_steps"}):
     """Settings of `RecentredClipping`."""
 
     clip_norm: float = Field(
@@ -224,7 +224,7 @@ class RecentredClipping(UserLevelStrategy):
     def _training(self) -> LocalTraining | None:
         """What users do with their data; None where they send gradients."""
         options = self.options
-        return options.local_training(options.local_steps or 1, self._default_step) if options.trains else None
+        return options.local_training(1, self._default_step) if options.trains else None
 
     def _make_plan(self) -> Plan:
         training = self._training

@@ -61,7 +61,7 @@ ACCOUNTED = 1e-9
 """Of an epsilon or a delta, which accountants round outward by a few steps of 1e-10."""
 LONG = 200
 """Entries from which on a vector is recorded by its digest and its sums."""
-ENVIRONMENT = {"seconds", "peak_memory_mib", "versions", "directory"}
+ENVIRONMENT = {"seconds", "peak_memory_mib", "computed", "versions", "directory"}
 """What a run's files say of the machine and the day."""
 
 Case = Mapping[str, Any]

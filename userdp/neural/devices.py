@@ -33,10 +33,12 @@ def found(device: Device) -> torch.device:
 def computing(device: torch.device) -> Iterator[None]:
     """One thread on the processor, as many as before afterwards; on a GPU full float32, by routines that repeat.
 
-    Convolutions of a GPU would round their inputs to ten bits by default.
+    Convolutions of a GPU would round their inputs to ten bits by default. Attention goes without its shortcut, which
+    has no gradients for many users at once.
     """
-    before = torch.get_num_threads()
+    before, shortcut = torch.get_num_threads(), torch.backends.mha.get_fastpath_enabled()
     torch.set_num_threads(1)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         if device.type == "cuda":
             with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
@@ -45,6 +47,7 @@ def computing(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+        torch.backends.mha.set_fastpath_enabled(shortcut)
 
 
 def seconds(device: torch.device) -> float:

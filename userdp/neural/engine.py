@@ -2,8 +2,8 @@
 
 Several users at once (`torch.func.vmap` over stacked parameters) saves a module's calls where users are small, and
 wastes work where they are large or the module has no rule for it. Which is faster is found by a short measurement on
-users of zeros, and kept. On a processor everything is computed with one thread: with more, small products wait for
-each other most of the time; nodes and actors are what runs side by side.
+made-up users, and kept, also where the problem is sent to other processes. On a processor everything is computed with
+one thread: with more, small products wait for each other most of the time; nodes and actors are what runs side by side.
 
 The device is settled in the process that computes. Models, samples and steps of a group stay on it, and its users' rows
 come back in one piece.
@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
@@ -139,10 +140,14 @@ class Engine:
         self.choice = self._only_choice()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what another process, with other devices and of another speed, has to find out for itself."""
-        return {name: value for name, value in self.__dict__.items() if name != "_place"} | {
-            "choice": self._only_choice()
-        }
+        """Without the module's copies; and without the choice, where other processes may have other devices.
+
+        On processors it is made first, so that copies in other processes compute alike, however many there are.
+        """
+        if self._device == "cpu":
+            self.settle()
+        state = {name: value for name, value in self.__dict__.items() if name != "_place"}
+        return state if self._device == "cpu" else state | {"choice": self._only_choice()}
 
     @cached_property
     def _place(self) -> _Place:
@@ -178,6 +183,7 @@ class Engine:
         try:
             outputs = module(inputs)
             losses = self.samples.losses(self._loss, outputs, targets)
+            looks_ahead = device.type == "cpu" and self.samples.looks_ahead(module)
         except Exception as error:  # whatever somebody's module raises
             raise BadInput(
                 f"{fits}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -185,6 +191,11 @@ class Engine:
         if losses.shape != (2,):
             raise BadInput(
                 f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
+            )
+        if looks_ahead:
+            raise BadInput(
+                "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
+                "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
             )
         return int(outputs.numel()) // int(self.samples.per_sample(self.samples.blank(2)).sum())
 
@@ -270,7 +281,14 @@ class Engine:
         def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             return self._loss_of(module, self._named(model), inputs, targets, weights)
 
-        return vmap(own)(models, inputs, targets, weights).sum()
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention know one user at a time
+            return vmap(own)(models, inputs, targets, weights).sum()
+
+    def tried(self, block: Block) -> tuple[Tensor, Tensor]:
+        """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
+        inputs, targets = self.samples.tensors(block, np.arange(block.samples))
+        with torch.no_grad():
+            return self._module(inputs), targets
 
     def outputs_of(self, model: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Outputs (N, ...) and targets (N, ...) of all samples, without a gradient; on the processor."""
@@ -312,9 +330,14 @@ class Engine:
             grouped=self._execution == "grouped", samples=_GROUPS["cpu"][1], own_recurrence=self._execution != "loop"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to be measured."""
+        return self._execution != "auto" or self.choice.seconds is not None
+
     def settle(self) -> None:
-        """Find the fastest way, once, on users of zeros: it must not depend on anybody's data, nor on who is asked."""
-        if self._execution != "auto" or self.choice.seconds is not None:
+        """Find the fastest way, once, on made-up users: it must not depend on anybody's data, nor on who is asked."""
+        if self.settled:
             return
         ways = [Choice(grouped=False, samples=1, own_recurrence=own) for own in (False, True)]
         ways += [Choice(grouped=True, samples=samples, own_recurrence=True) for samples in _GROUPS[self.device.type]]

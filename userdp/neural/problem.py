@@ -51,7 +51,7 @@ class TorchProblem(Problem):
         input_shape: what a sample's columns are shaped to.
         metrics: further measures by name.
         execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
-            measured on users of zeros.
+            measured on made-up users.
         typical_samples: of a user, for that measurement.
         memory: mebibytes that gradients may take at once.
         device: "cpu", "cuda" (an NVIDIA GPU), or "auto": that where torch finds one. Looked for in the process that
@@ -103,6 +103,11 @@ class TorchProblem(Problem):
             raise BadInput(f"problem.loss = {loss!r} needs targets; name the target column or choose 'mse'")
         dtype = torch.float32 if precision == "single" else torch.float64
         if sequence is not None:
+            if self._loss_name == "mse":
+                raise BadInput(
+                    "problem.loss = 'mse': steps of a sequence are codes; use 'cross_entropy', or 'bce_with_logits' "
+                    "where they are 0 and 1"
+                )
             samples: Samples = Windows(sequence.steps, sequence.levels, self._loss_name)
         else:
             width, shape = count("problem.columns", columns), shape_of(input_shape)
@@ -111,7 +116,13 @@ class TorchProblem(Problem):
         self._samples, self._metrics = samples, metrics or {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = module_factory()
+            try:
+                module = module_factory()
+            except BadInput:
+                raise
+            except Exception as error:  # whatever somebody's function raises
+                told = f"problem.module fails ({type(error).__name__}: {error})"
+                raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
         if not isinstance(module, nn.Module):
             raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
         self._engine = Engine(
@@ -124,9 +135,29 @@ class TorchProblem(Problem):
             memory=count("problem.memory", memory),
             device=device,
         )
+        self._check_metrics()
         self.dimension, self.start = self._engine.dimension, self._engine.initial
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
+
+    def _check_metrics(self) -> None:
+        """Refuse measures that do not fit, by a trial on two samples.
+
+        Raises:
+            BadInput: one fails, or does not give one number for each thing predicted.
+        """
+        found, targets = self._engine.tried(self._samples.blank(2))
+        predicted, wanted = (self._samples.predicted(values, targets) for values in (found, targets))
+        for name, measure in self._metrics.items():
+            try:
+                shape = tuple(measure(predicted, wanted).shape)
+            except Exception as error:  # whatever somebody's function raises
+                raise BadInput(f"problem.metrics.{name} fails ({type(error).__name__}: {error}); correct it") from error
+            if shape != (len(wanted),):
+                raise BadInput(
+                    f"problem.metrics.{name} gives shape {shape} for {len(wanted)} predictions, must be "
+                    f"({len(wanted)},): one number each"
+                )
 
     @property
     def choice(self) -> Choice:
@@ -153,6 +184,18 @@ class TorchProblem(Problem):
             BadInput: the file cannot be read, or names, shapes or what is not trained are another module's.
         """
         return self._engine.model_of(read_state(path, told), told)
+
+    def computed(self) -> dict[str, bool | int | float]:
+        """The choice; empty as long as nothing was computed that it is made for."""
+        choice = self.choice
+        found: dict[str, bool | int | float] = {
+            "grouped": choice.grouped,
+            "samples": choice.samples,
+            "own_recurrence": choice.own_recurrence,
+        }
+        if not self._engine.settled:
+            return {}
+        return found if choice.seconds is None else found | {"seconds_a_sample": choice.seconds}
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.
@@ -219,7 +262,7 @@ class TorchProblem(Problem):
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user, over all things predicted of it: "test_loss", "accuracy" where they are classes, and one's own.
 
-        Of sequences also "bits", the log loss of a step in bits, where the loss is one.
+        Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
         """
         losses, outputs, targets = self._forward(x, block)
         counts = self._samples.per_sample(block)

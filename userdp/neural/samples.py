@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from userdp.data.block import Block
+from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.neural.losses import CLASSES, SampleLoss
 from userdp.problems.bounds import (
@@ -64,8 +64,10 @@ class Rows:
         return inputs, torch.as_tensor(targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs
 
     def blank(self, count: int) -> Block:
-        """A block of one user with so many samples of zeros."""
-        features = np.zeros((count, self.columns), dtype=np.float32 if self.levels is None else np.int32)
+        """A block of one user with so many samples of zeros, or of the last codes, over which a module stumbles."""
+        features: Features = np.zeros((count, self.columns), dtype=np.float32)
+        if self.levels is not None:
+            features = np.tile(np.array(self.levels, dtype=np.int32) - 1, (count, 1))
         targets = np.zeros(count, dtype=np.float32) if self.has_targets else None
         return Block(features, np.array([0, count], dtype=np.int64), targets)
 
@@ -76,9 +78,12 @@ class Rows:
         with it everybody's training, so it must show before there are data.
         """
         block = self.blank(2)
-        if self.levels is not None:
-            block.dense_features[1] = np.array(self.levels) - 1
+        block.dense_features[0] = 0
         return block
+
+    def looks_ahead(self, module: nn.Module) -> bool:
+        """Rows have no steps."""
+        return False
 
     def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:
         """(N,): one loss a sample."""
@@ -120,7 +125,8 @@ class Windows:
 
     A module gets whole numbers: (N, L, C), or (N, L) where the predicted channel is the only one. A code c arrives as
     c + 1, and 0 says that there is nothing: after the sequence's end, and before its first step. The predicted channel
-    arrives one step late, so that no module can look at what it is to predict; the others are those of the step.
+    arrives one step late and the others are those of the step, so that no module that reads its steps in order can
+    look at what it is to predict. One that does not is refused, where that shows (`looks_ahead`).
 
     Attributes:
         steps: L.
@@ -152,13 +158,29 @@ class Windows:
         return (inputs.squeeze(-1) if len(self.levels) == 1 else inputs), targets.where(targets < self._classes, -1)
 
     def blank(self, count: int) -> Block:
-        """A block of one user with so many windows of the first codes."""
-        return Block(np.zeros((count, self.columns), dtype=np.int32), np.array([0, count], dtype=np.int64))
+        """A block of one user with so many windows of the last codes, which a module that lacks any stumbles over."""
+        last = np.array([*self.levels[:-1], self._classes], dtype=np.int32) - 1
+        return self._block(np.tile(last, (count, self.steps)))
+
+    def _block(self, features: NDArray[np.int32]) -> Block:
+        return Block(features, np.array([0, len(features)], dtype=np.int64))
+
+    def looks_ahead(self, module: nn.Module) -> bool:
+        """Whether what a module returns for a step changes with later steps, as made-up windows show."""
+        half = self.steps // 2
+        codes = np.random.default_rng(0).integers(0, self.levels, (self.steps, len(self.levels)), dtype=np.int32)
+        codes[0] = np.array(self.levels) - 1
+        other = codes.copy()
+        other[half:] = (codes[half:] + 1) % np.array(self.levels)
+        inputs, _ = self.tensors(self._block(np.stack([codes.ravel(), other.ravel()])), np.arange(2))
+        with torch.no_grad():
+            one, two = module(inputs)[:, :half]
+        return not torch.allclose(one, two, rtol=1e-3, atol=1e-5)
 
     def corners(self) -> Block:
         """A block of one user with two windows: of the first codes, and of the last ones; see `Rows.corners`."""
         block = self.blank(2)
-        block.dense_features[1] = np.tile(np.array(self.levels) - 1, self.steps)
+        block.dense_features[:] = [np.zeros(self.columns), np.tile(np.array(self.levels) - 1, self.steps)]
         return block
 
     def losses(self, loss: SampleLoss, outputs: Tensor, targets: Tensor) -> Tensor:

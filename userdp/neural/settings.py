@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -35,7 +35,7 @@ def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module"
 
 @dataclass(frozen=True)
 class Named:
-    """A function by its place, looked up where it is called: so it travels to other processes as text.
+    """A function by its place, looked up when it is first called: so it travels to other processes as text.
 
     Attributes:
         field: of the configuration that names it.
@@ -47,8 +47,13 @@ class Named:
 
     def __call__(self, *arguments: Any) -> Any:
         """What the function returns."""
-        return self.found()(*arguments)
+        return self.found(*arguments)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Text alone: other processes look the function up themselves."""
+        return type(self), (self.field, self.place)
+
+    @cached_property
     def found(self) -> Callable[..., Any]:
         """The function.
 
@@ -66,12 +71,12 @@ class Named:
                 "the configuration, or 'package.module:function', installed where every node can import it"
             ) from None
         if not callable(function):
-            raise BadInput(f"{told} is a {type(function).__name__}: name a function or a class")
+            raise BadInput(f"{told} is of type {type(function).__name__}: name a function or a class")
         return function  # type: ignore[no-any-return]
 
 
 def _from_file(path: Path) -> object:
-    """The module that a file makes; read anew each time, known to nobody else.
+    """The module that a file makes, known to nobody else.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -116,7 +121,7 @@ class TorchSettings(ProblemSettings):
     precision: Literal["single", "double"] = Field("single", description="Arithmetic of the module.")
     execution: Literal["auto", "loop", "grouped"] = Field(
         "auto",
-        description="Users one after the other, several at once, or what is faster as measured at the start on zeros.",
+        description="Users one after the other, several at once, or what is faster as measured at the start.",
     )
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
 
@@ -125,7 +130,7 @@ class TorchSettings(ProblemSettings):
 
         return TorchProblem(
             self._factory(shape),
-            self.loss if self.loss in LOSSES else Named("loss", self._place("loss", self.loss)),  # type: ignore[arg-type]
+            self.loss if self.loss in LOSSES else self._named("loss", self.loss),  # type: ignore[arg-type]
             shape.columns,
             has_targets=self.has_targets,
             seed=seed,
@@ -133,7 +138,7 @@ class TorchSettings(ProblemSettings):
             levels=shape.code_levels if shape.levels is None else (shape.levels,),
             sequence=shape.sequence,
             input_shape=self.input_shape,
-            metrics={name: Named("metrics", self._place("metrics", place)) for name, place in self.metrics.items()},
+            metrics={name: self._named("metrics", place) for name, place in self.metrics.items()},
             execution=self.execution,
             memory=self.memory,
         )
@@ -145,7 +150,7 @@ class TorchSettings(ProblemSettings):
             BadInput: a perceptron is asked for where samples are codes.
         """
         if self.module is not None:
-            return Named("module", self._place("module", self.module))
+            return self._named("module", self.module)
         if shape.sequence is not None or shape.levels is not None or shape.code_levels is not None:
             raise BadInput(
                 "problem.module is missing: samples are codes, which a perceptron of numbers cannot read; give "
@@ -153,11 +158,12 @@ class TorchSettings(ProblemSettings):
             )
         return partial(perceptron, shape.columns, tuple(self.hidden), self.outputs)
 
-    def _place(self, field: str, place: str) -> str:
-        """That place, if a function is there.
+    def _named(self, field: str, place: str) -> Named:
+        """The function of that place.
 
         Raises:
-            BadInput: none is.
+            BadInput: there is none.
         """
-        Named(field, place).found()
-        return place
+        named = Named(field, place)
+        _ = named.found  # refused now rather than amid a run
+        return named

@@ -180,7 +180,11 @@ def trained(
             found = first / (1 - memory ** (step + 1)) / (root + training.adaptivity)
         if training.weight_decay:
             found = found + training.weight_decay * models
-        models = project(models - _like(models, training.rates(step, steps)) * found)
+        following = project(models - _like(models, training.rates(step, steps)) * found)
+        done = np.flatnonzero(steps <= step)
+        if len(done):  # 0 times a gradient that is not finite would tell how long others go on
+            following[done] = models[done]
+        models = following
     return models
 
 

@@ -181,7 +181,10 @@ class Node:
     def _warn(self, error: Exception) -> None:
         """Tell whoever runs this node, once, that the loss fails here; for all users it does if it has a fault."""
         if not self._warned:
-            log.warning("the loss fails on users' data (%s): each such user counts as zero", type(error).__name__)
+            # What a loss says may quote users' data, which a simulation alone may print.
+            said = "" if self.labels is not None else f": {error}".partition("\n")[0]
+            told = f"{type(error).__name__}{said}"
+            log.warning("the loss fails on users' data (%s): each such user counts as zero", told)
         self._warned = True
 
     def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[AnyRows, int]:

@@ -221,6 +221,10 @@ class Problem(ABC):
         """(N,): what `predict` is to be compared with; None where samples have no target."""
         return None if block.targets is None else block.targets.astype(np.float64)
 
+    def computed(self) -> dict[str, bool | int | float]:
+        """How gradients are computed, by name, where that was chosen among several ways; empty elsewhere."""
+        return {}
+
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
         """F(x) - min F over the domain in closed form, where the population is known; None elsewhere."""
         return None

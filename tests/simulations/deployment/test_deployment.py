@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_model import beside
 from typer.testing import CliRunner
 
 from simulations.config.run_config import load_config, parse_config
@@ -126,6 +127,19 @@ def test_a_table_split_into_silos_holds_every_person_once_and_the_simulations_sa
     with LocalGrid(nodes) as grid:
         there = run(config, grid=grid, directory=tmp_path / "there", report=False)
     np.testing.assert_allclose(there.model, here.model, rtol=1e-9)
+
+
+def test_silos_train_a_module_of_ones_own_as_the_simulation_does(tmp_path):
+    settings = ["data.all_users=30", "data.test_fraction=0", "strategy.rounds=1", 'problem.execution="loop"']
+    config = load_config(
+        beside(tmp_path, listeners=30, heard=10), [*settings, 'problem.precision="double"', "output.reference=false"]
+    )
+    folders = [tmp_path / f"silo-{silo}" for silo in (1, 2, 3)]
+    assert split(config, folders) == [10, 10, 10]
+    with silo_grid(config, folders) as grid:
+        there = run(config, grid=grid, directory=tmp_path / "there", report=False)
+    here = run(config, directory=tmp_path / "here", report=False)
+    np.testing.assert_allclose(there.model, here.model, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("deployed", [True, False])

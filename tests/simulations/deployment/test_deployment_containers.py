@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers_containers import PROJECT, ROOT, Containers, engine_answers
+from own_model import beside, write_songs
 
 from simulations.config.run_config import load_config
+from simulations.runs.build import build_problem
 from simulations.runs.run import run
 
 pytestmark = [
@@ -304,3 +306,36 @@ def test_a_killed_silo_is_missing_and_two_killed_silos_stop_the_run_with_what_it
     assert guarantee["holds"]
     assert 0 < guarantee["epsilon"] < planned(settings)
     assert (federation.output / "model.npz").is_file()
+
+
+def test_a_module_of_ones_own_is_trained_by_silos_that_hold_their_own_listeners(image, folders, tmp_path):
+    """Last: it takes the other services down, whose silos hold other people."""
+    tables, own = tmp_path / "tables", tmp_path / "own"
+    for folder in (tables, own):
+        folder.mkdir()
+    write_songs(tables, listeners=60, heard=20)
+    for path in (tmp_path, tables, tables / "songs.csv"):
+        path.chmod(0o755)
+    image.call("down", "--volumes", "--timeout", "2")
+    # Hardly any noise, which is not seeded: the simulation's model is the same but for that.
+    rounds = ["strategy.rounds=2", "data.all_users=60", "data.test_fraction=0", "privacy.epsilon=1e8"]
+    settings = [*rounds, 'problem.precision="double"']
+    told = [*settings, 'data.path="/source/songs.csv"', 'privacy.noise="secure"']
+    told += [f"{key}={value}" for key, value in PATIENT.items()]
+    variables = {
+        "CONFIG": "simulations/configs/own-model.toml",
+        "SOURCE": str(tables),
+        "OVERRIDES": "; ".join(told),
+    }
+    containers = Containers(folders[0], environment=variables)
+    process = containers.start("up", "--no-build", "--exit-code-from", "run", "--no-color", "--timeout", "2")
+    said, _ = process.communicate(timeout=1500)
+    assert process.returncode == 0, said
+    result = json.loads((folders[0] / "result.json").read_text())
+    assert (result["users"], result["missing_users_private"], result["non_finite_users_private"]) == (60, 0, 0)
+    config = beside(own, listeners=60, heard=20)
+    here = run(load_config(config, [*settings, "output.reference=false"]), directory=tmp_path / "local", report=False)
+    model = np.load(folders[0] / "model.npz")["x"]
+    start = build_problem(load_config(config)).initial()
+    assert np.abs(model - start).max() > 0.01
+    np.testing.assert_allclose(model, here.model, atol=1e-3)

@@ -120,7 +120,7 @@ def test_the_device_is_looked_for_in_the_process_that_computes_and_not_before(mo
 
 
 def test_what_was_measured_on_one_machine_is_not_sent_to_another():
-    problem, block = numbers()
+    problem, block = numbers(device="auto")
     problem.user_gradients(problem.initial(), block)
     assert problem.choice.seconds is not None
     assert pickle.loads(pickle.dumps(problem)).choice.seconds is None
@@ -192,7 +192,7 @@ def test_recurrent_layers_of_torch_have_a_way_back_in_evaluation_mode_on_every_d
             seen.append(torch.backends.cudnn.enabled)
             return super().forward(*arguments)
 
-    problem, block = sequences(lambda: Recurrent(Watched, bidirectional=True), execution="loop")
+    problem, block = sequences(lambda: Recurrent(Watched), execution="loop")
     seen.clear()
     problem.user_gradients(problem.initial(), block)
     assert seen

@@ -1,0 +1,24 @@
+"""The module of own-model.toml: what comes next, from what came before."""
+
+from torch import Tensor, nn
+
+SONGS = 20
+
+
+class NextSong(nn.Module):
+    """(N, L) codes to (N, L, songs + 1) scores: at each step of the song that comes next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(SONGS + 2, 16)  # every song, "another song", and 0 for nothing
+        self.memory = nn.GRU(16, 32, batch_first=True)
+        self.scores = nn.Linear(32, SONGS + 1)  # every song, and "another song"
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Scores of every step, from the steps before it."""
+        return self.scores(self.memory(self.embedding(codes))[0])  # type: ignore[no-any-return]
+
+
+def make() -> nn.Module:
+    """What the configuration names; it takes no arguments."""
+    return NextSong()
