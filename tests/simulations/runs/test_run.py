@@ -46,6 +46,7 @@ RESULT_KEYS = {
     "non_finite_users_private": int,
     "seconds": dict,
     "peak_memory_mib": float,
+    "computed": type(None),
     "versions": dict,
 }
 ONE_PHASE = {"kind": "localized_robust_sgd", "batch": 500, "phases": 1, "deviation": 1.0, "learning_rate": 0.5}
