@@ -10,7 +10,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / "simulations" / "configs"
 SONGS = 20
 
 
-def write_songs(folder: Path, listeners: int = 300, heard: int = 40) -> Path:
+def write_songs(folder: Path, listeners: int = 600, heard: int = 40) -> Path:
     """songs.csv: everybody hears the song after the last one, mostly; returns its path."""
     rng = np.random.default_rng(0)
     jumps = np.where(rng.random((listeners, heard)) < 0.8, 1, rng.integers(0, SONGS, (listeners, heard)))
