@@ -26,7 +26,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from strategies.wire.untrusted import SharedArray, read_array, read_count, read_record, untrusted
+from strategies.wire.untrusted import AtMost, SharedArray, read_array, read_count, read_record, untrusted
 from userdp.arrays.sparse_rows import Sparse, require_canonical, sparse_rows
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation, LocalNoise
@@ -255,8 +255,9 @@ def read_answer(message: Message, users: NDArray[np.int64], computation: Computa
 
 def _sparse_values(arrays: ArrayRecord, shape: tuple[int, int]) -> Sparse:
     """Sparse values, of which everything is checked but that they are finite, as of dense ones."""
-    data = np.asarray(read_array(arrays["data"], "data", "fiu", (None,)), dtype=np.float64)
-    indices = read_array(arrays["indices"], "indices", "i", (None,))
+    stored = (AtMost(shape[0] * shape[1]),)
+    data = np.asarray(read_array(arrays["data"], "sparse values", "fiu", stored), dtype=np.float64)
+    indices = read_array(arrays["indices"], "their columns", "i", stored)
     indptr = read_array(arrays["indptr"], "indptr", "i", (shape[0] + 1,))
     # Before scipy sees them: its routines trust the arrays.
     require_canonical(data, indices, indptr, shape[1], "sparse values of a reply")
@@ -268,12 +269,12 @@ class Holding:
     """Whom a node holds.
 
     Attributes:
-        users: (U,) indices.
+        users: (U,) indices, of any integer type and as many as it likes: no copy until the roster has counted them.
         clipped_samples: how many of their samples were clipped into the declared bounds; zero where that was not asked.
         identities: (U, 16) salted digests of what they are called; None where a node does not know.
     """
 
-    users: NDArray[np.int64]
+    users: NDArray[np.signedinteger[Any]]
     clipped_samples: int
     identities: NDArray[np.uint8] | None = None
 
@@ -309,7 +310,7 @@ def read_roster(message: Message, *, counts: bool) -> Holding:
         facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, {"clipped_samples"} if counts else set())
         if set(content) != {"roster", "facts"}:
             raise BadInput("there are other records than roster and facts")
-        users = read_array(arrays["users"], "users", "i", (None,)).astype(np.int64)
+        users = read_array(arrays["users"], "users", "i", (None,))
         digests = read_array(arrays["identities"], "identities", "u", (len(users), DIGEST_BYTES)) if named else None
         if digests is not None and digests.dtype != np.uint8:
             raise BadInput("identities must be bytes")

@@ -90,11 +90,9 @@ class Roster:
             # As one that does not answer: whoever garbles a reply must not end the run of everybody else.
             log.warning("node %d could not say whom it holds: %s", node, error)
             return
-        users = holding.users
-        if users.size and (users.min() < 0 or users.max() >= len(self._owner)):
-            raise RunFailed(
-                f"node {node} claims users outside 0..{len(self._owner) - 1}: the plan is for {len(self._owner)} users"
-            )
+        planned, users = len(self._owner), holding.users
+        if len(users) > planned or (users.size and (users.min() < 0 or users.max() >= planned)):
+            raise RunFailed(f"node {node} claims users outside 0..{planned - 1}: the plan is for {planned} users")
         if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
             raise RunFailed(
                 f"node {node} claims a user that is claimed already: one user in two places has no guarantee"

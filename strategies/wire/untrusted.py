@@ -7,8 +7,9 @@ unpacks archives, believes a header's shape before it has seen as many bytes, an
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
@@ -24,6 +25,20 @@ _WORD_BYTES = 8
 _KINDS = {"f": "floats", "i": "whole numbers", "u": "bytes", "fiu": "numbers", "fiub": "numbers or booleans"}
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A length of an array that is its sender's to choose, up to this one: it bounds what reading takes."""
+
+    length: int
+
+    def __str__(self) -> str:
+        return f"at most {self.length}"
+
+
+Shape: TypeAlias = tuple[int | AtMost | None, ...]
+"""What an array's shape must be; None for any length, of arrays that are looked at and not copied."""
 
 
 class SharedArray(Array):
@@ -59,14 +74,14 @@ def untrusted(complaint: str) -> Iterator[None]:
         raise BadInput(f"{complaint} ({detail})") from None
 
 
-def read_array(array: object, what: str, kinds: str, shape: tuple[int | None, ...] | None) -> NDArray[Any]:
+def read_array(array: object, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
     """The numbers of a Flower array, which may be read-only and share its memory. To be called inside `untrusted`.
 
     Args:
         array: what stands where an array should.
         what: it is called in messages.
         kinds: letters of the numpy kinds that its numbers may be of; native ones of at most 8 bytes.
-        shape: what it must have, None for a length that is the sender's to choose; None for any shape.
+        shape: what it must have; None for any shape.
 
     Raises:
         BadInput: it is something else, or its bytes are not as many as its header says.
@@ -81,7 +96,7 @@ def read_array(array: object, what: str, kinds: str, shape: tuple[int | None, ..
     return _parsed(array, what, kinds, shape)
 
 
-def _parsed(array: Array, what: str, kinds: str, shape: tuple[int | None, ...] | None) -> NDArray[Any]:
+def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
     """The numbers in an array's bytes, of which all is checked before numpy makes an array."""
     start = BytesIO(array.data[:_HEADER_BYTES])
     if npy.read_magic(start) != (1, 0):
@@ -99,18 +114,17 @@ def _parsed(array: Array, what: str, kinds: str, shape: tuple[int | None, ...] |
     return np.require(values, requirements="A")  # compiled code elsewhere expects whole words at their addresses
 
 
-def _require(
-    what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str, shape: tuple[int | None, ...] | None
-) -> None:
+def _require(what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str, shape: Shape | None) -> None:
     """Refuse another type or shape than was asked for; what was found instead is text of a stranger's."""
     plain = dtype.kind in kinds and dtype.isnative and dtype.itemsize <= _WORD_BYTES
-    fits = shape is None or (
-        len(found) == len(shape)
-        and all(wanted is None or length == wanted for length, wanted in zip(found, shape, strict=True))
-    )
+    fits = shape is None or (len(found) == len(shape) and all(map(_fits, found, shape)))
     if not plain or not fits or any(length < 0 for length in found):
-        lengths = ["any" if length is None else str(length) for length in shape or ()]
-        raise BadInput(f"{what} must be {_KINDS[kinds]}" + (f" of shape ({', '.join(lengths)})" if lengths else ""))
+        lengths = ", ".join("any" if length is None else str(length) for length in shape or ())
+        raise BadInput(f"{what} must be {_KINDS[kinds]}" + (f" of shape ({lengths})" if lengths else ""))
+
+
+def _fits(found: int, wanted: int | AtMost | None) -> bool:
+    return found <= wanted.length if isinstance(wanted, AtMost) else wanted in (None, found)
 
 
 def read_count(value: object, what: str, most: int) -> int:

@@ -242,7 +242,34 @@ def hostile_replies(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=10_000, derandomize=True)
 @given(hostile_replies())
 def test_no_reply_ends_the_run_or_touches_other_users(reply):
     harmless(*reply)
+
+
+@pytest.mark.parametrize("reduce", REQUESTS)
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_a_second_reply_of_a_node_is_not_taken(reduce, again):
+    """What another one says after it is, and what it said before is not taken back."""
+    contents = [honest(at, reduce, False) for at in (0, 1, 2)]
+    once = gathered(REQUESTS[reduce], contents)
+    asked = [Message(RecordDict(), node, MessageType.TRAIN) for node in (1, 2, 3)]
+    replies = [Message(content, reply_to=question) for content, question in zip(contents, asked, strict=True)]
+    replies.insert(0, Message(honest(again, reduce, False), reply_to=asked[again]))
+    twice = gather(REQUESTS[reduce], made_roster(), replies, P, 1.0)
+    assert twice.values.tobytes() == once.values.tobytes()
+    assert twice.missing == once.missing == 0
+
+
+@pytest.mark.parametrize("reduce", REQUESTS)
+def test_a_reply_of_another_round_is_none_unless_it_answers_this_one(reduce):
+    """It speaks for another cohort, or, if for the same, is as long as this round's answer may be."""
+    now = replace(REQUESTS[reduce], users=np.array([0, 1, 2, 4, 5, 6, 7]))
+    replies = [honest(at, reduce, False) for at in (0, 1, 2)]
+    result = gathered(now, replies)
+    assert result.missing == 1
+    others = [at for at, user in enumerate(now.users) if user != 4]
+    if reduce == "rows":
+        assert result.values[others].tobytes() == ROWS[now.users[others]].tobytes()
+        assert not result.values[3].any()

@@ -214,6 +214,22 @@ def test_an_array_that_claims_more_than_it_holds_takes_no_memory():
     assert peak < 1 << 20
 
 
+def test_sparse_values_of_more_entries_than_there_are_places_take_no_memory():
+    """16 MiB of entries on the wire would be 128 as the numbers that are used here; six entries fit."""
+    arrays = ArrayRecord({"users": Array(ANSWER.users), "indptr": Array(np.array([0, 3, 6]))})
+    arrays["indices"] = Array(np.tile(np.arange(3), 2))
+    arrays["data"] = Array(np.zeros(1 << 24, dtype=np.int8))
+    content = RecordDict({"answer": arrays, "facts": MetricRecord({"non_finite": 0, "columns": 3})})
+    tracemalloc.start()
+    with pytest.raises(BadInput, match=r"sparse values must be numbers of shape \(at most 6\)"):
+        read_answer(message(content), ANSWER.users, Computation(), 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    arrays["data"] = Array(np.zeros(6, dtype=np.int8))
+    assert read_answer(message(content), ANSWER.users, Computation(), 3).values.nnz == 6
+
+
 def test_an_array_whose_numbers_begin_amid_a_word_is_moved():
     """Compiled code reads whole words; a header may have any length."""
     text = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2), }"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -91,11 +92,25 @@ def test_users_that_never_come_are_asked_of_nobody(caplog):
         ([holds(0, 1, 1)], "node 1 claims a user that is claimed already"),
         ([holds(0, 5)], r"node 1 claims users outside 0\.\.4"),
         ([holds(-1)], r"node 1 claims users outside 0\.\.4"),
+        ([holds(0, 1, 2, 3, 4, 0)], r"node 1 claims users outside 0\.\.4"),
     ],
 )
 def test_users_in_two_places_and_foreign_users_are_refused(contents, message):
     with pytest.raises(RunFailed, match=message):
         Roster(5).gather(ScriptedGrid(contents), timeout=1)
+
+
+def test_a_node_that_claims_very_many_users_takes_no_memory():
+    """16 MiB of users on the wire, which would be 128 as the numbers that are used here."""
+    claimed = RecordDict({"roster": ArrayRecord({"users": Array(np.zeros(1 << 24, dtype=np.int8))})})
+    claimed["facts"] = MetricRecord({"clipped_samples": 0})
+    grid = ScriptedGrid([claimed])
+    tracemalloc.start()
+    with pytest.raises(RunFailed, match="claims users outside"):
+        Roster(5).gather(grid, timeout=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 BROKEN = {
