@@ -46,6 +46,16 @@ def test_files_that_documents_name_exist(document):
     assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
 
 
+def test_every_sharp_edge_names_a_test_that_there_is():
+    rows = re.findall(
+        r"^\| .* \| `(\w+)` \|$", (ROOT / "docs/sharp-edges.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    texts = (path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    known = {name for text in texts for name in re.findall(r"^def (test_\w+)\(", text, re.MULTILINE)}
+    assert len(rows) >= 20
+    assert not set(rows) - known
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_in_the_documents_with_its_assumptions(name):
     assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")

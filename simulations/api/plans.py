@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from simulations.reports.console import show_promise
 from simulations.reports.explain import shown
 from simulations.runs.advice import Advice
 from simulations.runs.advice import Progress as OnPlan
@@ -35,9 +36,7 @@ def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]
         table.add_row(name, "no limit" if value is None else shown(value), meanings.get(name, ""))
     console = Console()
     console.print(table)
-    console.print(f"[bold]Guarantee.[/bold] {plan.guarantee.sentence()}", highlight=False)
-    for assumption in plan.guarantee.assumptions:
-        console.print(f"  assuming: {assumption}", highlight=False)
+    show_promise(plan.guarantee.sentence(), plan.guarantee.assumptions, console)
     for warning in plan.warnings:
         console.print(f"[yellow]Warning.[/yellow] {escape(warning)}", highlight=False)
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from simulations.api.prediction import THIS, load_model
 from simulations.records.run_directory import plain
+from simulations.reports.console import show_promise
 from simulations.reports.explain import shown_apart
 from simulations.reports.report import INITIAL
 from userdp.accounting import Guarantee
@@ -111,6 +112,6 @@ def show_scores(scores: Scores, console: Console) -> None:
         console.print(table)
     if scores.unusable:
         console.print(f"{scores.unusable} rows have a cell that the model cannot use: their predictions are empty")
-    console.print(f"[bold]Guarantee.[/bold] {scores.guarantee.sentence()}", highlight=False)
+    show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)

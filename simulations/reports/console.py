@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,9 +42,16 @@ def show_outcome(result: dict[str, Any], directory: Path, *, simulated: bool) ->
     console.print(f"[{colour}]{told}[/{colour}]")
     if simulated:
         _show_loading(json.loads((directory / "data.json").read_text(encoding="utf-8")), console)
-    promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))["sentence"]
-    console.print(f"[bold]Guarantee.[/bold] {promised}", highlight=False)
+    promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))
+    show_promise(promised["sentence"], promised["assumptions"], console)
     console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def show_promise(sentence: str, assumptions: Iterable[str], console: Console) -> None:
+    """Print a guarantee and what it rests on: none stands without the other."""
+    console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)
+    for assumption in assumptions:
+        console.print(f"  assuming: {assumption}", highlight=False, markup=False)
 
 
 def _standing(result: dict[str, Any]) -> tuple[str, Literal["green", "red", "yellow"]]:

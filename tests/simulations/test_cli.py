@@ -52,6 +52,9 @@ def test_run_writes_its_directory_and_tells_what_matters(config, tmp_path):
     directory = tmp_path / "runs" / "small-dp_fed_sgd-seed8"
     assert json.loads((directory / "result.json").read_text())["seed"] == 8
     assert "Guarantee." in outcome.stdout
+    promised = json.loads((directory / "guarantee.json").read_text())["assumptions"]
+    assert promised
+    assert outcome.stdout.count("assuming: ") == len(promised)
     assert "excess risk" in outcome.stdout
     assert "initial model" in outcome.stdout
     assert str(directory / "report.html") in outcome.stdout
