@@ -103,7 +103,8 @@ def test_a_simulation_tells_what_became_of_the_cells_of_its_table_and_a_release_
     ],
 )
 def test_numbers_that_a_verdict_tells_apart_look_different(tmp_path, capsys, value, better, told):
-    for name, content in (("data.json", {"table_private": None}), ("guarantee.json", {"sentence": "none"})):
+    promised = {"sentence": "none", "assumptions": []}
+    for name, content in (("data.json", {"table_private": None}), ("guarantee.json", promised)):
         (tmp_path / name).write_text(json.dumps(content))
     (tmp_path / "config.toml").write_text('data = { kind = "synthetic" }')
     result = {
