@@ -83,14 +83,16 @@ def run(
     with _exit_codes(debug), redirect_stdout(sys.stderr):
         _log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
+        from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
         from simulations.reports.console import show_outcome  # noqa: PLC0415
 
         config = _load(file, [*(overrides or []), *_assignments(given)])
         outcome = _run(config)
+        shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
     if as_json:
-        _print_json(outcome.result)
+        _print_json(shown)
     else:
-        show_outcome(outcome.result, outcome.directory, simulated=config.privacy.noise == "seeded")
+        show_outcome(shown, outcome.directory, private=config.shows_private)
 
 
 @app.command()

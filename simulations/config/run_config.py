@@ -113,6 +113,12 @@ class OutputSection(Section):
         "otherwise: the budget would be spent for nothing.",
     )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
+    private_figures: bool | None = Field(
+        None,
+        description="Show exact figures about the people who train, which no guarantee covers, in the report, on the "
+        "console and by --json; by default with seeded noise only. Files of the run directory hold them in any case, "
+        "under names that end in _private; trackers are never told.",
+    )
     trackers: list[Literal["mlflow", "tensorboard"]] = Field(
         [], description="Where else to write while the run goes; needs userdp[trackers]."
     )
@@ -156,6 +162,12 @@ class RunConfig(Section):
         """Whether training without privacy follows."""
         wanted = self.output.reference
         return self.strategy.kind != REFERENCE and (self.privacy.noise == "seeded" if wanted is None else wanted)
+
+    @property
+    def shows_private(self) -> bool:
+        """Whether reports, console and ``--json`` show private figures."""
+        wanted = self.output.private_figures
+        return self.privacy.noise == "seeded" if wanted is None else wanted
 
     @property
     def run_directory(self) -> Path:

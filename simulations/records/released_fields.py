@@ -305,6 +305,6 @@ def is_private(name: str) -> bool:
 
 ALL_KINDS: tuple[Kind, ...] = get_args(Kind)
 SHARED: tuple[Kind, ...] = tuple(kind for kind in ALL_KINDS if kind != "private")
-"""What trackers are given."""
+"""What trackers are given, and what reports and the console show of a run that is not for its holder alone."""
 RELEASED: tuple[Kind, ...] = ("public", "noised")
 """What a copy for others holds."""

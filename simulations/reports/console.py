@@ -15,32 +15,27 @@ from simulations.reports.loading import cell_counts
 from simulations.reports.units import in_target_units
 
 
-def show_outcome(result: dict[str, Any], directory: Path, *, simulated: bool) -> None:
+def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> None:
     """Print what a person wants to know.
 
     Args:
         result: the content of result.json.
         directory: of the run.
-        simulated: whether also to tell what a table's holder alone may know.
+        private: whether also to tell what the data's holder alone may know.
     """
     section = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["data"]
-    measured = (result["metrics"], result["reference"]["initial"], result["reference_private"]["non_private"] or {})
-    columns = [metrics | in_target_units(metrics, section) for metrics in measured]
-    # Exact, as the report says: whoever starts a run holds the data.
-    table = Table(
-        "metric",
-        "this run",
-        "initial model",
-        "without privacy (private)",
-        title=f"{result['name']}: {result['strategy']}",
-    )
+    measured = {"this run": result["metrics"], "initial model": result["reference"]["initial"]}
+    if private:
+        measured["without privacy (private)"] = result["reference_private"]["non_private"] or {}
+    columns = [metrics | in_target_units(metrics, section) for metrics in measured.values()]
+    table = Table("metric", *measured, title=f"{result['name']}: {result['strategy']}")
     for name in columns[0]:
         table.add_row(name.replace("_", " "), *shown_apart([column.get(name) for column in columns]))
     console = Console()
     console.print(table)
     told, colour = _standing(result)
     console.print(f"[{colour}]{told}[/{colour}]")
-    if simulated:
+    if private:
         _show_loading(json.loads((directory / "data.json").read_text(encoding="utf-8")), console)
     promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))
     show_promise(promised["sentence"], promised["assumptions"], console)

@@ -27,8 +27,8 @@ _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.
 INITIAL, NON_PRIVATE = "initial model", "without privacy"
 
 
-def render(directory: Path) -> Path:
-    """Write report.html into a run directory.
+def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
+    """Write report.html into a run directory, of fields of those kinds.
 
     Returns:
         Its path.
@@ -37,7 +37,7 @@ def render(directory: Path) -> Path:
         BadInput: the directory does not hold a run's files.
     """
     path = directory / "report.html"
-    path.write_text(page(directory), encoding="utf-8")
+    path.write_text(page(directory, kinds), encoding="utf-8")
     return path
 
 

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.engines.grids import LocalGrid, RayGrid, shards
 from simulations.records.evaluation import Evaluation, Schedule, main_metric
+from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.reports.report import render
 from simulations.runs.build import (
@@ -155,7 +156,7 @@ def run(
             raise
         outcome = course.finish(None)
         if report:
-            render(files.path)
+            render(files.path, ALL_KINDS if config.shows_private else SHARED)
     return outcome
 
 

@@ -94,6 +94,23 @@ def test_a_simulation_tells_what_became_of_the_cells_of_its_table_and_a_release_
     assert [one in shown for one in told] == [noise == "seeded"] * 4
 
 
+@pytest.mark.parametrize(("noise", "wanted"), [("seeded", None), ("seeded", False), ("secure", None), ("secure", True)])
+def test_private_figures_are_shown_of_simulations_and_where_they_are_asked_for(config, tmp_path, noise, wanted):
+    given = ["--set", f"privacy.noise={noise}", "--set", "output.reference=false"]
+    given += [] if wanted is None else ["--set", f"output.private_figures={str(wanted).lower()}"]
+    outcome = call("run", config, "--json", "--output", tmp_path / "runs", *given)
+    assert outcome.exit_code == 0, outcome.stderr
+    (directory,) = (tmp_path / "runs").iterdir()
+    shown = noise == "seeded" if wanted is None else wanted
+    printed, written = json.loads(outcome.stdout), json.loads((directory / "result.json").read_text())
+    private = [name for name in written if name.endswith("_private")]
+    assert private
+    assert [name in printed for name in private] == [shown] * len(private)
+    assert {name: written[name] for name in printed} == printed
+    page = (directory / "report.html").read_text(encoding="utf-8")
+    assert ("figures_private" in page) == shown
+
+
 @pytest.mark.parametrize(
     ("value", "better", "told"),
     [
@@ -115,7 +132,7 @@ def test_numbers_that_a_verdict_tells_apart_look_different(tmp_path, capsys, val
         "reference_private": {"non_private": None},
         "better_than_initial": better,
     }
-    show_outcome(result, tmp_path, simulated=True)
+    show_outcome(result, tmp_path, private=True)
     printed = " ".join(capsys.readouterr().out.split())
     assert all(one in printed for one in told)
 

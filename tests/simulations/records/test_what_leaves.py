@@ -81,7 +81,7 @@ def configuration(name, path, *, noise="seeded", trackers=()):
         data=data,
         privacy={"epsilon": 8.0, "delta": 1e-3, "noise": noise},
         strategy={"kind": name, **options_of(name)},
-        output={"trackers": list(trackers), "anyway": True},
+        output={"trackers": list(trackers), "anyway": True, "private_figures": True},
     )
     return parse_config(raw)
 
@@ -197,7 +197,8 @@ def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkey
 
     def go(path):
         directory = run(
-            configuration(name, path, noise=noise, trackers=["mlflow"]), directory=tmp_path / "run"
+            configuration(name, path, noise=noise, trackers=["mlflow"]),
+            directory=tmp_path / "run",
         ).directory
         return read(directory), (directory / "report.html").read_text()
 
