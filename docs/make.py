@@ -6,7 +6,7 @@ A test fails when a page on disk is not what this makes.
 import argparse
 from pathlib import Path
 
-from making import configuration, strategies, structure, what_leaves, zero_tuning
+from making import configuration, neural, strategies, structure, what_leaves, zero_tuning
 from making.marked import put
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +24,7 @@ def pages() -> dict[str, str]:
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
+        "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
         "docs/what-leaves.md": what_leaves.page(),
         "docs/zero-tuning.md": put(_written("docs/zero-tuning.md"), {"zero tuning": zero_tuning.section()}),
     }
