@@ -28,7 +28,7 @@ log = logging.getLogger("userdp")
 
 ADAM_RATE = 0.02
 """Default step size of Adam, before it falls."""
-SHARE, LEAST, MOST = 0.1, 100, 2000
+SHARE, LEAST, MOST = 0.1, 100, 1000
 """Default cohort of Adam: a share of the users, within bounds."""
 
 

@@ -102,12 +102,12 @@ def _set(own: pd.DataFrame) -> Iterator[str]:
     if private.empty:
         yield "No private run was measured yet."
         return
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    shown = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     for epsilon in sorted(private["epsilon"].unique(), reverse=True):
         at = private[private["epsilon"] == epsilon]
         order = at.groupby("strategy")["share"].median().sort_values(ascending=False).index
-        lines += [_line(at[at["strategy"] == strategy]) for strategy in order]
-    yield "\n".join(lines)
+        shown += [_line(at[at["strategy"] == strategy]) for strategy in order]
+    yield "\n".join(shown)
 
 
 def _line(runs: pd.DataFrame) -> str:

@@ -215,7 +215,7 @@ def test_modules_are_trained_by_adam_over_cohorts_and_certified_losses_are_not()
         assert len(make(NonPrivate, problem, 5000)._ask(0).users) == 5000
 
 
-@pytest.mark.parametrize(("users", "cohort"), [(7, 7), (539, 100), (4000, 400), (10**6, 2000)])
+@pytest.mark.parametrize(("users", "cohort"), [(7, 7), (539, 100), (4000, 400), (10**6, 1000)])
 def test_cohorts_of_adam_are_a_tenth_of_the_users_within_bounds(users, cohort):
     assert make(NonPrivate, module(), users).plan.cohort == cohort
 
