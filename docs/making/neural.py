@@ -57,7 +57,7 @@ def promises(rows: pd.DataFrame) -> list[Promise]:
     found = [
         Promise(
             "pupils, without privacy: an area of at least 0.70",
-            f"{free:.3f}",
+            "not measured" if pd.isna(free) else f"{free:.3f}",
             None if pd.isna(free) else bool(free >= 0.70),
         )
     ]
@@ -156,8 +156,8 @@ def _convention(one: pd.Series) -> tuple[str, str, str]:
 
 
 def _verdict(promise: Promise) -> str:
-    verdict = "not measured" if promise.held is None else "holds" if promise.held else "**fails**"
-    return f"- {promise.told}: {promise.found}; {verdict}."
+    verdict = "" if promise.held is None else "; holds" if promise.held else "; **fails**"
+    return f"- {promise.told}: {promise.found}{verdict}."
 
 
 def _measured_with(rows: pd.DataFrame) -> str:
