@@ -143,7 +143,7 @@ def _problems(config: ComparisonConfig) -> list[ProblemEntry]:
     if config.problem is None or config.data is None:
         raise BadInput("the comparison has no problem: give [problem] and [data], or [[problems]] with both in each")
     label = str(config.problem.get("kind", "problem"))
-    return [ProblemEntry(label=label, problem=config.problem, data=config.data)]
+    return [ProblemEntry(label=label, problem=config.problem, data=config.data, strategy={})]
 
 
 def _seeds(config: ComparisonConfig) -> list[int]:
