@@ -179,7 +179,7 @@ def compare(
 ) -> None:
     """Compare strategies at one guarantee, and write a table and a report; what was run before is not run again.
 
-    Where a file lists several problems, each may set strategies for itself: strategy = { dp_fed_sgd = { rounds = 60 } }.
+    Of a file's problems each may set strategies for itself: strategy = { dp_fed_sgd = { rounds = 60 } }.
 
     [dim]Examples:[/dim]
 
