@@ -6,7 +6,7 @@ A test fails when a page on disk is not what this makes.
 import argparse
 from pathlib import Path
 
-from making import byzantine, configuration, strategies, structure, what_leaves, zero_tuning
+from making import byzantine, configuration, neural, strategies, structure, what_leaves, zero_tuning
 from making.marked import put
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +25,7 @@ def pages() -> dict[str, str]:
         "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
+        "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
         "docs/what-leaves.md": what_leaves.page(),
         "docs/zero-tuning.md": put(_written("docs/zero-tuning.md"), {"zero tuning": zero_tuning.section()}),
     }

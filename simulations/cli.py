@@ -181,6 +181,8 @@ def compare(
 ) -> None:
     """Compare strategies at one guarantee, and write a table and a report; what was run before is not run again.
 
+    Of a file's problems each may set strategies for itself: strategy = { dp_fed_sgd = { rounds = 60 } }.
+
     [dim]Examples:[/dim]
 
       userdp compare simulations/configs/compare-quick.toml

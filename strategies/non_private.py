@@ -1,15 +1,16 @@
-"""Exact descent on the mean of users' gradients: the reference without any privacy."""
+"""Descent on the mean of users' gradients without any privacy: the reference."""
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
@@ -18,38 +19,59 @@ from strategies.core.scheme import Scheme, Step, no_ledger
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
+from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.papers.quasi_newton import BoxDescent
+from userdp.sampling import FixedSizeBatches
 
 log = logging.getLogger("userdp")
+
+ADAM_RATE = 0.02
+"""Default step size of Adam, before it falls."""
+SHARE, LEAST, MOST = 0.1, 100, 1000
+"""Default cohort of Adam: a share of the users, within bounds."""
 
 
 class NonPrivateOptions(StrategyOptions):
     """Settings of `NonPrivate`."""
 
-    rounds: int = Field(200, ge=1, description="Most rounds; it stops as soon as it has converged.")
+    optimiser: Literal["descent", "adam"] | None = Field(
+        None,
+        description="descent: exact gradients of all users; adam: Adam over random cohorts, with a step that falls to "
+        "zero over the second half of the rounds. If not given, adam where the loss certifies neither convexity nor "
+        "smoothness, as that of a module does not.",
+    )
+    rounds: int = Field(200, ge=1, description="Rounds of adam; most rounds of descent, which stops once converged.")
+    cohort: int | None = Field(
+        None,
+        ge=1,
+        description=f"Users a round of adam; {SHARE:.0%} of all if not given, at least {LEAST} and at most {MOST}.",
+    )
     learning_rate: float | None = Field(
         None,
         gt=0,
-        description="Step size of accelerated descent; if not given, convex losses need none, and others take 0.5.",
+        description="Step size of accelerated descent; if not given, convex losses need none, and others take 0.5; "
+        f"{ADAM_RATE} for adam.",
     )
     tolerance: float = Field(
         1e-7,
         gt=0,
-        description="Stop when this share of the first gradient is left; with a step size, when a step moves no "
-        "coordinate by more than this.",
+        description="Descent stops when this share of the first gradient is left; with a step size, when a step moves "
+        "no coordinate by more than this.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactScheme(Scheme):
+class ReferenceScheme(Scheme):
     """A `Scheme` without any privacy.
 
     Attributes:
-        rate: step size of accelerated descent; None where steps are found from gradients.
+        rate: step size; None where steps are found from gradients.
+        cohorts: of Adam; None where everybody takes part in every round.
     """
 
     rate: float | None
+    cohorts: FixedSizeBatches | None = None
 
 
 @dataclass
@@ -82,11 +104,24 @@ class Search:
         return self.descent is not None and self.descent.converged
 
 
+@dataclass
+class Following:
+    """The memory of Adam over cohorts."""
+
+    optimiser: ServerOptimiser
+
+    def done(self, tolerance: float) -> bool:
+        """Never: gradients of cohorts do not vanish."""
+        return False
+
+
 class NonPrivate(UserLevelStrategy):
     """The minimiser of the mean over users of each user's average loss: what privacy costs is measured from here.
 
     Convex losses are minimised by a quasi-Newton method that finds its steps from gradients, whatever smoothness is
-    certified. Where convexity is not certified, or with a step size, it is accelerated gradient descent.
+    certified. Where convexity is not certified, or with a step size, it is accelerated gradient descent. Losses that
+    certify nothing, those of modules, are trained as is usual for them, by Adam over random cohorts: a good model, but
+    no minimum, so a private one may come out ahead.
 
     *Formal guarantees.* *Claim.* None. Nothing is clipped and no noise is added: what privacy costs is measured
     from here.
@@ -96,7 +131,9 @@ class NonPrivate(UserLevelStrategy):
     summary_line: ClassVar[str] = "no privacy at all: the reference that private runs are compared with"
     family: ClassVar[str] = "reference"
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "Nocedal 1980 within bounds; Nesterov 1983 where convexity is not certified"
+    paper: ClassVar[str] = (
+        "Nocedal 1980 within bounds; Nesterov 1983 where convexity is not certified; Kingma, Ba 2015 for modules"
+    )
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     pure: ClassVar[bool] = True  # any budget goes with no promise
     without_comparison: ClassVar[str | None] = "training without privacy has no budget to compare with"
@@ -111,36 +148,70 @@ class NonPrivate(UserLevelStrategy):
     }
     Options: ClassVar[type[StrategyOptions]] = NonPrivateOptions
     options: NonPrivateOptions
-    scheme: ExactScheme
-    memory: Momentum | Search
+    scheme: ReferenceScheme
+    memory: Momentum | Search | Following
 
-    def _make_scheme(self) -> ExactScheme:
-        rate = self.options.learning_rate or (None if self.problem.certificate.convex else self._default_step)
-        return ExactScheme(
-            guarantee=Guarantee.none("this strategy adds no noise"),
-            ledger=no_ledger,
-            new_memory=Search if rate is None else Momentum,
-            rate=rate,
-        )
+    def _make_scheme(self) -> ReferenceScheme:
+        options, certificate = self.options, self.problem.certificate
+        uncertified = not certificate.convex and certificate.smoothness is None
+        if (options.optimiser or ("adam" if uncertified else "descent")) == "adam":
+            return self._adam()
+        if options.cohort is not None:
+            raise BadInput(
+                f"strategy.cohort = {options.cohort} without optimiser = 'adam': descent takes everybody in every "
+                "round; leave strategy.cohort out, or set strategy.optimiser = 'adam'"
+            )
+        rate = options.learning_rate or (None if certificate.convex else self._default_step)
+        return self._scheme(Search if rate is None else Momentum, rate)
+
+    def _adam(self) -> ReferenceScheme:
+        """Adam over cohorts, with the default settings of this project's private strategies but for its floor."""
+        options, users = self.options, self.public.users
+        usual = min(users, max(LEAST, min(MOST, round(SHARE * users))))
+        cohorts = FixedSizeBatches(users, options.cohort or usual, options.rounds, self.seed)
+        rate = options.learning_rate or ADAM_RATE
+        # Nothing hides small gradients, so their coordinates may move as far as those of large ones.
+        settings = ServerOptions.model_validate({"server_optimiser": "adam", "adaptivity": 1e-6})
+
+        def memory() -> Following:
+            return Following(ServerOptimiser(settings, rate, self.problem.dimension))
+
+        return self._scheme(memory, rate, cohorts)
+
+    def _scheme(
+        self, memory: Callable[[], object], rate: float | None, cohorts: FixedSizeBatches | None = None
+    ) -> ReferenceScheme:
+        none = Guarantee.none("this strategy adds no noise")
+        return ReferenceScheme(guarantee=none, ledger=no_ledger, new_memory=memory, rate=rate, cohorts=cohorts)
 
     def _make_plan(self) -> Plan:
-        rate = self.scheme.rate
+        rate, cohorts = self.scheme.rate, self.scheme.cohorts
         numbers: dict[str, Number] = {} if rate is None else {"learning_rate": rate}
+        ending: dict[str, Number] = {"tolerance": self.options.tolerance} if cohorts is None else {}
         return self._planned(
             rounds=self.options.rounds,
-            cohort=self.public.users,
-            users_needed=1,
-            numbers={**numbers, "tolerance": self.options.tolerance},
+            cohort=self._size,
+            users_needed=1 if cohorts is None else self._size,
+            numbers=numbers | ending,
         )
+
+    @property
+    def _size(self) -> int:
+        """Users a round."""
+        return self.public.users if self.scheme.cohorts is None else self.scheme.cohorts.batch
 
     def _ask(self, index: int) -> Request | None:
         if self.memory.done(self.options.tolerance):
             return None
-        return Request(np.arange(self.public.users), Computation("user_gradient", reduce="sum"))
+        cohorts = self.scheme.cohorts
+        users = np.arange(self.public.users) if cohorts is None else cohorts.cohort(index)
+        return Request(users, Computation("user_gradient", reduce="sum"))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         """One step; ``x`` is where nodes took their gradients."""
-        gradient = gathered.values / (self.public.users - gathered.missing)
+        gradient = gathered.values / (self._size - gathered.missing)
+        if isinstance(self.memory, Following):
+            return self._followed(index, x, gradient)
         move = self._accelerated if isinstance(self.memory, Momentum) else partial(self._searched, gathered)
         step = move(x, gradient)
         if index + 1 == self.options.rounds and not self.memory.done(self.options.tolerance):
@@ -150,6 +221,14 @@ class NonPrivate(UserLevelStrategy):
                 self.options.rounds,
             )
         return step
+
+    def _followed(self, index: int, x: Vector, gradient: Vector) -> Step:
+        """A step of Adam, over the second half of the rounds an ever smaller part of it."""
+        assert isinstance(self.memory, Following)
+        part = min(1.0, 2 * (1 - index / self.options.rounds))
+        moved = x + part * (self.memory.optimiser.step(x, gradient) - x)
+        x = self.problem.domain.project(moved)
+        return Step(x, x)
 
     def _accelerated(self, x: Vector, gradient: Vector) -> Step:
         """A step of accelerated descent from the extrapolated point ``x``."""

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -36,6 +36,11 @@ class Cell:
     oracle: bool = False
 
     @property
+    def kind(self) -> str:
+        """Of the strategy."""
+        return str(self.raw["strategy"]["kind"])
+
+    @property
     def group(self) -> str:
         """Equal for cells that differ in nothing but the seed: they share what tuning chooses."""
         return json.dumps([self.problem, self.strategy, dict(self.grid)])
@@ -59,7 +64,8 @@ def expand(config: ComparisonConfig) -> Iterator[Cell]:
     """Every cell, strategies side by side.
 
     Raises:
-        BadInput: two entries of one name, an engine that is not the local one, or a grid or seeds that are not usable.
+        BadInput: two entries of one name, an engine that is not the local one, or a grid, seeds or a problem's settings
+            that are not usable.
     """
     problems, grid, seeds = _problems(config), _grid(config), _seeds(config)
     entries = [*((entry, False) for entry in config.strategy), *((entry, True) for entry in oracle_entries(config))]
@@ -71,8 +77,40 @@ def expand(config: ComparisonConfig) -> Iterator[Cell]:
         raise BadInput(
             f"engine.kind = {config.engine['kind']!r}: cells run side by side on the local engine, leave it out"
         )
+    check_settings(config)
     for entry, point, (strategy, oracle), seed in product(problems, combinations(grid), entries, seeds):
-        yield Cell(entry.label, strategy.name, seed, point, _sections(config, entry, strategy, point), oracle)
+        # What an oracle sets it has found, whatever the problem.
+        settings = {} if oracle else entry.settings(strategy)
+        sections = _sections(config, entry, strategy, point)
+        sections["strategy"] |= copy.deepcopy(settings)
+        yield Cell(entry.label, strategy.name, seed, point, sections, oracle)
+
+
+def check_settings(config: ComparisonConfig) -> None:
+    """Refuse settings by problem of strategies that there are not, and what is no setting of one.
+
+    Raises:
+        BadInput: there are such.
+    """
+    known = {name for entry in config.strategy for name in (entry.name, entry.kind)}
+    for entry in config.problems:
+        for name, settings in entry.strategy.items():
+            check_strategy(f"problems.strategy.{name} (problem {entry.label!r})", name, known)
+            if not settings or settings.keys() & {"kind", "label", "preparation"}:
+                raise BadInput(
+                    f"problems.strategy.{name} = {settings!r} (problem {entry.label!r}): give the strategy's own keys, "
+                    "such as rounds = 60; what is another strategy, or prepared otherwise, is a [[strategy]] of its own"
+                )
+
+
+def check_strategy(key: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is neither a label nor a kind.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if name not in known:
+        raise BadInput(f"{key}: no strategy has this label or kind; there are {', '.join(sorted(known))}")
 
 
 def _sections(
@@ -105,7 +143,7 @@ def _problems(config: ComparisonConfig) -> list[ProblemEntry]:
     if config.problem is None or config.data is None:
         raise BadInput("the comparison has no problem: give [problem] and [data], or [[problems]] with both in each")
     label = str(config.problem.get("kind", "problem"))
-    return [ProblemEntry(label=label, problem=config.problem, data=config.data)]
+    return [ProblemEntry(label=label, problem=config.problem, data=config.data, strategy={})]
 
 
 def _seeds(config: ComparisonConfig) -> list[int]:

@@ -22,7 +22,7 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from simulations.comparison.cells import Cell, check_values, combinations, expand, flatten
+from simulations.comparison.cells import Cell, check_strategy, check_values, combinations, expand, flatten
 from simulations.comparison.oracle import oracle_entries, oracle_seed
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.errors import sentences
@@ -70,13 +70,17 @@ class Comparison:
         """Of the federation, or the split of a table, that the oracle searches on: none that others use."""
         return oracle_seed({*self.public_seeds, *(cell.seed for cell in self.cells)})
 
+    def at(self, cell: Cell) -> str:
+        """The problem whose own settings a cell has, in words; nothing where it has none."""
+        own = {entry.label for entry in self.config.problems if entry.strategy.keys() & {cell.strategy, cell.kind}}
+        return f" for problem {cell.problem!r}" if cell.problem in own and not cell.oracle else ""
+
     def candidates(self, cell: Cell) -> list[dict[str, Any]]:
         """The settings that tuning tries for a cell; none when its strategy is not tuned, or by the oracle."""
         tuning = self.config.tuning
         if tuning is None or cell.oracle:
             return []
-        kind = cell.raw["strategy"]["kind"]
-        search = tuning.search.get(cell.strategy, tuning.search.get(kind))
+        search = tuning.search.get(cell.strategy, tuning.search.get(cell.kind))
         return [] if search is None else list(combinations(flatten(search)))
 
     def toml(self) -> str:
@@ -138,10 +142,7 @@ def _check_tuning(comparison: Comparison) -> None:
         raise BadInput(f"tuning.public_seed: seed {shared[0]} is also compared on; choose another, such as 1000")
     known = {name for entry in comparison.config.strategy for name in (entry.name, entry.kind)}
     for name, search in tuning.search.items():
-        if name not in known:
-            raise BadInput(
-                f"tuning.search.{name}: no strategy has this label or kind; there are {', '.join(sorted(known))}"
-            )
+        check_strategy(f"tuning.search.{name}", name, known)
         if "kind" in search or not search:
             raise BadInput(f"tuning.search.{name}: give the strategy's own keys, such as clip_norm = [0.3, 1.0]")
         for key, values in flatten(search).items():
@@ -164,7 +165,7 @@ def _check_cells(comparison: Comparison) -> None:
             try:
                 cell.config(**options)
             except BadInput as error:
-                own = f"strategy {cell.strategy!r}: "
+                own = f"strategy {cell.strategy!r}{comparison.at(cell)}: "
                 problems |= dict.fromkeys(
                     f"{own if line.startswith(('strategy', 'unknown key strategy')) else ''}{line}"
                     for line in str(error).split("\n")

@@ -135,6 +135,17 @@ samples: its noise had to be made for epsilon = {{ strategy.group[1] | shown }} 
 </ul>
 {% endfor %}
 
+{% if summary.settings %}
+<h2>Settings by problem</h2>
+<p class="soft">Strategies were set by hand for each problem, in the file, before these runs; nothing pays for what was tried before.</p>
+<div class="scroll"><table>
+<thead><tr><th>problem</th><th>strategy</th><th>set</th></tr></thead><tbody>
+{% for problem, strategy, chosen in summary.settings %}
+<tr><td>{{ problem }}</td><td>{{ strategy }}</td><td>{% for k, v in chosen.items() %}{{ k }} = {{ v | shown }}{{ ", " if not loop.last }}{% endfor %}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+
 {% if summary.tuning %}
 <h2>Tuning</h2>
 <p>Cost: <strong>{{ summary.tuning.cost }}</strong>. Each strategy's settings were chosen by the main metric on
@@ -244,6 +255,18 @@ stands in the line.
 
 {% endfor %}
 {% endfor %}
+{% if summary.settings %}
+
+## Settings by problem
+
+Strategies were set by hand for each problem, in the file, before these runs; nothing pays for what was tried before.
+
+| problem | strategy | set |
+|---|---|---|
+{% for problem, strategy, chosen in summary.settings %}
+| {{ problem }} | {{ strategy }} | {% for k, v in chosen.items() %}{{ k }} = {{ v | shown }}{{ ", " if not loop.last }}{% endfor %} |
+{% endfor %}
+{% endif %}
 {% if summary.tuning %}
 
 ## Tuning

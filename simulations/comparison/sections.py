@@ -36,6 +36,15 @@ class ProblemEntry(Section):
     label: str = Field(pattern=LABEL, description="Name in tables and plots.")
     problem: dict[str, Any] = Field(description="As [problem] of a run.")
     data: dict[str, Any] = Field(description="As [data] of a run.")
+    strategy: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Label or kind of a strategy -> keys that replace its own for this problem, such as "
+        "dp_fed_sgd = { rounds = 60 }; what is given for its label goes before what is given for its kind.",
+    )
+
+    def settings(self, strategy: StrategyEntry) -> dict[str, Any]:
+        """What this problem sets of a strategy."""
+        return {**self.strategy.get(strategy.kind, {}), **self.strategy.get(strategy.name, {})}
 
 
 class TuningSection(Section):

@@ -51,7 +51,7 @@ def row(
     return {
         "problem": cell.problem,
         "strategy": cell.strategy,
-        "kind": cell.raw["strategy"]["kind"],
+        "kind": cell.kind,
         "oracle": cell.oracle,
         "seed": cell.seed,
         **cell.grid,
@@ -125,6 +125,11 @@ def write_table(
             }
             for entry in (*comparison.config.strategy, *oracles.values())
         },
+        "settings": [
+            [entry.label, name, settings]
+            for entry in comparison.config.problems
+            for name, settings in entry.strategy.items()
+        ],
         "tuning": None if tuning is None else tuning.model_dump() | {"chosen": _chosen(chosen, oracles, inside=False)},
         "oracle_private": {"seed": comparison.oracle_seed, "chosen": _chosen(chosen, oracles, inside=True)}
         if oracles

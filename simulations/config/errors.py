@@ -80,6 +80,8 @@ def _depth(section: Any, path: list[int | str]) -> int:
 
 
 def _at(section: Any, path: list[int | str]) -> Any:
+    if path and isinstance(section, list) and isinstance(path[0], int):
+        return section[path[0]]  # one of several sections of a name
     return section.get(path[0]) if path and isinstance(section, Mapping) else None
 
 

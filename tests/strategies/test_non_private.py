@@ -15,6 +15,7 @@ from strategies import DPFedAvg, DPFedSGD, NonPrivate
 from strategies.wire.replies import Gathered
 from userdp.data import ColumnarFederation
 from userdp.data.block import Block
+from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import (
     Huber,
     HuberRegression,
@@ -187,14 +188,68 @@ def test_a_point_at_which_gradients_overflow_is_no_minimum():
     assert 0 < overflowed.following[0] < first.following[0]
 
 
-@pytest.mark.parametrize("settings", [{}, {"learning_rate": 0.2}], ids=["uncertified", "with_a_step_size"])
+def module():
+    return TorchProblem(network(2, 1), "mse", 2, precision="double")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"optimiser": "descent"}, {"learning_rate": 0.2}], ids=["uncertified", "with_a_step_size"]
+)
 def test_without_a_certified_convexity_or_with_a_step_size_steps_have_one_length(settings):
-    problem = Quadratic(2, 9.0, 9.0) if settings else TorchProblem(network(2, 1), "mse", 2, precision="double")
+    problem = Quadratic(2, 9.0, 9.0) if "learning_rate" in settings else module()
     rate = settings.get("learning_rate", 0.5)
     method = make(NonPrivate, problem, 10, **settings)
     assert method.plan.numbers["learning_rate"] == rate
     x, gradient = problem.initial(), np.linspace(-1, 1, problem.dimension)
     np.testing.assert_allclose(method._step(0, x, Gathered(10 * gradient, 0, 0)).released, x - rate * gradient)
+
+
+def test_modules_are_trained_by_adam_over_cohorts_and_certified_losses_are_not():
+    method = make(NonPrivate, module(), 5000)
+    assert (method.plan.cohort, method.plan.rounds, method.plan.numbers["learning_rate"]) == (500, 200, 0.02)
+    assert not method.plan.guarantee.holds
+    cohorts = [method._ask(index).users for index in range(3)]
+    assert all(len(np.unique(users)) == 500 for users in cohorts)
+    assert not np.array_equal(cohorts[0], cohorts[1])
+    for problem in (Quadratic(2, 9.0, 9.0), Squared(2, inf, inf, low=-inf, high=inf)):
+        assert len(make(NonPrivate, problem, 5000)._ask(0).users) == 5000
+
+
+@pytest.mark.parametrize(("users", "cohort"), [(7, 7), (539, 100), (4000, 400), (10**6, 1000)])
+def test_cohorts_of_adam_are_a_tenth_of_the_users_within_bounds(users, cohort):
+    assert make(NonPrivate, module(), users).plan.cohort == cohort
+
+
+def test_steps_of_adam_divide_by_those_who_answered_and_fall_over_the_second_half():
+    options = {"rounds": 8, "cohort": 10, "learning_rate": 0.1}
+    lengths, problem = [], module()
+    for index in range(8):
+        method = make(NonPrivate, problem, 50, **options)
+        sums = Gathered(np.full(problem.dimension, -4.0), 2, 0)
+        lengths.append((method._step(index, problem.initial(), sums).released - problem.initial())[0])
+        assert method.memory.optimiser.squares[0] == pytest.approx((4.0 / 8) ** 2)
+    np.testing.assert_allclose(lengths, [0.1] * 5 + [0.075, 0.05, 0.025], rtol=1e-5)
+
+
+def test_adam_never_says_that_it_did_not_converge(caplog):
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(USERS * 3, 2))
+    targets = rows @ [0.5, -0.3]
+    federation = federation_of(rows, [3] * USERS, targets)
+    with caplog.at_level(logging.WARNING, "userdp"):
+        result = run(make(NonPrivate, module(), USERS, rounds=60), federation)
+    assert not caplog.records
+    assert len(result.rounds) == 60
+    problem, block = module(), federation.block(np.arange(USERS))
+    losses = [problem.sample_losses(x, block).mean() for x in (problem.initial(), final(result))]
+    assert losses[1] < 0.1 * losses[0]
+
+
+def test_a_cohort_without_adam_is_refused_and_so_is_one_of_more_than_all():
+    with pytest.raises(BadInput, match=r"strategy.cohort = 5 without optimiser = 'adam'.*leave strategy.cohort out"):
+        make(NonPrivate, Quadratic(2, 9.0, 9.0), 50, cohort=5)
+    with pytest.raises(PopulationTooSmall, match="60"):
+        make(NonPrivate, module(), 50, cohort=60)
 
 
 @pytest.mark.parametrize(("strategy", "field"), [(DPFedSGD, "learning_rate"), (DPFedAvg, "local_rate")])

@@ -124,7 +124,10 @@ def test_shipped_comparisons_load_expand_and_plan(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [path for path in CONFIGS if path.stem.startswith("compare-")], ids=lambda path: path.stem
+    # Neural models take many minutes: benchmarks/neural_table.py runs them.
+    "path",
+    [path for path in CONFIGS if path.stem.startswith("compare-") and path.stem != "compare-neural"],
+    ids=lambda path: path.stem,
 )
 def test_auto_runs_in_every_shipped_comparison(path, tmp_path):
     """At the first point of its grid, with few users and one seed."""
@@ -163,6 +166,70 @@ def test_problems_replace_the_base_sections():
         "linear",
         "huber",
     ]
+
+
+def by_problem(*settings, **changes):
+    """SMALL with problems that set strategies."""
+    base = changed(**changes)
+    problem, data = base.pop("problem"), base.pop("data")
+    entries = [
+        {"label": f"p{index}", "problem": problem, "data": data, "strategy": own} for index, own in enumerate(settings)
+    ]
+    return base | {"problems": entries}
+
+
+def test_a_problem_sets_strategies_by_kind_and_by_label_and_others_stay():
+    strategies = [
+        {"kind": "dp_fed_sgd", "rounds": 9, "clip_norm": 0.5},
+        {"kind": "dp_fed_sgd", "label": "other", "rounds": 8, "learning_rate": 0.2},
+        {"kind": "dp_ftrl"},
+    ]
+    first = {"dp_fed_sgd": {"rounds": 3, "clip_norm": 2.0}, "other": {"rounds": 4}}
+    comparison = parse_comparison(
+        by_problem(first, {}, strategy=strategies, seeds=[0], grid={"privacy.epsilon": [1.0]})
+    )
+    found = {(cell.problem, cell.strategy): cell.config().strategy for cell in comparison.cells}
+    assert (found["p0", "dp_fed_sgd"].rounds, found["p0", "dp_fed_sgd"].clip_norm) == (3, 2.0)
+    other = found["p0", "other"]
+    assert (other.rounds, other.clip_norm, other.learning_rate) == (4, 2.0, 0.2)
+    assert (found["p1", "dp_fed_sgd"].rounds, found["p1", "other"].rounds) == (9, 8)
+    assert found["p0", "dp_ftrl"] == found["p1", "dp_ftrl"]
+    assert parse_comparison(tomllib.loads(comparison.toml())).cells == comparison.cells
+
+
+def test_what_an_oracle_found_no_problem_sets():
+    raw = by_problem({"dp_fed_sgd": {"server_optimiser": "momentum"}}, against_oracle=True)
+    kept = [cell for cell in parse_comparison(raw).cells if cell.oracle]
+    assert kept
+    assert not any("server_optimiser" in cell.raw["strategy"] for cell in kept)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"dp_fedsgd": {"rounds": 3}},
+            "problems.strategy.dp_fedsgd (problem 'p0'): no strategy has this label or kind",
+        ),
+        ({"dp_fed_sgd": {}}, "give the strategy's own keys"),
+        ({"dp_fed_sgd": {"kind": "dp_ftrl"}}, "give the strategy's own keys"),
+        ({"dp_fed_sgd": {"clip_nrm": 3.0}}, "strategy 'dp_fed_sgd' for problem 'p0': unknown key strategy.clip_nrm"),
+        ({"dp_fed_sgd": {"rounds": 0}}, "strategy 'dp_fed_sgd' for problem 'p0': strategy.rounds = 0"),
+        ({"dp_fed_sgd": 3}, "problems.0.strategy.dp_fed_sgd = 3: must be a section"),
+    ],
+)
+def test_bad_settings_by_problem_are_refused_in_a_sentence(settings, words):
+    assert words in refusal(by_problem(settings))
+
+
+def test_a_report_shows_what_was_set_by_problem(tmp_path, done):
+    raw = by_problem({"dp_fed_sgd": {"rounds": 3, "clip_norm": 2.5}}, {}, seeds=[0], grid={"privacy.epsilon": [1.0]})
+    go(tmp_path, raw | {"strategy": [{"kind": "dp_fed_sgd"}]}, limit=1)
+    markdown, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
+    assert "| p0 | dp_fed_sgd | rounds = 3, clip_norm = 2.5 |" in markdown
+    assert "<td>rounds = 3, clip_norm = 2.5</td>" in page
+    for name in ("report.md", "report.html"):
+        assert "Settings by problem" not in (done.directory / name).read_text()
 
 
 def test_references_are_shared_by_strategies_and_budgets():

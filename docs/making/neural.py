@@ -1,0 +1,184 @@
+"""What docs/neural.md says that neural models reach with privacy, as benchmarks/neural_table.py measured it."""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "neural_table.csv"
+WITHOUT, NO_PRIVACY = "trivial", "non_private"
+SETS = {
+    "pupils": "Pupils (ASSISTments 2015): is the next answer right? Area under the curve, larger is better.",
+    "roles": "Roles of German plays (GerDraCor): the next character. Bits a character, smaller is better.",
+    "writers": "Writers (MNIST): which digit? Accuracy, larger is better.",
+}
+HEAD = (
+    *("epsilon", "relation", "to replace one", "strategy", "reached", "its seeds", "share of the way"),
+    *("the plan said before", "so it was", "noise added", "convention prints", "convention adds"),
+)
+DIGITS = 3
+"""Of what models reach, after the point."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Something that the table should show.
+
+    Attributes:
+        told: what.
+        found: what it shows.
+        held: None where cells are missing.
+    """
+
+    told: str
+    found: str
+    held: bool | None
+
+
+def table() -> pd.DataFrame:
+    """The rows without an error, each with the share of the way from the trivial model to none of privacy's cost.
+
+    The share is taken seed by seed: each seed has its own split, trivial model and training without privacy.
+    """
+    rows = pd.read_csv(MEASURED)
+    rows = rows[rows["error"].isna()]
+    ends = rows.pivot_table(index=["problem", "seed"], columns="strategy", values="value")
+    ends = ends.reindex(columns=[WITHOUT, NO_PRIVACY]).add_prefix("at_")
+    rows = rows.merge(ends.reset_index(), on=["problem", "seed"], how="left")
+    way = rows[f"at_{NO_PRIVACY}"] - rows[f"at_{WITHOUT}"]
+    return rows.assign(share=(rows["value"] - rows[f"at_{WITHOUT}"]) / way)
+
+
+def promises(rows: pd.DataFrame) -> list[Promise]:
+    """What the table has to show: settings that get there are what the configuration is for."""
+    free = rows[(rows["problem"] == "pupils") & (rows["strategy"] == NO_PRIVACY)]["value"].median()
+    found = [
+        Promise(
+            "pupils, without privacy: an area of at least 0.70",
+            "not measured" if pd.isna(free) else f"{free:.3f}",
+            None if pd.isna(free) else bool(free >= 0.70),
+        )
+    ]
+    for problem, epsilon, least in (("pupils", 8.0, 0.70), ("pupils", 2.0, 0.45), ("roles", 8.0, 0.60)):
+        own = rows[(rows["problem"] == problem) & (rows["epsilon"] == epsilon)].groupby("strategy")["share"].median()
+        told = f"{problem}, epsilon {epsilon:g}: at least {least:.0%} of the way by the best strategy"
+        if own.dropna().empty:
+            found.append(Promise(told, "not measured", None))
+        else:
+            best = str(own.idxmax())
+            found.append(Promise(told, f"{_percent(own[best])} by `{best}`", bool(own[best] >= least)))
+    return found
+
+
+def section() -> str:
+    """The tables, set by set, and what was asked of them."""
+    rows = table()
+    parts = []
+    for problem, heading in SETS.items():
+        own = rows[rows["problem"] == problem]
+        if not own.empty:
+            parts += [f"### {heading}", *_set(own)]
+    parts += ["### What was asked of the table", "\n".join(map(_verdict, promises(rows))), _measured_with(rows)]
+    return "\n\n".join(parts)
+
+
+def _set(own: pd.DataFrame) -> Iterator[str]:
+    """What stands beside, then the private runs."""
+    ends = own[own["epsilon"] == 0].set_index("strategy")
+    told = []
+    for strategy, name in ((WITHOUT, "Trivial model"), (NO_PRIVACY, "No privacy")):
+        if strategy in ends.index:
+            lines = ends.loc[[strategy]]
+            how = f": {lines['settings'].iloc[0]}" if strategy == WITHOUT else ", Adam over random cohorts"
+            reached = f"{_number(lines['value'].median())} ({_range(lines['value'])})"
+            told.append(f"{name} (computed WITHOUT privacy{how}): {reached}.")
+    private = own[own["epsilon"] > 0]
+    if not private.empty:
+        people, parameters = (int(private[name].iloc[0]) for name in ("users", "dimension"))
+        told.append(f"{people:,} people are trained on; {parameters:,} parameters.")
+    yield textwrap.fill(" ".join(told), 120)
+    if private.empty:
+        yield "No private run was measured yet."
+        return
+    shown = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    for epsilon in sorted(private["epsilon"].unique(), reverse=True):
+        at = private[private["epsilon"] == epsilon]
+        order = at.groupby("strategy")["share"].median().sort_values(ascending=False).index
+        shown += [_line(at[at["strategy"] == strategy]) for strategy in order]
+    yield "\n".join(shown)
+
+
+def _line(runs: pd.DataFrame) -> str:
+    """The seeds of a strategy at a budget."""
+    one, share = runs.iloc[0], runs["share"].median()
+    relation = str(one["relation"]).replace("_", " ")
+    replaced = f"{one['replace_one_epsilon']:.3g}, delta {one['replace_one_delta']:.1g}"
+    cells = [
+        f"{one['epsilon']:g}",
+        relation,
+        "the same" if one["relation"] == "replace_one" else replaced,
+        f"`{one['strategy']}`",
+        _number(runs["value"].median()),
+        _range(runs["value"]),
+        f"{_percent(share)} ({_percent(runs['share'].min())} to {_percent(runs['share'].max())})",
+        _plan(one),
+        _outcome(one, share),
+        *_convention(one),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _plan(one: pd.Series) -> str:
+    """What was known before any data were seen."""
+    told = [f"{int(one['users_needed']):,} people needed, {int(one['users']):,} there"]
+    if pd.notna(one["model_noise"]) and pd.notna(one["reach"]) and one["reach"]:
+        told.append(f"noise {_percent(one['model_noise'] / one['reach'])} of the longest way")
+    told.append("**warned**" if isinstance(one["warnings"], str) and one["warnings"] else "no warning")
+    return "; ".join(told)
+
+
+def _outcome(one: pd.Series, share: float) -> str:
+    """Whether that was right: a warning says that doing nothing may be as good, its absence that it is not."""
+    warned = isinstance(one["warnings"], str) and bool(one["warnings"])
+    useless = share <= 0
+    if warned:
+        return "right: no better than trivial" if useless else "too cautious"
+    return "**wrong: no better than trivial**" if useless else "right"
+
+
+def _convention(one: pd.Series) -> tuple[str, str, str]:
+    """Noise of a round's sum over the clip: what was added, what would have been printed, what would be added."""
+    if pd.isna(one["noise"]):
+        return ("not the same each round", "", "")
+    return f"{one['noise']:.3g}", f"epsilon {one['pretended_epsilon']:.2g}", f"{one['pretended_noise']:.2g}"
+
+
+def _verdict(promise: Promise) -> str:
+    verdict = "" if promise.held is None else "; holds" if promise.held else "; **fails**"
+    return f"- {promise.told}: {promise.found}{verdict}."
+
+
+def _measured_with(rows: pd.DataFrame) -> str:
+    seeds = ", ".join(str(seed) for seed in sorted(rows["seed"].unique()))
+    of = {name: ", ".join(sorted(map(str, rows[name].dropna().unique()))) for name in ("userdp", "torch", "python")}
+    hours = rows["seconds"].sum() / 3600
+    return textwrap.fill(
+        f"Seeds {seeds}; {len(rows)} runs, {hours:.1f} hours on one core in all; userdp {of['userdp']}, torch "
+        f"{of['torch']}, Python {of['python']}. All rows, with their settings and the commit that was measured, are in "
+        "benchmarks/results/neural_table.csv.",
+        120,
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.{DIGITS}f}"
+
+
+def _range(values: pd.Series) -> str:
+    return f"{_number(values.min())} to {_number(values.max())}"
+
+
+def _percent(share: float) -> str:
+    return "?" if pd.isna(share) else f"{100 * share:.0f} %".replace("-", "\N{MINUS SIGN}")
