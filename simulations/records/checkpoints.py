@@ -123,7 +123,8 @@ class Checkpoints:
             (self._folder / f".{name}.partial").unlink(missing_ok=True)
 
     def _write(self, name: str, taken: Snapshot) -> None:
-        text = json.dumps({"format": _FORMAT, **self._settings, "values": taken.values}, allow_nan=False)
+        kept = {"format": _FORMAT, **self._settings, "values": taken.values, "arrays": list(taken.arrays)}
+        text = json.dumps(kept, allow_nan=False)
         partial = self._folder / f".{name}.partial"
         # For nobody but the run's owner: it may hold exact numbers of users' data.
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -145,7 +146,7 @@ class Checkpoints:
                     arrays = {key: archive[key] for key in archive.files}
             kept = json.loads(arrays.pop(_TEXT).tobytes())
             settings = {key: kept[key] for key in self._settings}
-            taken = Snapshot(kept["values"], arrays)
+            taken = Snapshot(kept["values"], {key: arrays[key] for key in kept["arrays"]})
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:

@@ -1,23 +1,22 @@
 """A run that goes on from what another process kept ends as if it had never stopped; nothing secret is drawn twice."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
-from helpers import local_grid
+from flwr.app import MetricRecord
+from helpers import federation_of, local_grid
 
 from strategies import STRATEGIES, model_vector
 from strategies.auto.preparation import LearnCoordinates
-from strategies.core.options import PreparedOptions
+from strategies.core.plan import PublicFacts
 from strategies.core.resuming import Resumed
 from strategies.core.snapshots import Snapshot
-from strategies.core.plan import PublicFacts
 from userdp.accounting import Privacy
 from userdp.errors import BadInput
+from userdp.mechanisms.factorisations import FACTORISATIONS as FACTORISATIONS_BY_NAME
 from userdp.noise import SecureNoise
-from userdp.problems import Quadratic
 
 USERS = 400
 FACTORISATIONS = ("tree", "banded", "banded_inverse_square_root", "banded_inverse", "buffered")
@@ -53,10 +52,6 @@ class Kept:
 
     def keep(self, take, *, must):
         self.kept.append(stored(take()))
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def stored(taken):
@@ -97,8 +92,6 @@ def trained(method, **start):
 
 
 def measured(server_round, arrays):
-    from flwr.app import MetricRecord
-
     return MetricRecord({"first": float(model_vector(arrays)[0]), "round": float(server_round)})
 
 
@@ -112,3 +105,111 @@ def test_a_run_goes_on_to_the_bit_from_every_round(case):
     assert not keeper.asked  # what a seed draws is drawn again
     for kept in keeper.kept if len(keeper.kept) < 12 else keeper.kept[:: len(keeper.kept) // 8]:
         assert trained(method_of(name, **options), evaluate_fn=measured, resumed=Resumed(kept)) == whole
+
+
+def resumed_after(name, done, **options):
+    """(what was kept, asked and trained) of a run whose process was killed after it had asked round ``done + 1``."""
+    keeper = Kept()
+    whole = trained(method_of(name, "secure", **options), keeper=keeper)
+    assert sorted(keeper.asked) == list(range(1, len(keeper.kept)))  # each before its round is kept
+    return Resumed(keeper.kept[done], keeper.asked[done + 1]), whole
+
+
+@pytest.mark.sweep(6)
+@pytest.mark.parametrize("name", [name for name in SECURE if name != "auto"])
+def test_a_lost_round_is_charged_once_and_holds_nobody_s_data(name, monkeypatch):
+    """The same numbers come out whatever the users hold: noise alone, with the noise made none."""
+    resumed, whole = resumed_after(name, 1)
+    for each in ("gaussian", "laplace"):
+        monkeypatch.setattr(SecureNoise, each, lambda self, value, scale: np.asarray(value, dtype=np.float64))
+    seen = []
+    for level in (0.5, -0.5):
+        asked, method = [], method_of(name, "secure")
+        features = np.full((USERS, 2), level)
+        federation = federation_of(features, targets=features[:, 0] if method.problem.has_targets else None)
+        with local_grid(method.problem, federation) as grid:
+            deliver = grid._deliver
+            monkeypatch.setattr(
+                grid,
+                "_deliver",
+                lambda messages, timeout, deliver=deliver, asked=asked: (
+                    asked.extend(int(one.metadata.group_id or 0) for one in messages) or deliver(messages, timeout)
+                ),
+            )
+            result = method.start(grid, resumed=resumed, evaluate_fn=measured)
+        assert 2 not in asked
+        assert {3, *asked} - {0} == set(range(3, method.plan.rounds + 1)) | {3}
+        lost = result.rounds[1]
+        assert lost.round == 2
+        assert lost.missing_users > 0
+        assert all(record.missing_users == 0 for record in result.rounds if record.round != 2)
+        assert [record.spent_epsilon for record in result.rounds] == [float(one["spent"]) for one in whole["rounds"]]
+        seen.append((lost.facts, lost.metrics))
+    assert str(seen[0]) == str(seen[1])
+
+
+def test_a_round_that_was_kept_is_not_lost():
+    keeper = Kept()
+    whole = trained(method_of("dp_fed_sgd", "secure", rounds=3), keeper=keeper)
+    again = trained(method_of("dp_fed_sgd", "secure", rounds=3), resumed=Resumed(keeper.kept[-1], keeper.asked[3]))
+    assert again == whole
+
+
+def test_seeded_rounds_are_never_lost():
+    keeper = Kept()
+    whole = trained(method_of("dp_fed_sgd", rounds=3), keeper=keeper)
+    asked = Snapshot()
+    asked.add("round", 2)
+    assert trained(method_of("dp_fed_sgd", rounds=3), resumed=Resumed(keeper.kept[1], asked)) == whole
+
+
+def test_leaving_out_a_participation_never_moves_correlated_sums_further():
+    """Rows up to the lost one with it, later rows without: never further than all rows with it."""
+    rng = np.random.default_rng(0)
+    for kind, factorisation in FACTORISATIONS_BY_NAME.items():
+        made = factorisation(12, 3)
+        for order in range(3):
+            changes = np.zeros((12, 2))
+            changes[order::3] = rng.normal(size=(len(changes[order::3]), 2))
+            changes /= np.maximum(np.linalg.norm(changes, axis=1, keepdims=True), 1e-12)
+            for lost in range(order, 12, 3):
+                made_rows, without = made.encoder(), made.encoder()
+                rows = []
+                for index, change in enumerate(changes):
+                    full = made_rows.add(change)
+                    rest = without.add(np.zeros(2) if index == lost else change)
+                    rows.append(full if index <= lost else rest)
+                assert np.linalg.norm(rows) <= made.sensitivity(12) * (1 + 1e-12), kind
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept.values.pop("round"),
+        lambda kept: kept.values.update(round="2"),
+        lambda kept: kept.values.update(round=99),
+        lambda kept: kept.values.update(x={"list": [1.0]}),
+        lambda kept: kept.values.update(memory={"object": ["Popen", {}]}),
+        lambda kept: kept.values.update(memory={"given": None, "more": 1}),
+        lambda kept: kept.values.update(memory={"system": "true"}),
+        lambda kept: kept.values["memory"]["object"][1].update(_first={"given": None, "float": "1"}),
+        lambda kept: kept.values.update(records=[{}]),
+        lambda kept: kept.values.update(records={"list": [{"dict": [["round", 1]]}]}),
+        lambda kept: kept.values.update(ledger={"dict": []}),
+        lambda kept: kept.arrays.clear(),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(damage):
+    keeper = Kept()
+    trained(method_of("dp_fed_sgd", rounds=3), keeper=keeper)
+    kept = Snapshot(json.loads(json.dumps(keeper.kept[2].values)), dict(keeper.kept[2].arrays))
+    damage(kept)
+    with pytest.raises(BadInput, match="damaged"):
+        trained(method_of("dp_fed_sgd", rounds=3), resumed=Resumed(kept))
+
+
+def test_a_strategy_that_has_run_is_not_resumed():
+    keeper, method = Kept(), method_of("dp_fed_sgd", rounds=3)
+    trained(method, keeper=keeper)
+    with pytest.raises(BadInput, match="has run already"):
+        trained(method, resumed=Resumed(keeper.kept[1]))
