@@ -19,6 +19,7 @@ from simulations.engines.grids import LocalGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
 from simulations.runs.run import run
+from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 from userdp.sampling.allocated import AllocatedBatches, _Draw
 
@@ -262,6 +263,21 @@ def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
     (directory / CHECKPOINT).unlink()
     with pytest.raises(BadInput, match=r"checkpoint\.npz is missing, though users were asked"):
         run(SECURE, directory=directory, resume=True, report=False)
+
+
+def test_a_kill_amid_a_write_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    keeper, taken = Checkpoints(tmp_path, SEEDED), Snapshot()
+    taken.add("round", 1)
+    keeper.keep(lambda: taken, must=True)
+
+    def dying(file, **parts):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", dying)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.keep(lambda: taken, must=True)
+    assert keeper.read().kept.get("round") == 1
 
 
 def test_only_the_owner_reads_a_checkpoint(killed):

@@ -148,6 +148,30 @@ def test_a_lost_round_is_charged_once_and_holds_nobody_s_data(name, monkeypatch)
     assert str(seen[0]) == str(seen[1])
 
 
+def test_under_secure_noise_every_round_must_be_kept():
+    """Asked, then kept, then handed out, round by round; with seeded noise only the first must be."""
+
+    class Told(Kept):
+        def ask(self, taken):
+            events.append(("asked", taken.get("round")))
+
+        def keep(self, take, *, must):
+            events.append(("kept", take().get("round"), must))
+
+    for noise in ("secure", "seeded"):
+        events = []
+        trained(
+            method_of("dp_fed_sgd", noise, rounds=2),
+            keeper=Told(),
+            on_round=lambda record, events=events: events.append(("told", record.round)),
+        )
+        secure = noise == "secure"
+        expected = [("kept", 0, True)]
+        for number in (1, 2):
+            expected += [("asked", number)] * secure + [("kept", number, secure), ("told", number)]
+        assert events == expected
+
+
 def test_a_round_that_was_kept_is_not_lost():
     keeper = Kept()
     whole = trained(method_of("dp_fed_sgd", "secure", rounds=3), keeper=keeper)
