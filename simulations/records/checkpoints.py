@@ -28,7 +28,8 @@ from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 
 _LOCK = ".running"
-_TEXT = "json"
+_STATE = "state_private"
+"""What the text is called in an archive, and before a dot the arrays."""
 _FORMAT = 1
 _OF_VERSIONS = ("userdp", "numpy")
 """Packages on which the bits of a round that is computed again depend."""
@@ -128,7 +129,8 @@ class Checkpoints:
         partial = self._folder / f".{name}.partial"
         # For nobody but the run's owner: it may hold exact numbers of users' data.
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            parts: dict[str, Any] = {_TEXT: np.frombuffer(text.encode(), dtype=np.uint8), **taken.arrays}
+            parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
+            parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
             np.savez(file, **parts)
             file.flush()
             os.fsync(file.fileno())
@@ -144,9 +146,9 @@ class Checkpoints:
                 file.seek(0)
                 with np.load(file, allow_pickle=False) as archive:
                     arrays = {key: archive[key] for key in archive.files}
-            kept = json.loads(arrays.pop(_TEXT).tobytes())
+            kept = json.loads(arrays[_STATE].tobytes())
             settings = {key: kept[key] for key in self._settings}
-            taken = Snapshot(kept["values"], {key: arrays[key] for key in kept["arrays"]})
+            taken = Snapshot(kept["values"], {key: arrays[f"{_STATE}.{key}"] for key in kept["arrays"]})
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:

@@ -140,7 +140,7 @@ FIELDS: tuple[Field, ...] = (
     *_fields(
         "checkpoint.npz",
         (
-            "",
+            "state_private",
             "private",
             "what the run needs to go on, exact where the server's memory is: iterates of a phase, sums that get noise "
             "in later rounds, secret cohorts, counts of silent users; readable for the run's owner alone, removed when "
@@ -149,7 +149,11 @@ FIELDS: tuple[Field, ...] = (
     ),
     *_fields(
         "asked.npz",
-        ("", "private", "with secure noise the round under way and, if it is secret, its cohort; removed as well"),
+        (
+            "state_private",
+            "private",
+            "with secure noise the round under way and, if it is secret, its cohort; removed as well",
+        ),
     ),
     *_fields("result.json", *_RESULT),
     *_fields(

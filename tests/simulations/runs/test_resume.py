@@ -207,7 +207,7 @@ def test_a_checkpoint_of_pickled_objects_is_refused_without_reading_them(tmp_pat
     directory = shutil.copytree(killed, tmp_path / "run")
     with np.load(directory / CHECKPOINT) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    np.savez(directory / CHECKPOINT, **arrays | {"array0": np.array([Trap()], dtype=object)})
+    np.savez(directory / CHECKPOINT, **arrays | {"state_private.array0": np.array([Trap()], dtype=object)})
     with pytest.raises(BadInput, match="cannot be read"):
         run(SEEDED, directory=directory, resume=True, report=False)
     assert not Trap.sprung
