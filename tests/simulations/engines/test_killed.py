@@ -92,6 +92,8 @@ def test_a_killed_flower_run_goes_on_to_the_bit(tmp_path, whole, seed):
     """SuperLink, ServerApp and nodes all die, and others are started."""
     directory, draw = tmp_path / "out", random.Random(seed)
     settings = {"config": str(prepared(tmp_path)), "output": str(directory)}
+    for home in ("home", "home-2"):
+        (tmp_path / home).mkdir()
     engine = FlowerEngine(tmp_path / "home")
     try:
         engine.submit(ROOT, 8, settings)
