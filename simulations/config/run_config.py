@@ -115,7 +115,8 @@ class OutputSection(Section):
     checkpoint: bool = Field(
         True,
         description="Keep on disk, until the run has ended, what userdp run --resume DIRECTORY needs to go on after "
-        "the process was killed: with secure noise after every round, else in at most a twentieth of the time.",
+        "the process was killed: with secure noise after every round, else in at most a twentieth of the time. Cells "
+        "of a comparison keep nothing: it goes on with those that are missing.",
     )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
     trackers: list[Literal["mlflow", "tensorboard"]] = Field(

@@ -130,5 +130,6 @@ def bring(folder: Path, output: Path, status: str) -> int:
         log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)
         return 0
     why = result.get("error") or (f"it left no {', '.join(missing)}" if missing else "its log says why")
-    print(f"userdp: the run failed ({status}): {why}", file=sys.stderr, flush=True)
+    goes_on = f"; it can go on: --resume {folder.name}" if (folder / CHECKPOINT).is_file() else ""
+    print(f"userdp: the run failed ({status}): {why}{goes_on}", file=sys.stderr, flush=True)
     return 1

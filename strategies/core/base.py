@@ -344,7 +344,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
 
         Raises:
             BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
-                for drop-in strategies), the strategy has run before, or what was kept is none of such a run.
+                for drop-in strategies, which keep nothing), the strategy has run before, or what was kept is not such
+                a run's.
             RunFailed: too many users are missing.
         """
         arrays = self.wire.initial(self.original, initial_arrays)
@@ -352,6 +353,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
+        if not (self.wire.repeats or keeper is resumed is None):
+            raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
         self.summary()
         self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities

@@ -69,7 +69,8 @@ class Resumable:
     5. *Around a strategy.* The rounds of a `Preparation` and of a `LastComparison` are rounds like others here.
 
     *Assumptions.* The state goes on in one place: whoever resumes a copy of it, or an older one, runs twice. The data
-    are the same. When a process dies tells nothing of the data beyond what it released.
+    are the same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. When a process
+    dies tells nothing of the data beyond what it released.
     """
 
     memory: Any

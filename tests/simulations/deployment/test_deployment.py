@@ -539,7 +539,7 @@ def test_a_submission_runs_the_configuration_as_a_deployment(flwr, tmp_path, mon
         submission.run("superlink:8000", None, tmp_path / "nowhere")
 
 
-def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path):
+def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
     out, folder = tmp_path / "out", tmp_path / "results" / "stopped"
     out.mkdir()
     folder.mkdir(parents=True)
@@ -557,6 +557,7 @@ def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path):
         submission.run("superlink:8000", None, out)
     (folder / CHECKPOINT).touch()
     assert submission.run("superlink:8000", None, out) == 1
+    assert "it can go on: --resume stopped" in capsys.readouterr().err
     assert not (out / CHECKPOINT).exists()
 
 
