@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
@@ -70,6 +70,7 @@ def bits(value):
     return type(value), value
 
 
+@settings(max_examples=40)
 @given(values)
 def test_values_come_back_to_the_bit(value):
     assert bits(there_and_back(value)) == bits(value)
