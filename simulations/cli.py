@@ -57,7 +57,12 @@ def main() -> None:
 
 @app.command()
 def run(
-    file: File,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="Configuration file (TOML); not needed with --resume.", show_default=False
+        ),
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="local or ray; overrides engine.kind.", show_default=False)] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(help="Overrides seed.", show_default=False)] = None,
@@ -67,6 +72,14 @@ def run(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Run even if the plan predicts a model far worse than the initial one.")
     ] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Go on with the run of this directory, which was killed or has failed, to the same end.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -79,15 +92,18 @@ def run(
       userdp run simulations/configs/quickstart.toml --engine ray --set engine.workers=2
 
       userdp run my.toml --set privacy.epsilon=2 --seed 1 --json | jq .metrics
+
+      userdp run --resume runs/quickstart-auto-seed1
     """
     with _exit_codes(debug), redirect_stdout(sys.stderr):
         _log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
+        from simulations.records.checkpoints import configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
         from simulations.reports.console import show_outcome  # noqa: PLC0415
 
-        config = _load(file, [*(overrides or []), *_assignments(given)])
-        outcome = _run(config)
+        config = _load(configuration_file(file, resume), [*(overrides or []), *_assignments(given)])
+        outcome = _run(config, resume)
         shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
     if as_json:
         _print_json(shown)
@@ -352,12 +368,18 @@ def _load(file: Path, overrides: list[str]) -> "RunConfig":
     return load_config(file, overrides)
 
 
-def _run(config: "RunConfig") -> "RunOutcome":
+def _run(config: "RunConfig", resume: Path | None) -> "RunOutcome":
     from simulations.api.progress import progress_bar  # noqa: PLC0415
     from simulations.runs.run import run  # noqa: PLC0415
 
     with progress_bar() as progress:
-        return run(config, progress=progress)
+        return run(
+            config,
+            directory=resume,
+            progress=progress,
+            checkpoint=config.output.checkpoint,
+            resume=resume is not None,
+        )
 
 
 def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:

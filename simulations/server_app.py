@@ -6,6 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulations.flower import output_directory, run_configuration
+from simulations.records.run_directory import CHECKPOINT
 from simulations.runs.run import run
 
 app = ServerApp()
@@ -14,12 +15,20 @@ log = logging.getLogger("userdp")
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configuration and write its run directory."""
+    """Run the configuration and write its run directory; go on with a run that was killed there."""
     if not log.handlers:
         # Flower sends what is printed to `flwr log`; the root logger would repeat Flower's own lines.
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
     config = run_configuration(context)
     deployed = bool(context.run_config.get("deployed", False))
-    outcome = run(config, grid=grid, directory=output_directory(context, config), deployed=deployed)
+    directory = output_directory(context, config)
+    outcome = run(
+        config,
+        grid=grid,
+        directory=directory,
+        deployed=deployed,
+        checkpoint=deployed or config.output.checkpoint,
+        resume=(directory / CHECKPOINT).exists(),
+    )
     log.info("results are in %s", outcome.directory)

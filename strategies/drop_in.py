@@ -130,6 +130,7 @@ class ClientWire(Wire):
 
     clipping = ASSUMPTIONS
     asks_more = False
+    repeats = False
 
     def __init__(self, layout: ModelLayout | None = None) -> None:
         self._layout = layout

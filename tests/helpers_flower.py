@@ -56,11 +56,18 @@ class FlowerEngine:
 
     def run(self, app: Path, nodes: int, settings: Mapping[str, str | int | float], timeout: float = PATIENCE) -> None:
         """Submit the app and wait until it has finished; `--stream` would say success of a failed run."""
+        self.wait(self.submit(app, nodes, settings), timeout)
+
+    def submit(self, app: Path, nodes: int, settings: Mapping[str, str | int | float]) -> str:
+        """The run's number."""
         run_config = self.home / "run-config.toml"
         run_config.write_text(tomli_w.dumps(settings))
         federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
         options = ["--federation-config", federation, "--run-config", str(run_config), "--format", "json"]
-        number = str(json.loads(self.flwr("run", str(app), *options))["run-id"])
+        return str(json.loads(self.flwr("run", str(app), *options))["run-id"])
+
+    def wait(self, number: str, timeout: float = PATIENCE) -> None:
+        """Until a run has finished."""
         deadline, status = time.monotonic() + timeout, ""
         while not status.startswith("finished") and time.monotonic() < deadline:
             time.sleep(1)

@@ -23,9 +23,10 @@ from simulations.comparison.oracle import scales_of, take_promise_back
 from simulations.comparison.report import render_comparison
 from simulations.comparison.table import NOT_RUN, row, write_table
 from simulations.config.run_config import RunConfig, parse_config
+from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import plain
-from simulations.runs.run import run, versions
+from simulations.runs.run import run
 from userdp.errors import BadInput, RunFailed, UserdpError
 
 log = logging.getLogger("userdp")

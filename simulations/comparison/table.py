@@ -15,9 +15,9 @@ from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison
 from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
+from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import plain
-from simulations.runs.run import versions
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import add_or_remove_to_replace_one
 

@@ -112,6 +112,12 @@ class OutputSection(Section):
         description="Run even where the plan predicts a model far worse than the initial one, which is refused "
         "otherwise: the budget would be spent for nothing.",
     )
+    checkpoint: bool = Field(
+        True,
+        description="Keep on disk, until the run has ended, what userdp run --resume DIRECTORY needs to go on after "
+        "the process was killed: with secure noise after every round, else in at most a twentieth of the time. Cells "
+        "of a comparison keep nothing: it goes on with those that are missing.",
+    )
     evaluate_every: int = Field(1, ge=1, description="Rounds between evaluations; the last is always evaluated.")
     private_figures: bool | None = Field(
         None,

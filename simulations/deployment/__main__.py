@@ -87,6 +87,7 @@ def submit(
     ),
     output: Annotated[Path, typer.Option(help="Where the results of this run are copied to.")] = Path("/out"),
     overrides: Overrides = "",
+    resume: Annotated[str, typer.Option(help="Go on with the run whose files are in this folder of the results.")] = "",
     keys: Keys = Path("/keys"),
     insecure: Insecure = False,
 ) -> None:
@@ -94,7 +95,7 @@ def submit(
     from simulations.deployment.submit import Submission  # noqa: PLC0415
 
     link = (superlink, None if insecure else keys)
-    raise typer.Exit(Submission(application, config, overrides, results).run(*link, output))
+    raise typer.Exit(Submission(application, config, overrides, results, resume).run(*link, output))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import tomli_w
 
 from simulations.deployment.link import Link
-from simulations.records.run_directory import FILES
+from simulations.records.run_directory import CHECKPOINT, FILES
 from userdp.errors import BadInput, RunFailed
 
 log = logging.getLogger("userdp.submit")
@@ -37,12 +37,14 @@ class Submission:
         config: configuration file, relative to that folder.
         overrides: of the configuration, separated by ";".
         results: folder that the ServerApp writes to under this very path; runs get folders of their own in it.
+        resume: name of the folder of a run that stopped, to go on with; empty for a new run.
     """
 
     app: Path
     config: str
     overrides: str
     results: Path
+    resume: str = ""
 
     def run(self, superlink: str, keys: Path | None, output: Path) -> int:
         """Submit, follow, copy.
@@ -51,13 +53,18 @@ class Submission:
             0 if the run completed and left all its files, 1 otherwise; what there is gets copied in any case.
 
         Raises:
-            BadInput: the output folder cannot be written.
+            BadInput: the output folder cannot be written, or there is no run to resume.
             RunFailed: the SuperLink does not take the run.
         """
         if not os.access(output, os.W_OK):
             raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
         link = Link(superlink, keys)
-        folder = self.results / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+        folder = self.results / (self.resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
+        if self.resume and not (folder / CHECKPOINT).is_file():
+            raise BadInput(
+                f"--resume {self.resume}: {folder} holds no checkpoint of a run; name the folder that the log of the "
+                "run said its files go to, or leave it out"
+            )
         number = self._submit(link, folder)
         log.info("run %s is submitted; its files go to %s", number, folder)
         return bring(folder, output, follow(link, number))
@@ -123,5 +130,6 @@ def bring(folder: Path, output: Path, status: str) -> int:
         log.info("the run is done: %s are in %s", ", ".join(_NEEDED), output)
         return 0
     why = result.get("error") or (f"it left no {', '.join(missing)}" if missing else "its log says why")
-    print(f"userdp: the run failed ({status}): {why}", file=sys.stderr, flush=True)
+    goes_on = f"; it can go on: --resume {folder.name}" if (folder / CHECKPOINT).is_file() else ""
+    print(f"userdp: the run failed ({status}): {why}{goes_on}", file=sys.stderr, flush=True)
     return 1

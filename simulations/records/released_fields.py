@@ -137,6 +137,24 @@ FIELDS: tuple[Field, ...] = (
     *_fields("guarantee.json", ("", "public", "the guarantee of the rounds that were run, and what is spent")),
     *_fields("rounds.parquet", *_ROUND),
     *_fields("model.npz", ("x", "noised", "the released model")),
+    *_fields(
+        "checkpoint.npz",
+        (
+            "state_private",
+            "private",
+            "what the run needs to go on, exact where the server's memory is: iterates of a phase, sums that get noise "
+            "in later rounds, secret cohorts, counts of silent users; readable for the run's owner alone, removed when "
+            "the run has ended",
+        ),
+    ),
+    *_fields(
+        "asked.npz",
+        (
+            "state_private",
+            "private",
+            "with secure noise the round under way and, if it is secret, its cohort; removed as well",
+        ),
+    ),
     *_fields("result.json", *_RESULT),
     *_fields(
         "report.html",

@@ -27,9 +27,12 @@ FILES = (
     "report.html",
 )
 """Everything that a run writes; one in a directory that its caller named removes these first, and no other files."""
+CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
+"""What a run keeps until it has ended, to go on if it is killed; see `simulations.records.checkpoints`."""
 TENSORBOARD = "tensorboard"
 """The folder of TensorBoard's events, if they are asked for; a rerun removes those of the run before."""
 
+_ENDING = ("result.json", "report.html")
 _SECONDS_BETWEEN_WRITES = 2.0
 
 
@@ -38,18 +41,21 @@ class RunDirectory:
 
     Args:
         path: the folder; made if needed.
+        resumed: it holds the first part of this very run.
 
     Raises:
-        BadInput: the folder cannot be made or written, or holds what a run with secure noise released.
+        BadInput: the folder cannot be made or written, or holds what another run with secure noise released.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, resumed: bool = False) -> None:
         self.path = path
-        _check_no_release(path)
+        if not resumed:
+            _check_no_release(path)
         self._written = -math.inf
         try:
             path.mkdir(parents=True, exist_ok=True)
-            for name in FILES:
+            # A model and its guarantee stay, in a run that goes on, until newer ones are there.
+            for name in _ENDING if resumed else (*FILES, CHECKPOINT, ASKED):
                 (path / name).unlink(missing_ok=True)
             for events in path.glob(f"{TENSORBOARD}/events.out.tfevents.*"):
                 events.unlink(missing_ok=True)
@@ -135,13 +141,14 @@ def _check_no_release(path: Path) -> None:
 
     try:
         noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
-        rounds = len(pd.read_parquet(path / "rounds.parquet"))
+        rounds = len(pd.read_parquet(path / "rounds.parquet")) if (path / "rounds.parquet").exists() else 0
     except (OSError, ValueError, LookupError, TypeError):  # no run of ours, or one that released nothing
         return
-    if noise == "secure" and rounds:
+    if noise == "secure" and (rounds or (path / ASKED).exists()):
         raise BadInput(
             f"output.directory: {path} holds what a run with privacy.noise = 'secure' released, which cannot be drawn "
-            "again; another run spends its budget on top: if that is meant, choose another folder or move this one away"
+            "again; another run spends its budget on top: if that is meant, choose another folder or move this one "
+            "away; a run that was killed goes on with --resume"
         )
 
 

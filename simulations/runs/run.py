@@ -1,15 +1,10 @@
 """A run: one strategy on one federation with one seed, and the directory it leaves behind."""
 
 import logging
-import platform
-import resource
-import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +12,8 @@ from flwr.serverapp import Grid
 
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.engines.grids import LocalGrid, RayGrid, shards
+from simulations.records.checkpoints import Checkpoints
+from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, main_metric
 from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import RunDirectory, new_directory, plain
@@ -35,6 +32,7 @@ from simulations.runs.trackers import check_installed, tracking
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan, PublicFacts
 from strategies.core.results import RoundRecord
+from strategies.core.resuming import Resumed
 from strategies.wire.protocol import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
@@ -96,6 +94,8 @@ def run(
     progress: Progress | None = None,
     report: bool = True,
     deployed: bool = False,
+    checkpoint: bool = False,
+    resume: bool = False,
 ) -> RunOutcome:
     """Train, evaluate, compare with the initial model and with training without privacy, and write it all down.
 
@@ -109,13 +109,15 @@ def run(
         report: also write report.html; `simulations.reports.report.render` can write it later.
         deployed: this is the server of a deployment: it has no users' data, and every node has to say who its users
             are. The grid is needed then.
+        checkpoint: keep on disk, until the run has ended, what it takes to go on after the process is killed.
+        resume: go on where a killed run with the same configuration stopped, whose directory this is.
 
     Returns:
         The directory, the content of result.json, the released model, its plan and its guarantee.
 
     Raises:
-        BadInput: something does not fit; raised before the directory is touched, unless it shows on a node or in
-            opening a tracker.
+        BadInput: something does not fit, or the directory's checkpoint is another configuration's or damaged; raised
+            before the directory is touched, unless it shows on a node or in opening a tracker.
         RunFailed: the run stopped; its directory holds config.toml, plan.json, the rounds so far, the last released
             model, guarantee.json with what was spent, and result.json with "error".
     """
@@ -132,11 +134,19 @@ def run(
         check_samples(facts, datasets.train, strategy.plan.guarantee)
     evaluation = Evaluation(problem, datasets.train, datasets.test)
     check_installed(config.output.trackers)
-    files = RunDirectory(directory or new_directory(config.run_directory, secure=config.privacy.noise == "secure"))
-    files.text("config.toml", config.toml())
-    course = _Course(config, problem, datasets, facts, strategy, evaluation, files, started, deployed)
-    files.json("plan.json", course.plan.as_dict())
-    with tracking(config.output.trackers, files.path) as track:
+    path = directory or new_directory(config.run_directory, secure=config.privacy.noise == "secure")
+    with ExitStack() as stack:
+        keeper, resumed = Checkpoints(path, config) if checkpoint or resume else None, None
+        if keeper is not None:
+            stack.enter_context(keeper.held())
+            resumed = keeper.read() if resume else None
+        files = RunDirectory(path, resumed=resumed is not None)
+        files.text("config.toml", config.toml())
+        course = _Course(
+            config, problem, datasets, facts, strategy, evaluation, files, started, deployed, keeper, resumed
+        )
+        files.json("plan.json", course.plan.as_dict())
+        track = stack.enter_context(tracking(config.output.trackers, files.path))
 
         def on_round(record: RoundRecord, plan: Plan) -> None:
             track(record)
@@ -157,6 +167,8 @@ def run(
         outcome = course.finish(None)
         if report:
             render(files.path, ALL_KINDS if config.shows_private else SHARED)
+        if keeper is not None:
+            keeper.remove()
     return outcome
 
 
@@ -194,6 +206,9 @@ class _Course:
     files: RunDirectory
     started: float
     deployed: bool
+    keeper: Checkpoints | None
+    resumed: Resumed | None
+    told: int = 0
     engine: str = ""
     non_private: dict[str, float] | None = None
     schedule: Schedule = field(init=False)
@@ -207,12 +222,18 @@ class _Course:
         self.engine = {LocalGrid: "local", RayGrid: "ray"}.get(type(grid), "flower")
         settings = self.config.engine
 
-        def on_round(record: RoundRecord) -> None:
+        def on_round(_: RoundRecord) -> None:
             # As if it failed now: with what is spent so far.
             self.files.progress(
                 self.strategy.result.rounds, self.model, lambda: self._promise(self._guarantee(failed=True))
             )
-            progress(record, self.strategy.plan)
+            tell()
+
+        def tell() -> None:
+            # With the rounds that were taken over from another process.
+            for each in self.strategy.result.rounds[self.told :]:
+                self.told += 1
+                progress(each, self.strategy.plan)
 
         self.strategy.require_identities = self.deployed
         self.strategy.start(
@@ -221,7 +242,10 @@ class _Course:
             roster_timeout=settings.roster_timeout,
             evaluate_fn=self.schedule,
             on_round=on_round,
+            keeper=self.keeper,
+            resumed=self.resumed,
         )
+        tell()
         if self.deployed or not self.config.trains_reference:
             return
         try:
@@ -319,35 +343,9 @@ class _Course:
                 "total": time.perf_counter() - self.started,
                 "per_round": sum(seconds) / len(seconds) if seconds else 0.0,
             },
-            "peak_memory_mib": _peak_memory(),
+            "peak_memory_mib": peak_memory(),
             "computed": self.problem.computed() or None,
             "versions": versions(),
         }
         values: dict[str, Any] = plain(result)
         return values
-
-
-def _peak_memory() -> float:
-    """Peak resident memory of this process and the largest of its finished children, in MiB."""
-    kibibytes = sum(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    # macOS counts bytes.
-    return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
-
-
-def _own_version() -> str:
-    """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
-    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
-    if project.is_file():
-        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
-    return version("userdp")
-
-
-def versions() -> dict[str, str]:
-    """Package -> version, of what a result depends on."""
-    found = {"python": platform.python_version(), "userdp": _own_version()}
-    for package in ("flwr", "ray", "numpy", "torch", "opendp"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
+from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, SharedScheme
 from strategies.auto.stages import START_WIDTH, Columns, Gradient, Lengths, Level, Moments, Recentred, Sizes, Stage
 from strategies.core.options import Found
@@ -27,6 +29,19 @@ _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
 """Of epsilon and delta, for the preparation."""
 
 
+@dataclass
+class Measured:
+    """What is found so far.
+
+    Attributes:
+        progress: what the stages know.
+        left: rounds to go.
+    """
+
+    progress: Progress
+    left: int
+
+
 class LearnCoordinates(Preparation):
     """The stages of `Auto` before its first step; where coordinates cannot be learnt, the lengths of gradients alone.
 
@@ -34,6 +49,8 @@ class LearnCoordinates(Preparation):
     the noise of its share, so that all of them cost what one Gaussian of the multiplier costs, calibrated for replacing
     one user. What adding or removing one moves is no more (`strategies.auto.releases.Movement`).
     """
+
+    memory: Measured
 
     @classmethod
     def share(cls, problem: Problem) -> float:
@@ -52,8 +69,11 @@ class LearnCoordinates(Preparation):
         self._sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
         self._multiplier = self._sampler.calibrate(privacy.epsilon, privacy.delta)
         self._step = 1 / (problem.certificate.smoothness or 2.0)
-        self._progress, self._left = new_progress(problem, self._step), self.rounds
         super().__init__(problem, public, privacy, seed)
+
+    def new_memory(self) -> "Measured":
+        """Nothing yet."""
+        return Measured(new_progress(self.problem, self._step), self.rounds)
 
     def _make_ledger(self) -> AnyLedger:
         return self._sampler.ledger(self._multiplier, self.privacy)
@@ -70,28 +90,29 @@ class LearnCoordinates(Preparation):
     def request(self, index: int, initial: Vector) -> Request:
         """Of all users what the stage asks."""
         if index == 0:
-            self._progress.begin(initial)
-        return Request(self._sampler.cohort(index), self._stages[index].computation(self._progress))
+            self.memory.progress.begin(initial)
+        return Request(self._sampler.cohort(index), self._stages[index].computation(self.memory.progress))
 
     def step(
         self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
     ) -> Step:
         """Release what the stage asks for, and follow."""
-        facts = self._stages[index].take(self._progress, gathered.values, Release(self._scheme(), index, noise))
-        self._left -= 1
-        return Step(self._progress.model, None, facts)
+        progress = self.memory.progress
+        facts = self._stages[index].take(progress, gathered.values, Release(self._scheme(), index, noise))
+        self.memory.left -= 1
+        return Step(progress.model, None, facts)
 
     def found(self) -> tuple[Coordinates | None, Found]:
         """What was; before the last round, for a loss as curved as its bounds allow, equally in all directions."""
-        progress, p = self._progress, self.problem.dimension
-        length = progress.radius / START_WIDTH if not self._left else self._expected_length()
+        progress, left, p = self.memory.progress, self.memory.left, self.problem.dimension
+        length = progress.radius / START_WIDTH if not left else self._expected_length()
         if self._model is None:
             certificate = self.problem.certificate
             whole = certificate.smoothness is not None and certificate.strong_convexity == certificate.smoothness
             step = self._step
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
         rate = 1 / progress.curvature
-        seen = Coordinates(progress.start, progress.coordinates if not self._left else self._expected() * np.eye(p))
+        seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(p))
         return seen, Found(length, p, rate, rate / p, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:
@@ -99,7 +120,7 @@ class LearnCoordinates(Preparation):
         lies, p = self.problem.landscape, self.problem.dimension
         if lies is None or not 0 < lies.trace < math.inf:
             return 1.0
-        return math.sqrt(p * self._progress.curvature / lies.trace)
+        return math.sqrt(p * self.memory.progress.curvature / lies.trace)
 
     def _expected_length(self) -> float:
         """Of a gradient of one sample, where second moments are one; where coordinates stay, of what users share."""

@@ -24,9 +24,10 @@ from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import parse_options
 from strategies.core.plan import Plan, PublicFacts
 from strategies.core.preparation import Preparation
-from strategies.core.results import Evaluate, PrivateResult, RoundRecord
+from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
+from strategies.core.resuming import Keeper, Resumable, Resumed
 from strategies.core.scheme import Scheme, Step
-from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, separately
+from strategies.core.secure_noise import SECURE_ASSUMPTIONS, separately
 from strategies.core.ways import Way
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.wire import Wire
@@ -41,7 +42,7 @@ from userdp.randomness import stream
 log = logging.getLogger("userdp")
 
 
-class UserLevelStrategy(Declarations, Strategy):
+class UserLevelStrategy(Declarations, Resumable, Strategy):
     """Base of the strategies.
 
     A strategy defines four methods: `_make_scheme` and `_make_plan`, before any data is seen, and `_ask` and `_step`
@@ -198,7 +199,7 @@ class UserLevelStrategy(Declarations, Strategy):
             arrays = self.wire.record(self._released)
         self._x = self.wire.vector(arrays)
         self._request = self._asked(server_round)
-        if self._request is None:
+        if self._request is None or server_round == self._lost:
             return []
         if self.privacy.noise == "secure":
             self._request = separately(self._request)
@@ -224,11 +225,10 @@ class UserLevelStrategy(Declarations, Strategy):
         if self._request is None:
             return None, None
         read = partial(self.wire.read, sent=self._x)
-        missing = self.options.max_missing
+        missing = 1.0 if server_round == self._lost else self.options.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
         self._follow(server_round, self._request, gathered)
-        metrics = {"missing_users_private": gathered.missing, "non_finite_users_private": gathered.non_finite}
-        return self.wire.record(self._x), MetricRecord(metrics)  # type: ignore[arg-type]
+        return self.wire.record(self._x), counts(gathered.missing, gathered.non_finite)
 
     def _asked(self, server_round: int) -> Request | None:
         """The request of a round, whosever it is."""
@@ -319,6 +319,8 @@ class UserLevelStrategy(Declarations, Strategy):
         evaluate_fn: Evaluate | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         roster_timeout: float = 60,
+        keeper: Keeper | None = None,
+        resumed: Resumed | None = None,
     ) -> PrivateResult:
         """Run the plan.
 
@@ -333,6 +335,8 @@ class UserLevelStrategy(Declarations, Strategy):
             evaluate_fn: called with (round, arrays of the RELEASED model) before the first and after every round.
             on_round: called with the record of every round.
             roster_timeout: seconds to wait until all n users have a node.
+            keeper: where to keep what the run needs to go on; nothing is kept if not given.
+            resumed: what a killed run with the same settings kept: go on from there.
 
         Returns:
             The released model, the guarantee, one record a round. ``self.result`` holds the same during the run and
@@ -340,7 +344,8 @@ class UserLevelStrategy(Declarations, Strategy):
 
         Raises:
             BadInput: num_rounds disagrees with the plan, the initial model lies outside the domain (or is missing,
-                for drop-in strategies), or the strategy has run before.
+                for drop-in strategies, which keep nothing), the strategy has run before, or what was kept is not such
+                a run's.
             RunFailed: too many users are missing.
         """
         arrays = self.wire.initial(self.original, initial_arrays)
@@ -348,6 +353,8 @@ class UserLevelStrategy(Declarations, Strategy):
             raise BadInput(f"num_rounds = {num_rounds}, the plan has {self.plan.rounds}: leave num_rounds out")
         if self.result.rounds:
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
+        if not self.wire.repeats and (keeper is not None or resumed is not None):
+            raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
         self.summary()
         self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
@@ -356,14 +363,22 @@ class UserLevelStrategy(Declarations, Strategy):
         result = PrivateResult(
             arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=self._roster.clipped_samples
         )
-        result.initial_metrics = result.evaluate(evaluate_fn, 0)
-        self.result = result
-        for server_round in range(1, self.plan.rounds + 1):
+        self.result, done, secure = result, 0, self.privacy.noise == "secure"
+        if resumed is None:
+            result.initial_metrics = result.evaluate(evaluate_fn, 0)
+        else:
+            done = self._resume(resumed)
+            arrays, result.arrays = self.wire.record(self._x), self.wire.record(self._released)
+        if keeper is not None:
+            keeper.keep(partial(self._snapshot, done), must=True)
+        for server_round in range(done + 1, self.plan.rounds + 1):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
             messages = list(self.configure_train(server_round, arrays, config, grid))
             if self._request is None:
                 continue
+            if keeper is not None and secure:
+                keeper.ask(self._question(server_round))
             replies = grid.send_and_receive(messages, timeout=timeout)
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
@@ -376,21 +391,8 @@ class UserLevelStrategy(Declarations, Strategy):
                 facts=self._facts,
                 evaluate=evaluate_fn,
             )
+            if keeper is not None:
+                keeper.keep(partial(self._snapshot, server_round), must=secure)
             if on_round is not None:
                 on_round(record)
         return result
-
-    @property
-    def spent_epsilon(self) -> float | None:
-        """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
-        return None if self._spent is None else self._spent()
-
-    @property
-    def _spent(self) -> Callable[[], float] | None:
-        own = None if self._ledger is None else self._ledger.spent()
-        return None if own is None else self._around.spent(own)
-
-    @property
-    def noise_source(self) -> str:
-        """Where the noise comes from, for people."""
-        return NOISE_SOURCES[self.privacy.noise]

@@ -40,14 +40,18 @@ class Preparation(ABC):
         rounds: how many there are.
         epsilon: of all of them together.
         delta: that goes with it.
+        ledger: that the rounds are charged to.
+        memory: what is found so far, made by `new_memory`.
     """
 
     rounds: int
+    memory: Any
 
     def __init__(self, problem: Problem, public: PublicFacts, privacy: Privacy, seed: int) -> None:
         self.problem, self.public, self.privacy, self.seed = problem, public, privacy, seed
         self.epsilon, self.delta = privacy.epsilon, privacy.delta
         self.ledger: AnyLedger = self._make_ledger()
+        self.memory = self.new_memory()
 
     @classmethod
     @abstractmethod
@@ -57,6 +61,10 @@ class Preparation(ABC):
     @abstractmethod
     def _make_ledger(self) -> AnyLedger:
         """That the rounds here are charged to."""
+
+    @abstractmethod
+    def new_memory(self) -> object:
+        """What is found, before the first round."""
 
     @abstractmethod
     def request(self, index: int, initial: Vector) -> Request:

@@ -1,8 +1,8 @@
 """What a strategy hands back: the released model, the guarantee, one record a round."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -42,6 +42,21 @@ class RoundRecord:
     def spent_epsilon(self) -> float | None:
         """What the ledger said after the round; None without a guarantee. Computed when it is first asked for."""
         return None if self.spent is None else self.spent()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, with what was spent."""
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "spent": self.spent_epsilon}
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "RoundRecord":
+        """From what `as_dict` gave."""
+        spent = values["spent"]
+        return cls(**{**values, "spent": None if spent is None else partial(float, spent)})
+
+
+def counts(missing: int, non_finite: int) -> MetricRecord:
+    """What nodes' replies came to."""
+    return MetricRecord({"missing_users_private": missing, "non_finite_users_private": non_finite})
 
 
 @dataclass
@@ -88,6 +103,19 @@ class PrivateResult(Result):
         if metrics is not None:
             self.train_metrics_clientapp[server_round] = metrics
         return record
+
+    def restore(self, initial_metrics: dict[str, float], rounds: list[RoundRecord]) -> None:
+        """Take over what another process has kept."""
+        self.initial_metrics, self.rounds = initial_metrics, rounds
+        measured = {0: initial_metrics} | {record.round: record.metrics for record in rounds}
+        self.evaluate_metrics_serverapp = {
+            number: MetricRecord(metrics)  # type: ignore[arg-type]
+            for number, metrics in measured.items()
+            if metrics
+        }
+        self.train_metrics_clientapp = {
+            record.round: counts(record.missing_users, record.non_finite_users) for record in rounds
+        }
 
     def evaluate(self, evaluate: Evaluate | None, server_round: int) -> dict[str, float]:
         """Metrics of the released model as it is now, kept also where Flower's own result has them."""

@@ -20,7 +20,6 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
-from userdp.papers.sparse_gradients.accelerated import AcceleratedDescent
 from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, PerturbedMinimiser, Projection
 
 
@@ -83,17 +82,14 @@ class Minimisation:
         project: onto the domain.
 
     Attributes:
-        start: of the steps, and the centre of the regularisation; from `begin` on.
+        start: of the steps, and the centre of the regularisation; zero before `begin`.
         silent: users whose data cannot be used, and whose loss is zero; from `begin` on.
-        descent: how far the steps are; from `begin` on.
+        descent: how far the steps are.
     """
-
-    start: Vector
-    silent: int
-    descent: AcceleratedDescent
 
     def __init__(self, algorithm: PerturbedMinimiser, project: Projection) -> None:
         self._algorithm, self._project = algorithm, project
+        self.begin(np.zeros(algorithm.risk.dimension), silent=0)
 
     def begin(self, start: Vector, silent: int) -> None:
         """Fix the problem, before the first step."""

@@ -18,10 +18,12 @@ class Wire:
     Attributes:
         clipping: what a guarantee rests on where each user's vector is clipped.
         asks_more: whether nodes can be asked for more than a step of training, such as users' lengths before the clip.
+        repeats: whether nodes that are asked the same again answer the same, which going on after a kill rests on.
     """
 
     clipping: tuple[str, ...] = ("nodes clip each user as told, and the server is trusted",)
     asks_more: bool = True
+    repeats: bool = True
 
     def roster(self, users: int, max_missing: float) -> Roster:
         """Finds out which node holds which of n users."""

@@ -384,6 +384,9 @@ def test_starting_needs_a_model_and_the_planned_rounds():
             strategy().start(grid)
         with pytest.raises(BadInput, match="num_rounds = 4"):
             strategy().start(grid, record(INITIAL), num_rounds=4)
+        for more in ({"keeper": object()}, {"resumed": object()}):
+            with pytest.raises(BadInput, match="train at random, so no run goes on"):
+                strategy().start(grid, record(INITIAL), **more)
         with pytest.raises(BadInput, match="call start with initial_arrays"):
             strategy().configure_train(1, record(INITIAL), ConfigRecord(), grid)
 

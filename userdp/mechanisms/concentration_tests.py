@@ -247,6 +247,8 @@ def _noisy_threshold(test: ConcentrationTest, scale: float, noise: NoiseSource) 
 
 
 class _AboveThresholdSession(Session):
+    _noise: NoiseSource
+
     def __init__(self, test: AboveThreshold, noise: NoiseSource) -> None:
         super().__init__()
         self._noise = noise

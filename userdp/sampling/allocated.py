@@ -54,7 +54,7 @@ class AllocatedBatches(Sampler):
     participations: int
     rounds: int
     seed: int | None = 0
-    _draw: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
+    drawn: _Draw = field(default_factory=_Draw, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = "privacy loss distribution of the Gaussian mechanism under random allocation of rounds"
@@ -78,7 +78,7 @@ class AllocatedBatches(Sampler):
             BadInput: there is no such round, or the operating system draws and it is not the last or the next one.
         """
         self._checked(index)
-        draw = self._draw
+        draw = self.drawn
         if self.seed is None and index not in (draw.index, draw.index + 1):
             raise BadInput(
                 f"the cohort of round {index} was asked for, after that of round {draw.index}: rounds that the "

@@ -34,6 +34,7 @@ class Sampler(ABC):
         accountant: how epsilons are computed, for `Guarantee.accountant`.
         assumption: what the accounting asks of the cohorts, one sentence.
         secret: whether it asks that nobody can tell who takes part.
+        drawn: what the operating system has drawn so far, where it does: plain attributes, which a checkpoint keeps.
     """
 
     users: int
@@ -44,6 +45,7 @@ class Sampler(ABC):
     accountant: ClassVar[str]
     assumption: ClassVar[str]
     secret: ClassVar[bool] = False
+    drawn: object = None
 
     @property
     def sensitivity_factor(self) -> int:

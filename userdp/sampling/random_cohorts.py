@@ -74,7 +74,7 @@ class PoissonBatches(Sampler):
     rate: float
     rounds: int
     seed: int | None = 0
-    _remembered: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "add_or_remove"
     accountant: ClassVar[str] = (
@@ -98,7 +98,7 @@ class PoissonBatches(Sampler):
         """Rising indices of the users whose coin fell for round ``index``."""
         self._checked(index)
         if self.seed is None:
-            return self._remembered.cohort(index, self._tossed)
+            return self.drawn.cohort(index, self._tossed)
         return np.flatnonzero(stream(self.seed, "sampling", index).random(self.users) < self.rate)
 
     def _tossed(self) -> Cohort:
@@ -140,7 +140,7 @@ class FixedSizeBatches(Sampler):
     batch: int
     rounds: int
     seed: int | None = 0
-    _remembered: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    drawn: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     relation: ClassVar[Relation] = "replace_one"
     accountant: ClassVar[str] = (
@@ -168,7 +168,7 @@ class FixedSizeBatches(Sampler):
         """(batch,) rising user indices of round ``index``."""
         self._checked(index)
         if self.seed is None:
-            return self._remembered.cohort(index, self._drawn)
+            return self.drawn.cohort(index, self._drawn)
         rng = stream(self.seed, "sampling", index)
         return np.sort(rng.choice(self.users, self.batch, replace=False, shuffle=False))
 

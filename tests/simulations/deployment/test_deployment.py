@@ -35,6 +35,7 @@ from simulations.deployment.link import Link
 from simulations.deployment.submit import Submission, bring, follow
 from simulations.engines.grids import LocalGrid
 from simulations.flower import node_of, separated
+from simulations.records.run_directory import CHECKPOINT
 from simulations.runs.build import build_problem, server_datasets
 from simulations.runs.run import run
 from simulations.runs.silos import FILE, prepare, silo_node, split
@@ -536,6 +537,28 @@ def test_a_submission_runs_the_configuration_as_a_deployment(flwr, tmp_path, mon
     assert CliRunner().invoke(app, arguments).exit_code == 0
     with pytest.raises(BadInput, match="cannot be written by user"):
         submission.run("superlink:8000", None, tmp_path / "nowhere")
+
+
+def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
+    out, folder = tmp_path / "out", tmp_path / "results" / "stopped"
+    out.mkdir()
+    folder.mkdir(parents=True)
+    flwr(
+        "import json, pathlib, tomllib\n"
+        "if sys.argv[1] == 'run':\n"
+        "    settings = tomllib.loads(pathlib.Path(sys.argv[sys.argv.index('--run-config') + 1]).read_text())\n"
+        f"    assert settings['output'] == {str(folder)!r}\n"
+        "    print(json.dumps({'success': True, 'run-id': 5}))\n"
+        "elif sys.argv[1] == 'ls':\n"
+        "    print(json.dumps({'success': True, 'runs': [{'status': 'finished:failed'}]}))"
+    )
+    submission = Submission(tmp_path, "demo.toml", "", tmp_path / "results", "stopped")
+    with pytest.raises(BadInput, match="holds no checkpoint"):
+        submission.run("superlink:8000", None, out)
+    (folder / CHECKPOINT).touch()
+    assert submission.run("superlink:8000", None, out) == 1
+    assert "it can go on: --resume stopped" in capsys.readouterr().err
+    assert not (out / CHECKPOINT).exists()
 
 
 def test_the_superlink_is_ready_only_while_healthy_and_with_every_key(flwr, tmp_path, monkeypatch):

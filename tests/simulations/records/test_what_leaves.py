@@ -18,13 +18,15 @@ from simulations import cli
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
+from simulations.records.checkpoints import Checkpoints
 from simulations.records.released_fields import FIELDS, KINDS, RELEASED, SHARED, field_of, fields_in, is_private, kept
-from simulations.records.run_directory import FILES
+from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
 from simulations.reports.explain import shown
 from simulations.runs.build import load_datasets
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from strategies import STRATEGIES
+from strategies.core.snapshots import Snapshot
 from strategies.samples.sample_strategy import SampleStrategy
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
@@ -351,3 +353,14 @@ def test_what_must_not_be_handed_on_is_refused(tested, tmp_path, change, told):
     with pytest.raises(BadInput, match=told):
         copy_released(own, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_checkpoints_hold_nothing_under_another_name(tmp_path):
+    taken = Snapshot()
+    taken.add("x", np.zeros(2))
+    keeper = Checkpoints(tmp_path, parse_config(changed()))
+    keeper.keep(lambda: taken, must=True)
+    keeper.ask(taken)
+    for name in (CHECKPOINT, ASKED):
+        with np.load(tmp_path / name) as archive:
+            assert {field_of(name, key).kind for key in archive.files} == {"private"}

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from examples import BASE, changed, table_section, write_table
 
+import simulations.records.environment
 import simulations.runs.build
 import simulations.runs.run
 import userdp.data.synthetic.source
@@ -596,6 +597,6 @@ def test_json_has_no_numbers_that_json_lacks():
 
 def test_the_version_is_that_of_the_code_that_runs_though_nothing_is_installed(monkeypatch):
     """As in a Flower app, which brings the packages and pyproject.toml, and no metadata."""
-    monkeypatch.setattr(simulations.runs.run, "version", lambda name: f"installed {name}")
+    monkeypatch.setattr(simulations.records.environment, "version", lambda name: f"installed {name}")
     project = tomllib.loads((SHIPPED.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert simulations.runs.run._own_version() == project["project"]["version"]
+    assert simulations.records.environment._own_version() == project["project"]["version"]

@@ -63,7 +63,8 @@ def is_abstract(value: object) -> bool:
 
 def redefined(kind: type) -> set[str]:
     """Methods and properties that a class defines though one of its bases does so concretely."""
-    above = chain(kind)[1:]
+    parts = [base for base in UserLevelStrategy.__mro__[1:] if base.__module__.partition(".")[0] == strategies.__name__]
+    above = [*chain(kind)[1:], *parts]
     return {name for name in vars(kind) for base in above if is_concrete(vars(base).get(name))}
 
 

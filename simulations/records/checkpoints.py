@@ -1,0 +1,222 @@
+"""What a run keeps on disk so that it can go on after its process was killed; removed when the run has ended.
+
+Files are NumPy archives of arrays and one JSON text: reading them executes nothing. Each is written beside its place,
+brought to the disk and moved there as a whole, so that a kill at any moment leaves the one before or the new one.
+"""
+
+import fcntl
+import json
+import math
+import os
+import struct
+import time
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulations.config.run_config import RunConfig
+from simulations.records.environment import versions
+from simulations.records.run_directory import ASKED, CHECKPOINT
+from strategies.core.resuming import Resumed
+from strategies.core.snapshots import Snapshot
+from userdp.errors import BadInput
+
+_LOCK = ".running"
+_STATE = "state_private"
+"""What the text is called in an archive, and before a dot the arrays."""
+_FORMAT = 1
+_OF_VERSIONS = ("userdp", "numpy")
+"""Packages on which the bits of a round that is computed again depend."""
+
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What reading a damaged archive may raise."""
+SPARING = 20.0
+"""Where rounds need not all be kept, so many times as long as a checkpoint took passes before the next: < 5 %."""
+
+
+class Checkpoints:
+    """The `strategies.core.resuming.Keeper` of a run directory.
+
+    Args:
+        folder: the run directory.
+        config: the run, whose configuration stands in every file.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        # CHECKPOINT: after the last round that is kept; ASKED: before users are asked, where noise is secure.
+        self._folder = folder
+        self._settings = _settings(config)
+        self._next = -math.inf
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While this lasts no other process writes here; a process that is killed lets go.
+
+        Raises:
+            BadInput: one does already, or the folder cannot be written.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise BadInput(
+                f"output.directory: {self._folder} cannot be written ({type(error).__name__}); choose another folder"
+            ) from None
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BadInput(
+                    f"{self._folder} belongs to a run that is under way: wait for its end, or stop it before it is "
+                    "resumed"
+                ) from None
+            yield
+        finally:
+            os.close(lock)
+
+    def ask(self, taken: Snapshot) -> None:
+        """Keep that users are about to be asked."""
+        self._write(ASKED, taken)
+
+    def keep(self, take: Callable[[], Snapshot], *, must: bool) -> None:
+        """Keep a run's state; if it must not be, at most a twentieth of the run's time is spent on it."""
+        started = time.monotonic()
+        if not must and started < self._next:
+            return
+        self._write(CHECKPOINT, take())
+        ended = time.monotonic()
+        self._next = ended + SPARING * (ended - started)
+
+    def read(self) -> Resumed | None:
+        """What a killed run left; None if it was killed before its first round.
+
+        Raises:
+            BadInput: it was another configuration's, cannot be read, or has ended.
+        """
+        kept, asked = self._read(CHECKPOINT), self._read(ASKED)
+        if kept is not None:
+            return Resumed(kept, asked)
+        if asked is not None:
+            raise BadInput(
+                f"{self._folder / CHECKPOINT} is missing, though users were asked: the run cannot be resumed without it"
+            )
+        try:
+            ended = "error" not in json.loads((self._folder / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            ended = False
+        if ended:
+            raise BadInput(f"{self._folder} holds a run that has ended: there is nothing to resume")
+        return None
+
+    def remove(self) -> None:
+        """The run has ended."""
+        for name in (CHECKPOINT, ASKED, _LOCK):
+            (self._folder / name).unlink(missing_ok=True)
+            (self._folder / f".{name}.partial").unlink(missing_ok=True)
+
+    def _write(self, name: str, taken: Snapshot) -> None:
+        kept = {"format": _FORMAT, **self._settings, "values": taken.values, "arrays": list(taken.arrays)}
+        text = json.dumps(kept, allow_nan=False)
+        partial = self._folder / f".{name}.partial"
+        # For nobody but the run's owner: it may hold exact numbers of users' data.
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
+            parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
+            np.savez(file, **parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self._folder / name)
+        _bring_to_disk(self._folder)
+
+    def _read(self, name: str) -> Snapshot | None:
+        path = self._folder / name
+        try:
+            with path.open("rb") as file:
+                if zipfile.ZipFile(file).testzip() is not None:
+                    raise zipfile.BadZipFile
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as archive:
+                    arrays = {key: archive[key] for key in archive.files}
+            kept = json.loads(arrays[_STATE].tobytes())
+            settings = {key: kept[key] for key in self._settings}
+            taken = Snapshot(kept["values"], {key: arrays[f"{_STATE}.{key}"] for key in kept["arrays"]})
+        except FileNotFoundError:
+            return None
+        except _UNREADABLE as error:
+            raise BadInput(
+                f"{path} cannot be read ({type(error).__name__}): it is damaged or cut short; start the run anew, or "
+                "put back the file that the run wrote"
+            ) from None
+        self._check(path, kept["format"], settings)
+        return taken
+
+    def _check(self, path: Path, form: Any, settings: dict[str, Any]) -> None:
+        """Refuse what another run wrote.
+
+        Raises:
+            BadInput: names every setting, what it is there and what here.
+        """
+        if form != _FORMAT:
+            raise BadInput(
+                f"{path} has format {form!r}, and this version reads {_FORMAT}: resume with the one it is of"
+            )
+        there, here = _flat(settings), _flat(self._settings)
+        other = [
+            f"{key} is {there.get(key, 'not set')!r} there and {here.get(key, 'not set')!r} here"
+            for key in sorted(there.keys() | here.keys())
+            if there.get(key) != here.get(key)
+        ]
+        if other:
+            raise BadInput(
+                f"{path} was kept by a run with other settings ({'; '.join(other)}): resume with those that it was "
+                "made with, which config.toml beside it has"
+            )
+
+
+def configuration_file(file: Path | None, resume: Path | None) -> Path:
+    """The configuration file that ``userdp run`` means: that of a run to be resumed lies in its directory.
+
+    Raises:
+        BadInput: neither is given, or the directory is none of a run.
+    """
+    if resume is not None and not (resume / "config.toml").is_file():
+        raise BadInput(f"--resume {resume}: is no directory of a run, for it holds no config.toml; check the path")
+    if file is not None:
+        return file
+    if resume is None:
+        raise BadInput("FILE is missing: name a configuration file, or a run to go on with by --resume DIRECTORY")
+    return resume / "config.toml"
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """What must be the same for a run to go on: all settings but where the directory lies, and versions."""
+    configuration = tomllib.loads(config.toml())
+    configuration["output"].pop("directory")
+    return {"configuration": configuration, "versions": {name: versions()[name] for name in _OF_VERSIONS}}
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Dotted key -> value."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{before}{key}"
+        found |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return {key.removeprefix("configuration."): value for key, value in found.items()}
+
+
+def _bring_to_disk(folder: Path) -> None:
+    """Make a move within the folder last."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,309 @@
+"""Runs that were killed go on to the same end, and never spend anything twice."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from examples import changed
+from helpers_killed import killed_at, left
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import simulations.records.checkpoints
+from simulations import cli
+from simulations.config.run_config import parse_config
+from simulations.engines.grids import LocalGrid
+from simulations.records.checkpoints import Checkpoints
+from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
+from simulations.runs.run import run
+from strategies.core.snapshots import Snapshot
+from userdp.errors import BadInput
+from userdp.sampling.allocated import AllocatedBatches, _Draw
+
+SEEDED = parse_config(changed(output={"reference": False}))
+SECURE = parse_config(changed(privacy__noise="secure", strategy={"kind": "dp_fed_sgd", "rounds": 3, "cohort": 40}))
+SAMPLED = parse_config(
+    changed(
+        privacy__noise="secure",
+        strategy={"kind": "dp_fed_sgd", "rounds": 3, "sampling": "allocation", "participations": 1},
+    )
+)
+ROUNDS = 4
+"""A preparation, and three of the strategy's own."""
+
+
+@pytest.fixture(autouse=True)
+def every_round(monkeypatch):
+    """Checkpoints after every round, also where that is more than a twentieth of the time."""
+    monkeypatch.setattr(simulations.records.checkpoints, "SPARING", -1e9)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    run(SEEDED, directory=directory, checkpoint=True, report=False)
+    return left(directory)
+
+
+def kept_at(config, directory, name=CHECKPOINT):
+    """The round that a file is about; None where there is no file."""
+    snapshot = Checkpoints(directory, config)._read(name)
+    return None if snapshot is None else snapshot.get("round")
+
+
+def rounds_in(directory):
+    path = directory / "rounds.parquet"
+    return len(pd.read_parquet(path)) if path.exists() else 0
+
+
+def test_nothing_but_a_run_s_files_is_left(whole):
+    assert set(whole["files"]) == set(FILES) - {"report.html"}
+
+
+@pytest.mark.sweep(6)
+@pytest.mark.parametrize("moment", range(0, 34, 3))
+def test_a_run_killed_at_any_moment_goes_on_to_the_bit(tmp_path, whole, moment):
+    assert killed_at(SEEDED, tmp_path / "run", moment)
+    run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+    assert left(tmp_path / "run") == whole
+
+
+def test_a_run_killed_again_and_again_goes_on(tmp_path, whole):
+    resume, moment = False, 4
+    while killed_at(SEEDED, tmp_path / "run", moment, resume=resume):
+        resume, moment = True, moment + 3
+    assert left(tmp_path / "run") == whole
+
+
+@pytest.mark.parametrize(
+    ("config", "moment"),
+    [
+        *((SECURE, moment) for moment in (5, 13, 22, 29)),
+        *(pytest.param(SECURE, moment, marks=pytest.mark.slow) for moment in range(4, 42, 3)),
+        *(pytest.param(SAMPLED, moment, marks=pytest.mark.slow) for moment in range(4, 42)),
+    ],
+)
+def test_under_secure_noise_the_charge_is_on_disk_first_and_nobody_is_asked_twice(
+    tmp_path, monkeypatch, config, moment
+):
+    directory = tmp_path / "run"
+    assert killed_at(config, directory, moment)
+    kept, asked = kept_at(config, directory) or 0, kept_at(config, directory, ASKED) or 0
+    assert rounds_in(directory) <= kept
+    assert max(asked, kept) <= kept + 1
+    questions, deliver = [], LocalGrid._deliver
+
+    def heard(self, messages, timeout):
+        questions.extend(messages)
+        return deliver(self, messages, timeout)
+
+    monkeypatch.setattr(LocalGrid, "_deliver", heard)
+    outcome = run(config, directory=directory, resume=True, report=False)
+    # The roster asks without a round.
+    rounds = {int(each.metadata.group_id) for each in questions if each.metadata.group_id}
+    assert rounds == set(range(max(asked, kept) + 1, ROUNDS + 1))
+    records = pd.read_parquet(directory / "rounds.parquet")
+    assert list(records["round"]) == list(range(1, ROUNDS + 1))
+    silent = records.loc[records["missing_users_private"] > 0, "round"].tolist()
+    assert silent == ([asked] if asked > kept else [])
+    assert np.isfinite(outcome.model).all()
+    assert records["spent_epsilon"].iloc[-1] == pytest.approx(outcome.guarantee.epsilon, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_cohort_of_a_lost_round_is_the_one_that_was_asked(tmp_path):
+    """Under random allocation another one would let somebody take part more often than accounted."""
+    directory = tmp_path / "run"
+    moment = next(
+        each
+        for each in range(10, 40)
+        if killed_at(SAMPLED, directory / str(each), each)
+        and (kept_at(SAMPLED, directory / str(each), ASKED) or 0) > (kept_at(SAMPLED, directory / str(each)) or 9)
+    )
+    asked = Checkpoints(directory / str(moment), SAMPLED)._read(ASKED).get("drawn", _Draw())
+    cohorts = []
+    allocated = AllocatedBatches.cohort
+
+    def heard(self, index):
+        cohorts.append((index, allocated(self, index)))
+        return cohorts[-1][1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AllocatedBatches, "cohort", heard)
+        run(SAMPLED, directory=directory / str(moment), resume=True, report=False)
+    assert cohorts[0][0] == asked.index
+    np.testing.assert_array_equal(cohorts[0][1], asked.cohort)
+
+
+def test_another_configuration_is_refused_field_by_field(tmp_path):
+    assert killed_at(SEEDED, tmp_path / "run", 20)
+    other = parse_config(changed(output={"reference": False}, privacy__epsilon=3.0, strategy__rounds=4, seed=9))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(BadInput) as refused:
+        run(other, directory=tmp_path / "run", resume=True, report=False)
+    text = str(refused.value)
+    for told in ("privacy.epsilon is 4.0 there and 3.0 here", "strategy.rounds is 3 there and 4 here", "seed is 3"):
+        assert told in text
+    assert "clip_norm" not in text
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_setting_that_is_not_there_and_other_versions_are_refused(tmp_path, monkeypatch):
+    assert killed_at(SEEDED, tmp_path / "run", 20)
+    other = parse_config(changed(output={"reference": False}, strategy__learning_rate=0.5))
+    with pytest.raises(BadInput, match=r"strategy\.learning_rate is 'not set' there and 0.5 here"):
+        run(other, directory=tmp_path / "run", resume=True, report=False)
+    monkeypatch.setattr(simulations.records.checkpoints, "versions", lambda: {"userdp": "9", "numpy": "1"})
+    with pytest.raises(BadInput, match=r"versions\.numpy is '.*' there and '1' here; versions\.userdp"):
+        run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+
+
+def test_a_directory_that_was_moved_goes_on(tmp_path, whole):
+    assert killed_at(SEEDED, tmp_path / "run", 20)
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    run(SEEDED, directory=tmp_path / "elsewhere", resume=True, report=False)
+    assert left(tmp_path / "elsewhere") == whole
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("killed") / "run"
+    assert killed_at(SEEDED, directory, 25)
+    return directory
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_checkpoint_is_refused(tmp_path, killed, share):
+    directory = shutil.copytree(killed, tmp_path / "run")
+    path = directory / CHECKPOINT
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(BadInput, match=r"checkpoint\.npz cannot be read .*damaged or cut short"):
+        run(SEEDED, directory=directory, resume=True, report=False)
+
+
+@settings(max_examples=25, deadline=None)
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_a_checkpoint_with_a_wrong_byte_is_refused_or_the_same(killed, place, flip):
+    content = bytearray((killed / CHECKPOINT).read_bytes())
+    content[int(place * len(content))] ^= flip
+    path = killed.parent / "wrong" / CHECKPOINT
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    try:
+        taken = Checkpoints(path.parent, SEEDED)._read(CHECKPOINT)
+    except BadInput:
+        return
+    expected = Checkpoints(killed, SEEDED)._read(CHECKPOINT)
+    assert taken.values == expected.values
+    assert {name: array.tobytes() for name, array in taken.arrays.items()} == {
+        name: array.tobytes() for name, array in expected.arrays.items()
+    }
+
+
+def test_a_checkpoint_of_pickled_objects_is_refused_without_reading_them(tmp_path, killed):
+    directory = shutil.copytree(killed, tmp_path / "run")
+    with np.load(directory / CHECKPOINT) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    np.savez(directory / CHECKPOINT, **arrays | {"state_private.array0": np.array([Trap()], dtype=object)})
+    with pytest.raises(BadInput, match="cannot be read"):
+        run(SEEDED, directory=directory, resume=True, report=False)
+    assert not Trap.sprung
+
+
+class Trap:
+    sprung = False
+
+    def __reduce__(self):
+        return spring, ()
+
+
+def spring():
+    Trap.sprung = True
+
+
+def test_an_ended_run_has_nothing_to_resume(tmp_path):
+    run(SEEDED, directory=tmp_path / "run", checkpoint=True, report=False)
+    with pytest.raises(BadInput, match="has ended: there is nothing to resume"):
+        run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+
+
+def test_a_run_that_failed_goes_on(tmp_path, monkeypatch, whole):
+    deliver, calls = LocalGrid._deliver, []
+
+    def failing(self, messages, timeout):
+        calls.append(messages)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return deliver(self, messages, timeout)
+
+    monkeypatch.setattr(LocalGrid, "_deliver", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run(SEEDED, directory=tmp_path / "run", checkpoint=True, report=False)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["error"] == "interrupted"
+    run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+    assert left(tmp_path / "run") == whole
+
+
+def test_two_processes_do_not_run_in_one_directory(tmp_path):
+    assert killed_at(SEEDED, tmp_path / "run", 20)
+    with Checkpoints(tmp_path / "run", SEEDED).held(), pytest.raises(BadInput, match="is under way"):
+        run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+
+
+def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
+    directory = tmp_path / "run"
+    moment = next(each for each in range(3, 20) if killed_at(SECURE, directory, each) and (directory / ASKED).exists())
+    assert moment < 20
+    assert not rounds_in(directory)
+    with pytest.raises(BadInput, match="goes on with --resume"):
+        run(SECURE, directory=directory, report=False)
+    (directory / CHECKPOINT).unlink()
+    with pytest.raises(BadInput, match=r"checkpoint\.npz is missing, though users were asked"):
+        run(SECURE, directory=directory, resume=True, report=False)
+
+
+def test_a_kill_amid_a_write_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    keeper, taken = Checkpoints(tmp_path, SEEDED), Snapshot()
+    taken.add("round", 1)
+    keeper.keep(lambda: taken, must=True)
+
+    def dying(file, **parts):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", dying)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.keep(lambda: taken, must=True)
+    assert keeper.read().kept.get("round") == 1
+
+
+def test_only_the_owner_reads_a_checkpoint(killed):
+    assert (killed / CHECKPOINT).stat().st_mode & 0o077 == 0
+
+
+def test_the_command_resumes_without_a_file_and_with_the_same(tmp_path, whole):
+    assert killed_at(SEEDED, tmp_path / "run", 20)
+    done = CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run"), "--seed", "9"])
+    assert done.exit_code == cli.BAD_INPUT
+    done = CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run"), "--json"])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "run" / "report.html").unlink()
+    assert left(tmp_path / "run") == whole
+    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run")]).exit_code == cli.BAD_INPUT
+    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "absent")]).exit_code == cli.BAD_INPUT
+    assert not (tmp_path / "absent").exists()
+    assert CliRunner().invoke(cli.app, ["run"]).exit_code == cli.BAD_INPUT
+
+
+def test_checkpoints_take_a_twentieth_of_the_time_where_they_may_be_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(simulations.records.checkpoints, "SPARING", 20.0)
+    clock = iter([0.0, 1.0, 20.9, 21.0, 23.0])
+    monkeypatch.setattr(simulations.records.checkpoints.time, "monotonic", lambda: next(clock))
+    keeper, written = Checkpoints(tmp_path, SEEDED), []
+    monkeypatch.setattr(Checkpoints, "_write", lambda self, name, taken: written.append(taken))
+    for taken in "abc":
+        keeper.keep(lambda taken=taken: taken, must=False)
+    assert written == ["a", "c"]
