@@ -26,9 +26,9 @@ the sup norm: rows that all move by at most h move it by at most h, aligned or n
 
 *Floating point.* A sum of numbers far larger than rho is rounded by more than the sensitivity. So each estimator
 first clips every row to `REACH` radii in each coordinate, which is a map of each row by itself, keeps every ball in a
-ball and is 1-Lipschitz, so that all of the above stays true. What is then left of rounding has a bound, in whatever order a sum is added
-(`Estimator.rounding`, with its proof). Means of finite numbers are finite, even where their sum is not
-(`finite_mean`).
+ball and is 1-Lipschitz, so that all of the above stays true. What is then left of rounding has a bound, in whatever
+order a sum is added (`Estimator.rounding`, with its proof). Means of finite numbers are finite, even where their sum is
+not (`finite_mean`).
 """
 
 from abc import ABC, abstractmethod
