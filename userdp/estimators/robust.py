@@ -162,30 +162,38 @@ class Estimator(ABC):
         self.check(batch)
         return self._sensitivity(batch, 2 * self.radius / (batch - 2 * self._trim(batch)))
 
-    def rounding(self, batch: int) -> float:
-        """How much the sensitivity can grow, relatively, by the estimate's being computed in float64.
+    def error(self, batch: int) -> float:
+        """e: how far the estimate of any finite rows can be from the true one by being computed in float64, sup norm.
 
-        *Formal guarantees.* For finite rows of any size, B at most 2^30 and radius and width at most 2^960, but no
-        smaller than 2^-960. Take the clipped rows as given: each is a function of one user's row, and clipping rounds
-        nothing. With u = 2^-53, ``R = REACH rho`` and K rows left by the trim, two neighbours' estimates as computed
-        lie within ``sup_sensitivity + 2 e`` of each other, with ``e = u (1 + 2^-19) ((B + K + 1) R + s)``. Proof:
+        *Formal guarantees.* For B at most 2^30 and radius and width at most 2^960, but no smaller than 2^-960. Take
+        the clipped rows as given: each is a function of one user's row, and clipping rounds nothing. With u = 2^-53,
+        ``R = REACH rho`` and K rows left by the trim, ``e = u (1 + 2^-19) ((B + K + 1) R + s)``. Proof:
 
         1. The mean of k numbers within R, computed in any order, errs by at most ``k u R (1 + 2^-20)``: k - 1
            additions and a division (Higham 2002, Section 4.2). So the computed trimmed mean is within
            ``K u R (1 + 2^-20)`` of the true one, and no further than that beyond R.
-        2. `Winsorized`: as a function of the numbers that rows are clipped between, the mean of the clipped rows moves
-           by no more than they do. They err by the centre's error, and by u (R + s) as the width is added to it; the
-           mean of the B clipped rows errs by B u R. Together that is e, for each of two neighbours.
-        3. `Debiased`: an estimate lies between what is computed of its centre less and plus the width, so two of them
-           are at most ``2 s`` and how far the centres are apart from each other, and each end errs by the centre's
-           error and u (R + s), which is at most e.
+        2. The numbers between which something is clipped err by the centre's error, and by u (R + s) as the width is
+           added to it; what is clipped between them errs by no more (it is 1-Lipschitz in them).
+        3. `Winsorized`: so does the mean of the clipped rows, and being a mean of B numbers within R, it errs by B u R
+           besides. `Debiased`: so does the clipped mean, itself a mean of B numbers within R.
 
         Raises:
             BadInput: see `check`.
         """
+        self.check(batch)
         kept = batch - 2 * self._trim(batch)
-        error = (1 + 2.0**-19) * 2.0**-53 * ((batch + kept + 1) * REACH * self.radius + self.clip_width)
-        return 2 * error / self.sup_sensitivity(batch)
+        return (1 + 2.0**-19) * 2.0**-53 * ((batch + kept + 1) * REACH * self.radius + self.clip_width)
+
+    def rounding(self, batch: int) -> float:
+        """How much the sensitivity can grow, relatively, by the estimate's being computed in float64.
+
+        *Formal guarantees.* Each of two neighbours' estimates is within `error` of the true one, and these are within
+        `sup_sensitivity` of each other.
+
+        Raises:
+            BadInput: see `check`.
+        """
+        return 2 * self.error(batch) / self.sup_sensitivity(batch)
 
     def __call__(self, rows: Rows) -> Vector:
         """(d,) estimate from (B, d) rows.
