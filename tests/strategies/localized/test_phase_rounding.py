@@ -213,6 +213,6 @@ def test_the_noise_of_tested_phases_covers_iterates_and_scores():
         for phase in chosen.phases
     )
     scores = 4 * 200 * gradient_rounding(problem) / 2.0
-    assert method.scheme.rounding == pytest.approx(iterates + scores, rel=1e-12)
+    assert method.scheme.rounding == pytest.approx(iterates + scores, rel=1e-12, abs=0.0)
     assert method._noise(0, 1).slack == rounding_slack(200, 1.0, method.scheme.rounding)
     assert 1e-6 < method._noise(0, 1).slack < 1e-3
