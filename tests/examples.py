@@ -54,6 +54,16 @@ def write_table(path: Path, users: int = 60, rows: int = 4) -> Path:
     return path
 
 
+def write_clinic(path: Path) -> Path:
+    """The table of simulations/configs/robust-table.toml: eight visits of each of 1,200 people; pressure makes ill."""
+    rng, visits = np.random.default_rng(0), 1200 * 8
+    pressure, smokes = rng.uniform(90, 190, visits), rng.integers(0, 2, visits)
+    ill = rng.random(visits) < 1 / (1 + np.exp(0.5 - smokes - (pressure - 140) / 15))
+    columns = {"person": np.repeat(np.arange(1200), 8), "pressure": pressure, "weight": rng.uniform(45, 140, visits)}
+    pd.DataFrame(columns | {"smokes": smokes, "ill": ill.astype(int)}).to_csv(path, index=False)
+    return path
+
+
 def table_section(path: Path, **settings: Any) -> dict[str, Any]:
     """A [data] section for `write_table`, with a binary target."""
     section = {

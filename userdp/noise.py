@@ -182,8 +182,8 @@ def granularity(scale: float) -> int:
     return math.frexp(scale)[1] - 1 - _GRID
 
 
-def rounding_slack(terms: int, spread: float = 1.0) -> float:
-    """How much a sum's sensitivity can grow, relatively, by being computed in float64; what `SecureNoise` takes.
+def rounding_slack(terms: int, spread: float = 1.0, further: float = 0.0) -> float:
+    """How much a sensitivity can grow, relatively, by being computed in float64; what `SecureNoise` takes.
 
     *Formal guarantees.* Each user contributes float64 vectors that depend on its own data alone, to the last bit (which
     `Computation.separate` sees to). They are clipped to norm C in float64, so their norm is at most
@@ -193,20 +193,22 @@ def rounding_slack(terms: int, spread: float = 1.0) -> float:
     4.2). Between neighbours the result moves by at most ``2 (terms + 5) terms u C (1 + 2^-21)`` more than the exact
     sum (the last factor has the clip's excess in it). Relative to a sensitivity of ``C / spread`` or more that is below
     ``spread (terms + 8)^2 2^-52`` as long as it is below a tenth; another 2^-20 covers the clip and what `SecureNoise`
-    needs itself.
+    needs itself. What is no such sum brings a bound of its own, which is added: of robust means,
+    `userdp.estimators.robust.Estimator.rounding` and `userdp.estimators.outlier_removal.NeighbourMean.rounding`.
 
     Args:
         terms: vectors added up, at most.
         spread: largest norm of a term over the sensitivity of the sum (before the division), at most.
+        further: how much more the sensitivity of what is computed from the terms can grow, relatively.
 
     Raises:
         BadInput: rounding would cost more than a tenth of the noise.
     """
-    slack = _LEAST_SLACK + spread * (terms + 8.0) ** 2 * 2.0**-52
+    slack = _LEAST_SLACK + spread * (terms + 8.0) ** 2 * 2.0**-52 + further
     if slack > _MOST_SLACK:
         raise BadInput(
             f"privacy.noise = 'secure': rounding of a float64 sum of {terms} vectors would cost {slack:.0%} more "
-            "noise; use fewer users or rounds"
+            "noise; use fewer users a round"
         )
     return slack
 

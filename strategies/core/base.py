@@ -185,7 +185,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
 
     def _rounding_slack(self) -> float:
         """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
-        own = rounding_slack(self.scheme.summands or self.public.users, self.scheme.spread)
+        scheme = self.scheme
+        own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
         return own if self._around == Around() else max(own, rounding_slack(self.public.users))
 
     # Flower's five methods -----------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Scheme:
         check_start: refuses initial models (`BadInput`), beyond those outside the problem's domain.
         summands: vectors that one release adds up at most, which says how sums are rounded; n where it is not given.
         spread: largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`).
+        rounding: how much more a release's sensitivity can grow by rounding, relatively, where it is no such sum.
     """
 
     guarantee: Guarantee
@@ -41,6 +42,7 @@ class Scheme:
     check_start: Callable[[Vector], None] | None = None
     summands: int | None = None
     spread: float = 1.0
+    rounding: float = 0.0
 
     def checked_start(self, problem: Problem, x: Vector) -> Vector:
         """(p,) the initial model.

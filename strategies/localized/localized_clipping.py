@@ -15,7 +15,15 @@ from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import NoisyPhase, Phases
-from strategies.localized.phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
+from strategies.localized.phases import (
+    ADVERSARY,
+    ASSUMPTIONS,
+    SECURE_PHASE,
+    PhaseAverage,
+    check_contractive,
+    phase_rounding,
+    uncertified,
+)
 from strategies.robust.passing import DeviationOptions
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Ledger, calibrate_noise, epsilon_of
@@ -105,7 +113,8 @@ class LocalizedClipping(UserLevelStrategy):
     / B`` in l2, which its Gaussian noise is calibrated to. The widths s are constants of the plan. Phases have
     different users: parallel composition. Iterates inside a phase are NOT private: the guarantee is against whoever
     sees the released models, not against the participating nodes nor the server, and every node must answer
-    honestly.
+    honestly. With secure noise, steps are what is computed in float64: iterates are further apart by
+    `phase_rounding` (with its proof), and the noise is larger by that.
 
     *Assumptions.* As for `localized_robust_sgd`.
     """
@@ -117,7 +126,7 @@ class LocalizedClipping(UserLevelStrategy):
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025"
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
-    without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
+    with_secure_noise: ClassVar[str] = SECURE_PHASE
     promise: ClassVar[str] = "user level, against whoever sees the released models"
     release: ClassVar[Literal["round", "phase"]] = "phase"
     meanings: ClassVar[Mapping[str, str]] = {
@@ -158,6 +167,7 @@ class LocalizedClipping(UserLevelStrategy):
         accountant = "analytic Gaussian mechanism, parallel over disjoint users"
         first = options.clip or certificate.lipschitz or 1.0
         rate = options.learning_rate or self._default_rate(first)
+        phases = tuple(self._schedule(multiplier, sampler.batch, first, rate))
         return LocalizedClippingScheme(
             guarantee=uncertified(certificate) or self._promise(epsilon, accountant, ASSUMPTIONS),
             ledger=partial(Ledger, n, cost, 1),
@@ -165,8 +175,27 @@ class LocalizedClipping(UserLevelStrategy):
             sampler=sampler,
             noise_multiplier=multiplier,
             rate=rate,
-            phases=tuple(self._schedule(multiplier, sampler.batch, first, rate)),
+            phases=phases,
+            summands=sampler.batch,
+            rounding=self._rounding(phases, sampler.batch, rate) if self.privacy.noise == "secure" else 0.0,
             projects=certificate.smoothness != 0,
+        )
+
+    def _rounding(self, phases: tuple[ClippedPhase, ...], batch: int, rate: float) -> float:
+        """How much the sensitivities of releases can grow, relatively, by float64 steps.
+
+        A mean of B numbers within s, added in any order, errs by at most ``B 2^-53 s``, up to a factor of 1 + 2^-20.
+        """
+        return max(
+            phase_rounding(
+                self.problem,
+                steps=self.options.steps,
+                rate=rate,
+                sensitivity=2 * phase.width / batch,
+                error=(1 + 2.0**-20) * batch * 2.0**-53 * phase.width,
+                longest=(1 + 2.0**-20) * phase.width,
+            )
+            for phase in phases
         )
 
     def _default_rate(self, first: float) -> float:

@@ -21,7 +21,16 @@ from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import NoisyPhase, Phases
 from strategies.localized.needs import fewest_users, refusal
 from strategies.localized.paper import paper_plan, paper_users
-from strategies.localized.phases import ADVERSARY, ASSUMPTIONS, PhaseAverage, check_contractive, uncertified
+from strategies.localized.phases import (
+    ADVERSARY,
+    ASSUMPTIONS,
+    SECURE_PHASE,
+    PhaseAverage,
+    check_contractive,
+    gradient_rounding,
+    phase_rounding,
+    uncertified,
+)
 from strategies.localized.search import LocalizedPlan, LocalizedSetting, Phase, search
 from strategies.robust.passing import AgreementOptions
 from strategies.wire.replies import Gathered, Request
@@ -29,6 +38,7 @@ from userdp.accounting import ACCOUNTANT, Ledger, epsilon_of
 from userdp.arrays.types import Vector
 from userdp.errors import PopulationTooSmall
 from userdp.estimators import MINIMUM_BATCH, concentration_score
+from userdp.estimators.robust import REACH
 from userdp.mechanisms import GaussianMechanism, Session
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
@@ -108,6 +118,12 @@ class LocalizedRobustSGD(UserLevelStrategy):
     Robust Statistics", Algorithms 1, 2, 3 and 5, with corrected constants, and estimators, kernels and tests of our
     own.
 
+    With secure noise, steps are what is computed in float64: iterates of two neighbours are further apart by
+    `phase_rounding` (with its proof), so the noise is larger by that, and with it how far scores move in later steps.
+    As users' rows are computed to within `Problem.gradient_rounding`, their distances move by at most four times that
+    besides, and a score by at most 4 B / rho times it, relative to the score's sensitivity, by which the test's noise
+    is larger too. Where a gradient depends on no model (a linear loss), later scores are equal to the last bit.
+
     *Assumptions.* The loss is certified for A1 to A4 at every sample within the declared bounds, and the step is at
     most 2 / smoothness. Samples lie within these bounds: nodes clip them, and set aside those without a place
     there. Nodes are honest. n and who takes part are public. A loss without certificate is refused;
@@ -126,7 +142,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
         "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
     )
     needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
-    without_secure_noise: ClassVar[str | None] = "inside a phase its proof takes steps without rounding"
+    with_secure_noise: ClassVar[str] = SECURE_PHASE
     promise: ClassVar[str] = "user level, against whoever sees the released models"
     release: ClassVar[Literal["round", "phase"]] = "phase"
     example: ClassVar[Mapping[str, Any]] = {"radius": 1.0}
@@ -176,11 +192,30 @@ class LocalizedRobustSGD(UserLevelStrategy):
             guarantee=uncertified(certificate) or self._promise(epsilon, accountant, ASSUMPTIONS),
             ledger=partial(Ledger, n, chosen.cost, 1),
             new_memory=lambda: PhaseUnderWay(PhaseAverage(self.problem.dimension)),
+            # A score is an exact sum over the batch, rounded once.
+            summands=chosen.batch,
+            rounding=self._rounding(chosen) if self.privacy.noise == "secure" else 0.0,
             setting=setting,
             chosen=chosen,
             sampler=DisjointBatches(n, chosen.batch, 1, self.seed),
             projects=certificate.smoothness != 0 or options.constants == "paper",
         )
+
+    def _rounding(self, chosen: LocalizedPlan) -> float:
+        """How much the sensitivities of releases and scores can grow, relatively, by float64 steps (see the class)."""
+        estimator, batch = chosen.estimator, chosen.batch
+        iterates = max(
+            phase_rounding(
+                self.problem,
+                steps=phase.steps,
+                rate=phase.learning_rate,
+                sensitivity=estimator.sup_sensitivity(batch),
+                error=estimator.error(batch),
+                longest=REACH * estimator.radius + estimator.clip_width,
+            )
+            for phase in chosen.phases
+        )
+        return iterates + 4 * batch * gradient_rounding(self.problem) / chosen.kernel.radius
 
     def _setting(self) -> LocalizedSetting:
         options, certificate = self.options, self.problem.certificate

@@ -1,5 +1,6 @@
 """Phases whose iterates stay private: what their guarantee takes, and the average iterate, which they release."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.problems.base import Certificate
+from userdp.problems.base import Certificate, Problem
 
 ADVERSARY = "against whoever sees the released models; nodes of a phase and the server see its iterates and are trusted"
 """Who may see what, where noise is added once a phase."""
@@ -18,6 +19,12 @@ ASSUMPTIONS = (
     "n and who takes part are public",
 )
 """What every guarantee of a phase rests on."""
+
+SECURE_PHASE = (
+    "noise is larger by what rounding can do to the steps of a phase (`phase_rounding`); losses without a bound on how "
+    "their gradients are rounded are refused, and so are domains without an end"
+)
+"""What becomes of steps inside a phase where noise is secure."""
 
 
 def check_contractive(
@@ -57,6 +64,54 @@ def uncertified(certificate: Certificate) -> Guarantee | None:
     """That nothing is promised, for a loss that lacks a part of its certificate."""
     missing = certificate.missing()
     return Guarantee.none(f"the loss lacks {', '.join(missing)}") if missing else None
+
+
+def gradient_rounding(problem: Problem) -> float:
+    """How far computed gradients are from those that steps are contractive for, where noise is secure.
+
+    Raises:
+        BadInput: nothing bounds that, or models.
+    """
+    if problem.gradient_rounding is None or math.isinf(problem.domain.radius):
+        raise BadInput(
+            f"privacy.noise = 'secure': problem.kind = {problem.name!r} has no bound on how gradients or models inside "
+            "a phase are rounded; choose a strategy that releases every round (robust_rounds), a finite "
+            "problem.radius, or noise = 'seeded' for a simulation"
+        )
+    return problem.gradient_rounding
+
+
+def phase_rounding(
+    problem: Problem, *, steps: int, rate: float, sensitivity: float, error: float, longest: float
+) -> float:
+    """How much the sensitivity of a phase's average iterate can grow, relatively, by float64 steps.
+
+    *Formal guarantees.* Let T steps of size eta be ``x <- P(x - eta g(x))``, where the true g moves by at most s (sup
+    norm) if a user of its batch is replaced, and x - eta g(x) is 1-Lipschitz in x; P is the projection, or nothing.
+    What is computed of g is within ``error`` of it for the computed rows, in which a user's row is within
+    `gradient_rounding` of a true one; g is 1-Lipschitz in them. So a step's g errs by ``error + gradient_rounding``.
+    It is at most ``longest`` in each coordinate, so iterates are at most ``X = X_0 + T eta longest``, with X_0 for
+    the domain. With u = 2^-53, the product errs by ``u eta longest``, the difference by u X, P not at all. So two
+    neighbours' iterates, equal up to the user's step, are at most ``eta (s + 2 T E)`` apart, with
+    ``E = error + gradient_rounding + u longest + u X / eta``. Their average, computed in any order, errs by another
+    T u X for each. All that up to a factor of 1 + 2^-18.
+
+    Args:
+        problem: whose gradients are taken; see `gradient_rounding`.
+        steps: T.
+        rate: eta.
+        sensitivity: s, of a step's mean gradient, sup norm.
+        error: of it, as computed from given rows.
+        longest: bound on its entries.
+
+    Raises:
+        BadInput: see `gradient_rounding`.
+    """
+    unit = 2.0**-53
+    farthest = float(np.abs(problem.domain.centre).max()) + problem.domain.radius
+    iterates = farthest / rate + steps * longest  # X / eta
+    step = error + gradient_rounding(problem) + unit * (longest + iterates)
+    return (1 + 2.0**-18) * 2 * steps * (step + unit * iterates) / sensitivity
 
 
 class PhaseAverage:

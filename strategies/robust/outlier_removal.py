@@ -8,6 +8,7 @@ from pydantic import Field
 
 from strategies.core.options import StrategyOptions
 from strategies.robust.tested_strategy import (
+    SECURE_TEST,
     SHARES,
     Agreement,
     RowOptions,
@@ -40,6 +41,10 @@ class OutlierRemoval(TestedStrategy):
     one round an epoch: parallel within an epoch, composed over epochs. Every iterate is released; the server is
     trusted, other nodes may answer anything.
 
+    With secure noise the same holds of what is computed in float64: counts are exact functions of computed distances,
+    a pair's of that pair alone, and the mean's sensitivity grows by `NeighbourMean.rounding`, for which both noises
+    are larger.
+
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
 
@@ -48,7 +53,7 @@ class OutlierRemoval(TestedStrategy):
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
-    without_secure_noise: ClassVar[str | None] = "its noise does not account for how a robust mean is rounded"
+    with_secure_noise: ClassVar[str] = SECURE_TEST
     example: ClassVar[Mapping[str, Any]] = {"rounds": 2}
     meanings: ClassVar[Mapping[str, str]] = {
         "radius": "users' gradients count as agreeing within this radius (l2 norm)",
@@ -90,4 +95,5 @@ class OutlierRemoval(TestedStrategy):
             score=kernel.score,
             estimator=estimator,
             l2_sensitivity=estimator.l2_sensitivity(batch),
+            rounding=estimator.rounding(batch, self.problem.dimension),
         )

@@ -11,6 +11,7 @@ from pydantic import Field
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, StrategyOptions
 from strategies.robust.passing import KERNELS, AgreementOptions, make_estimator, needed_ratio, needed_score
 from strategies.robust.tested_strategy import (
+    SECURE_TEST,
     SHARES,
     Agreement,
     RowOptions,
@@ -49,6 +50,12 @@ class RobustRounds(TestedStrategy):
     if the other nodes answer arbitrarily; the server is trusted. Later rounds start from what was released, so
     nothing that a user moved is carried on.
 
+    With secure noise the same holds of what is computed in float64. A score is an exact sum of rounded kernels, and
+    its sensitivity and the bound on unaligned batches are those of the computed score (`concentration_score`). The
+    robust mean's sensitivity grows by `Estimator.rounding`, and both noises are larger by that; cohorts for which it
+    would exceed a tenth (some forty thousand users, for winsorised means) are refused. Rows are functions of one
+    user's data, to the last bit, as users are computed one by one.
+
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
 
@@ -57,7 +64,7 @@ class RobustRounds(TestedStrategy):
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
     paper: ClassVar[str] = "ours, after Ghazi, Kumar, Liu, Manurangsi 2025"
-    without_secure_noise: ClassVar[str | None] = "its noise does not account for how a robust mean is rounded"
+    with_secure_noise: ClassVar[str] = SECURE_TEST
     example: ClassVar[Mapping[str, Any]] = {"radius": 1.0, "rounds": 2}
     Options: ClassVar[type[StrategyOptions]] = RobustRoundsOptions
     options: RobustRoundsOptions
@@ -129,4 +136,5 @@ class RobustRounds(TestedStrategy):
             score=partial(concentration_score, kernel=kernel),
             estimator=estimator,
             l2_sensitivity=math.sqrt(self.problem.dimension) * estimator.sup_sensitivity(batch),
+            rounding=estimator.rounding(batch),
         )

@@ -33,6 +33,11 @@ ADVERSARY = "against other nodes and whoever sees every iterate; the server is t
 TRUST = "the server is trusted"
 """What every guarantee here rests on."""
 
+SECURE_TEST = (
+    "scores are exact sums, the test's Laplace noise lies on a grid, and noise is larger by what rounding can do to a "
+    "robust mean, which limits the users of a round (`Estimator.rounding`, `NeighbourMean.rounding`)"
+)
+"""What becomes of tests and robust means where noise is secure."""
 
 ROW_MEANINGS = {
     "epochs": "passes over the users",
@@ -114,6 +119,7 @@ class Agreement:
         score: how well (B, p) rows agree, by the kernel of the test.
         estimator: from (B, p) rows to their robust mean.
         l2_sensitivity: of the estimator, where users agree.
+        rounding: how much that can grow, relatively, by the estimate's being computed in float64.
     """
 
     radius: float
@@ -121,6 +127,7 @@ class Agreement:
     score: Callable[[Rows], float]
     estimator: Callable[[Rows], Vector]
     l2_sensitivity: float
+    rounding: float
 
 
 Search = Callable[[int], Agreement | None]
@@ -216,6 +223,9 @@ class TestedStrategy(UserLevelStrategy):
                 (sampler.assumption, TRUST),
             ),
             ledger=partial(Ledger, n, cost, options.epochs),
+            # A score is an exact sum over the cohort, rounded once.
+            summands=batch,
+            rounding=agreement.rounding,
             sampler=sampler,
             rounds=min(options.rounds, sampler.rounds),
             noise_multiplier=multiplier,

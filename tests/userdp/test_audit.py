@@ -12,14 +12,15 @@ import pytest
 from helpers import federation_of, gathered, make, with_scheme
 from scipy import stats
 
-from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds, SampleClippedSGD
+from strategies import DPFedSGD, LocalizedRobustSGD, PublicFacts, RobustRounds, SampleClippedSGD
 from strategies.wire.replies import Gathered
+from userdp.accounting import Privacy
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.estimators import RampKernel, Winsorized, concentration_score
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
 from userdp.nodes import computations
-from userdp.noise import SeededNoise
+from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Linear
 
 RUNS = 20_000
@@ -116,16 +117,16 @@ def test_numbers_that_cannot_be_audited_are_refused(scores, delta, confidence):
 # --- Strategies, end to end ----------------------------------------------------------------------------------------
 
 
-def scores_of(method, values, first_seed):
+def scores_of(method, values, first_seed, runs=RUNS):
     """One number a run: how far the model went in the direction in which the data sets differ.
 
     The model is the last iterate where every iterate is promised to be safe. Where only releases are, it is the
     release, and minus infinity in a run whose test failed.
     """
-    scores = np.empty(RUNS)
+    scores = np.empty(runs)
     replies = [Gathered(rows, 0, 0) for rows in values]
     by_phase = isinstance(method, LocalizedRobustSGD)
-    for run in range(RUNS):
+    for run in range(runs):
         method.seed = first_seed + run
         if by_phase:
             method._ask(0)  # a phase begins with its first request
@@ -228,6 +229,18 @@ def test_robust_releases_leak_no_more_than_they_claim(strategy, estimate, least,
     method = robust_method(strategy, 240, estimate, dimension=dimension)
     leaked = audit(method, *robust_values(method, 240, dimension))
     assert least < leaked <= method.plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_a_robust_release_with_secure_noise_leaks_no_more_than_it_claims():
+    """Noise has no seed, so the confidence is such that no run of this test fails by chance."""
+    private = Privacy(3.0, 0.01, noise="secure", allow_large_delta=True)
+    options = {"rounds": 1, "radius": 1.0, "learning_rate": 1.0, "failure": 0.2, "estimate": "debiased"}
+    method = RobustRounds(Linear(1, FAR, radius=1e6), PublicFacts(240), private, **options)
+    assert isinstance(method._noise(0), SecureNoise)
+    sides = [scores_of(method, values, 0, runs=2000) for values in robust_values(method, 240)]
+    leaked = epsilon_lower_bound(*sides, method.plan.guarantee.delta, confidence=1 - 1e-9)
+    assert 0.5 < leaked <= method.plan.guarantee.epsilon
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ class ExpKernel:
     radius: float
 
     def __post_init__(self) -> None:
-        _check_radius(self.radius)
+        check_radius(self.radius)
 
     def values(self, distance: Distances) -> Distances:
         """Phi of each distance, a multiple of ``1 / STEPS``, written into ``distance``."""
@@ -121,7 +121,7 @@ class RampKernel:
     radius: float
 
     def __post_init__(self) -> None:
-        _check_radius(self.radius)
+        check_radius(self.radius)
 
     def values(self, distance: Distances) -> Distances:
         """Phi of each distance, a multiple of ``1 / STEPS``, written into ``distance``."""
@@ -257,7 +257,12 @@ def _deviations(rows: Rows, centre: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([np.abs(rows[first : first + step] - centre).max(axis=1) for first in blocks])
 
 
-def _check_radius(radius: float) -> None:
+def check_radius(radius: float) -> None:
+    """Refuse radii that are too small or too large for floats of their size to be divided or added up.
+
+    Raises:
+        BadInput: the radius is no positive number, or one of those.
+    """
     if not 1 / _LARGEST_RADIUS <= radius <= _LARGEST_RADIUS:
         raise BadInput(
             f"radius = {radius}: must be a positive number, in units of the gradients, between "

@@ -5,15 +5,20 @@ Optimal Rates" (2024) and Lowy, Liu, Asi, "Faster Algorithms for User-Level Priv
 (2024), which keep users at random. The deterministic weights, their slopes and the constant below are ours.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
+from userdp.estimators.concentration import check_radius
 from userdp.estimators.robust import REACH
 
 _TILE = 1024
+
+_REACHES = 2 * (1 + 2.0**-20)
+"""Radii within which two users are neighbours: any two within one radius of a third are, however that is rounded."""
 
 SMALLEST_BATCH = 12
 """Below it the weight would fall from one to nothing within half a user."""
@@ -68,8 +73,7 @@ class IndicatorKernel:
     radius: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.radius < np.inf:
-            raise BadInput(f"radius = {self.radius}: must be a positive number, in units of the gradients")
+        check_radius(self.radius)
 
     def values(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Phi of each distance."""
@@ -92,6 +96,9 @@ class IndicatorKernel:
 class NeighbourMean:
     """Weighted mean; a user's weight grows with its count f of users within 2 rho, of rows taken by `in_radii`.
 
+    Neighbours are counted within ``2 (1 + 2^-20) rho``, which says of distances as computed what the proof says of
+    distances (see `rounding`).
+
     ``w = clip((f - (B + 1)/2) / (B/6 - 3/2), 0, 1)``: none up to (B + 1)/2 neighbours, one from 2B/3 - 1.
 
     *Formal guarantees.* If two data sets differ in one user k and BOTH are aligned at rho (see `IndicatorKernel`),
@@ -108,7 +115,6 @@ class NeighbourMean:
        points of positive weight. So the norm is at most ``4 rho ((B/3) / (B/6 - 3/2) + 2) / W``.
 
     Neighbours are known that attain 0.5625 of the bound in large batches, and over half of it from 60 users on.
-    Rounding adds less than 2^-30 rho a coordinate, rows being within `REACH` radii.
 
     Attributes:
         radius: rho > 0.
@@ -143,11 +149,35 @@ class NeighbourMean:
         """
         return 6 * self.radius / _checked(batch) * (2 / (1 - 9 / batch) + 2)
 
+    def rounding(self, batch: int, dimension: int) -> float:
+        """How much the l2 sensitivity can grow, relatively, by counts, weights and mean being computed in float64.
+
+        *Formal guarantees.* For B and d at most 2^30 and finite rows of any size: by `in_radii` each is, before any
+        sum, a point whose coordinates lie within `REACH`, and a function of one user's row. With u = 2^-53:
+
+        1. *Counts.* A computed distance is off by less than 2^-23 of itself (d/2 + 3 roundings in any order; squares
+           that vanish beside 1 count for nothing). Users within 1 of one user, as computed, lie within
+           ``2 (1 + 2^-23)^2 < 2 (1 + 2^-20)`` of each other, as computed: they are neighbours. Users who share a
+           neighbour lie within ``4 (1 + 2^-20) (1 + 2^-23) < 4 (1 + 2^-19)``, in truth. So the class's proof holds
+           for computed counts, whose sums are exact, with distances longer by that.
+        2. *Weights.* Computed weights lie in [0, 1]; a count of 2B/3 - 1 or more weighs exactly 1 (where 3 divides B
+           the quotient's two parts are exact, and elsewhere such a count is a third of a user above it); a count that
+           moves by 1 moves a weight by 6u more than stated, of which at most B/3 users make ``B u / 2`` of the bound.
+        3. *Mean.* Whoever has weight lies within 4 (1 + 2^-19) of ``middle``. Differences, products, both sums and the
+           quotient err by ``4 (2B + 4) u`` in l2; adding the middle and multiplying by the radius by
+           ``2 u REACH sqrt(d)``, for each of two neighbours, in radii, and up to a factor of 1 + 2^-18.
+
+        Raises:
+            BadInput: too few users.
+        """
+        error = (1 + 2.0**-18) * 2.0**-53 * (4 * (2 * batch + 4) + 2 * REACH * math.sqrt(dimension)) * self.radius
+        return 2.0**-19 + batch * 2.0**-54 + 2 * error / self.l2_sensitivity(batch)
+
 
 def _weights(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """(B,) weights of (B, d) points in units of the radius."""
     batch = _checked(len(points))
-    return np.clip((neighbour_counts(points, 2.0) - (batch + 1) / 2) / (batch / 6 - 1.5), 0.0, 1.0)
+    return np.clip((neighbour_counts(points, _REACHES) - (batch + 1) / 2) / (batch / 6 - 1.5), 0.0, 1.0)
 
 
 def _checked(batch: int) -> int:

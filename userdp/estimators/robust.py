@@ -26,8 +26,9 @@ the sup norm: rows that all move by at most h move it by at most h, aligned or n
 
 *Floating point.* A sum of numbers far larger than rho is rounded by more than the sensitivity. So each estimator
 first clips every row to `REACH` radii in each coordinate, which is a map of each row by itself, keeps every ball in a
-ball and is 1-Lipschitz, so that all of the above stays true; what is left of rounding is below 2^-27 rho a coordinate.
-Means of finite numbers are finite, even where their sum is not (`finite_mean`).
+ball and is 1-Lipschitz, so that all of the above stays true. What is then left of rounding has a bound, in whatever
+order a sum is added (`Estimator.rounding`, with its proof). Means of finite numbers are finite, even where their sum is
+not (`finite_mean`).
 """
 
 from abc import ABC, abstractmethod
@@ -160,6 +161,39 @@ class Estimator(ABC):
         """
         self.check(batch)
         return self._sensitivity(batch, 2 * self.radius / (batch - 2 * self._trim(batch)))
+
+    def error(self, batch: int) -> float:
+        """e: how far the estimate of any finite rows can be from the true one by being computed in float64, sup norm.
+
+        *Formal guarantees.* For B at most 2^30 and radius and width at most 2^960, but no smaller than 2^-960. Take
+        the clipped rows as given: each is a function of one user's row, and clipping rounds nothing. With u = 2^-53,
+        ``R = REACH rho`` and K rows left by the trim, ``e = u (1 + 2^-19) ((B + K + 1) R + s)``. Proof:
+
+        1. The mean of k numbers within R, computed in any order, errs by at most ``k u R (1 + 2^-20)``: k - 1
+           additions and a division (Higham 2002, Section 4.2). So the computed trimmed mean is within
+           ``K u R (1 + 2^-20)`` of the true one, and no further than that beyond R.
+        2. The numbers between which something is clipped err by the centre's error, and by u (R + s) as the width is
+           added to it; what is clipped between them errs by no more (it is 1-Lipschitz in them).
+        3. `Winsorized`: so does the mean of the clipped rows, and being a mean of B numbers within R, it errs by B u R
+           besides. `Debiased`: so does the clipped mean, itself a mean of B numbers within R.
+
+        Raises:
+            BadInput: see `check`.
+        """
+        self.check(batch)
+        kept = batch - 2 * self._trim(batch)
+        return (1 + 2.0**-19) * 2.0**-53 * ((batch + kept + 1) * REACH * self.radius + self.clip_width)
+
+    def rounding(self, batch: int) -> float:
+        """How much the sensitivity can grow, relatively, by the estimate's being computed in float64.
+
+        *Formal guarantees.* Each of two neighbours' estimates is within `error` of the true one, and these are within
+        `sup_sensitivity` of each other.
+
+        Raises:
+            BadInput: see `check`.
+        """
+        return 2 * self.error(batch) / self.sup_sensitivity(batch)
 
     def __call__(self, rows: Rows) -> Vector:
         """(d,) estimate from (B, d) rows.

@@ -121,6 +121,10 @@ class Problem(ABC):
         landscape: what a plan predicts accuracy by; None where nothing is known of the loss.
         sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
             `scipy.sparse.csr_array`, with as many entries as samples have, where other problems give arrays.
+        gradient_rounding: how far, at most, each entry of a user's average gradient as computed lies from that of a
+            loss with the certificate, one and the same for every model of the domain, whatever the user's samples (of
+            which there are at most 2^26, say); None where there is no such bound. Zero for a gradient that depends on
+            no model, to the last bit.
     """
 
     name: ClassVar[str]
@@ -133,6 +137,7 @@ class Problem(ABC):
     start: Vector | None = None
     landscape: Landscape | None = None
     sparse: bool = False
+    gradient_rounding: float | None = None
 
     def initial(self) -> Vector:
         """(p,) where training starts, which must not depend on private data."""

@@ -26,7 +26,7 @@ class Linear(MeanSufficient):
 
     Formal guarantees:
         A1 to A4 with ``phi' = -z_j``, so ``G = bound``, and a zero Hessian, so ``beta = 0``: steps of any size are
-        1-Lipschitz. See `Separable`.
+        1-Lipschitz. See `Separable`. The computed gradient is the negative of the user's computed mean, exactly.
 
     Raises:
         BadInput: an argument that is not positive and finite.
@@ -41,6 +41,7 @@ class Linear(MeanSufficient):
         super().__init__(
             dimension, -bound, bound, radius, slope=bound, curvature=0.0, strong_convexity=0.0, start=bound * radius
         )
+        self.gradient_rounding = 0.0
 
     def potential(self, x: Vector) -> Vector:
         """Zero."""

@@ -187,7 +187,8 @@ class Quadratic(MeanSufficient):
 
     Formal guarantees:
         A1 to A4 with ``phi' = x_j - z_j``, so ``G = radius + bound``, and ``phi'' = 1``, so ``beta = 1``; strong
-        convexity 1. See `Separable`.
+        convexity 1. See `Separable`. The computed gradient is that of half the squared distance to the user's computed
+        mean, which lies within twice the bound, but for the rounding of one difference: within ``2^-52 G``.
 
     Raises:
         BadInput: an argument that is not positive.
@@ -209,6 +210,7 @@ class Quadratic(MeanSufficient):
             strong_convexity=1.0,
             start=min(bound, radius) ** 2 / 2,
         )
+        self.gradient_rounding = 2.0**-52 * slope if math.isfinite(slope := radius + bound) else None
 
     def potential(self, x: Vector) -> Vector:
         """``x_j^2 / 2``."""
@@ -237,7 +239,9 @@ class Bernoulli(MeanSufficient):
 
     Formal guarantees:
         A1 to A4 with ``phi' = sigmoid(x_j) - z_j``, so ``G = sigmoid(radius)``, and ``phi'' = sigmoid (1 - sigmoid)``,
-        so ``beta = 1/4``; strong convexity is phi'' at the radius. See `Separable`.
+        so ``beta = 1/4``; strong convexity is phi'' at the radius. See `Separable`. The computed gradient is that of
+        the user's computed mean but for the rounding of sigmoid and difference: within 2^-48, for a sigmoid
+        that is right to 2^-49 (scipy's is to 2^-51 and better).
 
     Raises:
         BadInput: ``radius`` is not positive and finite.
@@ -253,6 +257,7 @@ class Bernoulli(MeanSufficient):
         super().__init__(
             dimension, 0.0, 1.0, radius, slope=slope, curvature=0.25, strong_convexity=flattest, start=start
         )
+        self.gradient_rounding = 2.0**-48
 
     def potential(self, x: Vector) -> Vector:
         """``log(1 + e^{x_j})``."""
@@ -282,7 +287,8 @@ class Huber(Separable):
         A1 to A4 with ``G = min(threshold, radius + bound)`` and ``beta = 1``. At the two kinks, where there is no
         second derivative, ``huber'`` is still monotone and 1-Lipschitz, which is all that contractivity takes: a step
         ``u - eta huber'(u)`` has slopes in ``[1 - eta, 1]``. Strong convexity 1 where the line is never reached,
-        otherwise 0.
+        otherwise 0. A computed slope errs by ``2^-53 threshold`` (one difference, clipped), and the average of m of
+        them, added in any order, by m + 1 times that: within ``2^-26`` of the largest for m up to 2^26.
 
     Raises:
         BadInput: an argument that is not positive.
@@ -307,6 +313,7 @@ class Huber(Separable):
             strong_convexity=strong,
             start=min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2),
         )
+        self.gradient_rounding = 2.0**-26 * slope
 
     def slopes(self, x: Vector, z: Array) -> Array:
         """(N, d): the distance, clipped to the threshold."""

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from examples import write_clinic
 from helpers_containers import PROJECT, ROOT, Containers, engine_answers
 from own_model import beside, write_songs
 
@@ -339,3 +340,25 @@ def test_a_module_of_ones_own_is_trained_by_silos_that_hold_their_own_listeners(
     start = build_problem(load_config(config)).initial()
     assert np.abs(model - start).max() > 0.01
     np.testing.assert_allclose(model, here.model, atol=1e-3)
+
+
+def test_a_robust_strategy_trains_on_a_table_of_people_with_secure_noise(image, folders, tmp_path):
+    """The last but for the one before it: the other services are down."""
+    write_clinic(tmp_path / "clinic.csv").chmod(0o644)
+    tmp_path.chmod(0o755)
+    image.call("down", "--volumes", "--timeout", "2")
+    told = ['data.path="/source/clinic.csv"', *(f"{key}={value}" for key, value in PATIENT.items())]
+    variables = {
+        "CONFIG": "simulations/configs/robust-table.toml",
+        "SOURCE": str(tmp_path),
+        "OVERRIDES": "; ".join(told),
+    }
+    containers = Containers(folders[0], environment=variables)
+    process = containers.start("up", "--no-build", "--exit-code-from", "run", "--no-color", "--timeout", "2")
+    said, _ = process.communicate(timeout=1500)
+    assert process.returncode == 0, said
+    guarantee = json.loads((folders[0] / "guarantee.json").read_text())
+    assert guarantee["holds"]
+    assert guarantee["noise"].startswith("secure")
+    result = json.loads((folders[0] / "result.json").read_text())
+    assert (result["users"], result["rounds"], result["missing_users_private"]) == (1200, 3, 0)

@@ -183,7 +183,7 @@ def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed
     if (sampling is None) == ("sampling" in kind.Options.model_fields):
         return
     options = options_of(name) | ({"sampling": sampling} if sampling else {})
-    facts = PublicFacts(90, max_samples=2, samples=100)
+    facts = PublicFacts(300, max_samples=2, samples=400)
     method = kind(PROBLEM, facts, Privacy(4.0, 1e-3, noise="secure"), seed=3, **options)
     sampler = getattr(method.scheme, "sampler", None)
     assert (sampler is not None and sampler.secret) == (sampling in SECRET)

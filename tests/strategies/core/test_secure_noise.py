@@ -29,7 +29,7 @@ from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import clip_rows, dense
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
 from userdp.errors import BadInput
-from userdp.estimators import CellGrid, RampKernel
+from userdp.estimators import CellGrid, NeighbourMean, RampKernel, Winsorized
 from userdp.mechanisms import (
     AboveThreshold,
     ExponentialMechanism,
@@ -55,7 +55,11 @@ OPTIONS = {
     "winsorized_rotation": {"rounds": 2, "clip_norm": 3.0, "deviation": 1.0},
     "sample_clipped_sgd": {"rounds": 2, "learning_rate": 1e-4},  # else noise fills the domain
 }
-USERS = 60
+AGREEING = {"robust_rounds": 8.0, "localized_robust_sgd": 8.0, "outlier_removal": 4.0}
+"""Strategies that release nothing unless users agree, which takes more of them, and a radius for them to agree in."""
+OPTIONS |= {name: {"radius": radius, "rounds": 2} for name, radius in AGREEING.items()}
+OPTIONS["localized_robust_sgd"]["phases"] = 2
+USERS, MANY = 60, 300
 
 
 # --- The law ---------------------------------------------------------------------------------------------------
@@ -258,17 +262,20 @@ def strategy(name, **changes):
     options = {**options_of(name), "rounds": 2, **OPTIONS.get(name, {}), **changes}
     seed = options.pop("seed", 3)
     problem = Quadratic(3, 5.0, 5.0)
-    facts = {"samples": USERS * 5, "max_samples": 5, "min_samples": 5}
+    users = MANY if name in AGREEING else USERS
+    facts = {"samples": users * 5, "max_samples": 5, "min_samples": 5}
     from strategies import PublicFacts
 
     privacy = Privacy(4.0, 1e-3, noise=options.pop("noise", "secure"))
     known = {key: value for key, value in options.items() if key in STRATEGIES[name].Options.model_fields}
-    return STRATEGIES[name](problem, PublicFacts(USERS, **facts), privacy, seed=seed, **known)
+    return STRATEGIES[name](problem, PublicFacts(users, **facts), privacy, seed=seed, **known)
 
 
 @pytest.fixture(scope="module")
 def people():
-    return SyntheticFederation(Gaussian(dimension=3, mean=0.5), USERS, seed=1, samples_per_user=5)
+    law = Gaussian(dimension=3, mean=0.5)
+    crowds = {users: SyntheticFederation(law, users, seed=1, samples_per_user=5) for users in (USERS, MANY)}
+    return {name: crowds[MANY if name in AGREEING else USERS] for name in STRATEGIES}
 
 
 @pytest.mark.sweep(3)
@@ -292,7 +299,7 @@ def test_a_strategy_runs_with_secure_noise_which_no_seed_enters(name, people, mo
 
     monkeypatch.setattr(SecureNoise, "_added", noted)
     methods = [strategy(name) for _ in range(2)]
-    results = [run(method, people) for method in methods]
+    results = [run(method, people[name]) for method in methods]
     assert all(np.isfinite(final(result)).all() for result in results)
     first, second = noisy[: len(noisy) // 2], noisy[len(noisy) // 2 :]
     assert first
@@ -316,7 +323,7 @@ def test_secure_noise_is_added_to_the_value_itself(name, people, monkeypatch):
         return released[-1].copy()
 
     monkeypatch.setattr(SecureNoise, "gaussian", noiseless)
-    run(strategy(name), people)
+    run(strategy(name), people[name])
     assert len(released) >= 2
     assert all(value.any() for value in released)
 
@@ -327,7 +334,9 @@ def test_secure_noise_has_the_size_of_seeded_noise(name, people):
     """One small step of a quadratic from zero: the models of many runs vary alike."""
     options = {"rounds": 2 if name == "sample_clipped_sgd" else 1, "learning_rate": 1e-4}  # whose first model is given
     models = {
-        noise: np.array([final(run(strategy(name, noise=noise, seed=seed, **options), people)) for seed in range(60)])
+        noise: np.array(
+            [final(run(strategy(name, noise=noise, seed=seed, **options), people[name])) for seed in range(60)]
+        )
         for noise in ("seeded", "secure")
     }
     spread = [np.square(each - each.mean(axis=0)).sum() for each in models.values()]
@@ -354,6 +363,21 @@ def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     )
     assert by_sample._rounding_slack() == rounding_slack(9)
     assert strategy("dp_fed_sgd", noise="seeded")._noise(0).slack == 0.0
+
+
+def test_robust_strategies_get_the_slack_of_their_estimates():
+    rounds, removal = strategy("robust_rounds"), strategy("outlier_removal")
+    assert rounds._noise(0).slack == rounding_slack(MANY // 2, 1.0, Winsorized(8.0).rounding(MANY // 2))
+    assert removal._noise(0).slack == rounding_slack(MANY // 2, 1.0, NeighbourMean(4.0).rounding(MANY // 2, 3))
+    assert 2.0**-20 < rounds._noise(0).slack < removal._noise(0).slack < 1e-5
+
+
+def test_cohorts_whose_robust_means_are_rounded_too_much_are_refused_at_plan_time():
+    section = {"kind": "robust_rounds", "rounds": 2, "radius": 1.0}
+    data = {"data__users": 10**5, "privacy__delta": 1e-7}
+    make_plan(parse_config(changed(**data, strategy=section)))
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*fewer users a round"):
+        make_plan(parse_config(changed(**data, strategy=section, privacy__noise="secure")))
 
 
 def test_too_many_users_for_float64_sums_are_refused_at_plan_time():
@@ -431,7 +455,7 @@ def test_computed_one_by_one_users_do_not_touch_each_others_last_bits(name):
 def test_a_secure_round_asks_for_users_one_by_one(people):
     for noise in ("secure", "seeded"):
         method, asked = strategy("adaptive_clipping", noise=noise), []
-        with local_grid(method.problem, people) as grid:
+        with local_grid(method.problem, people["adaptive_clipping"]) as grid:
             send = grid.send_and_receive
             grid.send_and_receive = lambda messages, send=send, asked=asked, **how: (
                 asked.extend(read_request(each)[1] for each in messages if each.metadata.message_type == "train")
