@@ -7,7 +7,7 @@ own noise, and the formula is short enough to check by hand.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -167,15 +167,14 @@ def unequal_rounds_epsilon(steps: Sequence[SampledRounds], delta: float) -> floa
     least = min(step.noise_multiplier for step in drawn)
     faint = min(step.rate / step.noise_multiplier for step in drawn)
     grid = min(_GRID * max(1.0, 0.25 / least**2), faint / 5)
-    composed = None
+    certain = sum(step.rounds / step.noise_multiplier**2 for step in steps if step.rate == 1)
+    parts = [] if not certain else [from_gaussian_mechanism(certain**-0.5, value_discretization_interval=grid)]
     for step in drawn:
         one = from_gaussian_mechanism(
             step.noise_multiplier, sampling_prob=step.rate, value_discretization_interval=grid
-        ).self_compose(step.rounds)
-        composed = one if composed is None else composed.compose(one)
-    certain = sum(step.rounds / step.noise_multiplier**2 for step in steps if step.rate == 1)
-    if certain:
-        composed = composed.compose(from_gaussian_mechanism(certain**-0.5, value_discretization_interval=grid))
+        )
+        parts.append(one.self_compose(step.rounds))
+    composed = reduce(lambda before, one: before.compose(one), parts)
     return min(plain, float(composed.get_epsilon_for_delta(delta)))
 
 
