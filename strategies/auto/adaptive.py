@@ -31,6 +31,10 @@ _FAINT = 2.5
 """Noise multiplier of a round from which on larger cohorts would save at most a twentieth of the noise."""
 
 
+LOUD = 0.5
+"""Noise of all steps together, over a user's gradient, from which on a plan doubts: what users share is shorter."""
+
+
 def uncertified(problem: Problem) -> bool:
     """Whether nothing is known of the loss by which steps could be chosen."""
     certificate = problem.certificate

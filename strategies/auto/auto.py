@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from scipy.special import gammaincc
 
-from strategies.auto.adaptive import AdaptiveStep, ClipScale, Pace, adaptive_stages, uncertified
+from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, Pace, adaptive_stages, uncertified
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, SharedScheme
@@ -114,17 +114,23 @@ class Auto(UserLevelStrategy):
     7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
        noise explains (two standard deviations), the initial model is released.
 
+    A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of any
+    size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at first
+    and none in the end, with clips that leave seven users in ten as they are; and the choice. Each step asks a random
+    cohort, as many users as keep its noise near that of all, but no more than about 100,000 gradients in all steps.
+
     Other losses have rounds 5 to 7 alone, in which gradients are clipped about what they are predicted to be, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
     gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
     1 / smoothness, or 1/2 where none is certified.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
-    if so set. *Why.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so set). Every round
-    releases the mean, over the public n, of one vector a user, with Gaussian noise; what is asked and how it is
+    if so set and, unless replace-one is asked for, where nothing is certified of the loss. *Why.* Unit: one whole user;
+    relation: replace-one, n public (or add-or-remove, as the claim says). Every round releases the mean, over the
+    public n (or the public size that a random cohort is expected to have), of one vector a user, with Gaussian noise; what is asked and how it is
     bounded are functions of earlier releases and public facts. Replacing (adding or removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1, 2, 3 and 7, and the roots of curvature), whose squared widths add up
+    - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared widths add up
       to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
@@ -133,11 +139,13 @@ class Auto(UserLevelStrategy):
 
     A missing or non-finite user counts as a vector of zeros. Rounds get fixed shares of the budget, and a gradient
     round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
-    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). Any loss, whatever other nodes
+    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). With random cohorts, which are
+    add-or-remove alone, all rounds are accounted together by their privacy losses (`userdp.sampling.MixedBatches`), and
+    cohorts are secret. Any loss, whatever other nodes
     answer; the server is trusted. Coordinates, clips, curvatures and steps are post-processing: were they wrong,
     accuracy would suffer and privacy would not.
 
-    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
+    *Assumptions.* n is public, and who takes part; random cohorts are secret. The server is trusted. Nodes clip as told; sums that are too
     large are refused.
     """
 
@@ -146,6 +154,9 @@ class Auto(UserLevelStrategy):
     family: ClassVar[str] = "auto"
     cost: ClassVar[str] = "node O(N d^2) once and O(N d) a round, one sum of d^2 / 2 numbers up once; server O(d^3)"
     paper: ClassVar[str] = "ours"
+    with_secure_noise: ClassVar[str] = (
+        "the random cohorts of losses without a certificate, which must stay secret, come from the operating system"
+    )
     without_comparison: ClassVar[str | None] = "auto ends with such a comparison of its own"
     example: ClassVar[Mapping[str, Any]] = {}
     meanings: ClassVar[Mapping[str, str]] = {
@@ -294,7 +305,9 @@ class Auto(UserLevelStrategy):
     def _warnings(self, noise: float, doubt: float) -> tuple[str, ...]:
         """What speaks against training at all, from the noise of all gradients together and of the last comparison."""
         found, more = [], "bring more users or raise privacy.epsilon; the initial model may well be the better one"
-        if noise >= 1 and self.problem.landscape is None:  # of others the forecast tells
+        if (
+            noise >= (LOUD if uncertified(self.problem) else 1) and self.problem.landscape is None
+        ):  # of others the forecast tells
             found.append(
                 f"the noise of all gradients together is {noise:.3g} times as long as a typical user's gradient: {more}"
             )
