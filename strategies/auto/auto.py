@@ -114,10 +114,11 @@ class Auto(UserLevelStrategy):
     7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
        noise explains (two standard deviations), the initial model is released.
 
-    A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of any
-    size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at first
-    and none in the end, with clips that leave seven users in ten as they are; and the choice. Each step asks a random
-    cohort, as many users as keep its noise near that of all, but no more than about 100,000 gradients in all steps.
+    A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of
+    any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
+    first and none in the end, with clips that leave seven users in ten as they are; and the choice. Each step asks a
+    random cohort, as many users as keep its noise near that of all, but no more than about 100,000 gradients in all
+    steps.
 
     Other losses have rounds 5 to 7 alone, in which gradients are clipped about what they are predicted to be, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
@@ -127,11 +128,12 @@ class Auto(UserLevelStrategy):
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
     if so set and, unless replace-one is asked for, where nothing is certified of the loss. *Why.* Unit: one whole user;
     relation: replace-one, n public (or add-or-remove, as the claim says). Every round releases the mean, over the
-    public n (or the public size that a random cohort is expected to have), of one vector a user, with Gaussian noise; what is asked and how it is
-    bounded are functions of earlier releases and public facts. Replacing (adding or removing) a user moves the sum by
+    public n (or the public size that a random cohort is expected to have), of one vector a user, with Gaussian noise;
+    what is asked and how it is bounded are functions of earlier releases and public facts. Replacing (adding or
+    removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared widths add up
-      to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
+    - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared
+      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
@@ -141,12 +143,11 @@ class Auto(UserLevelStrategy):
     round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
     costs what one Gaussian of multiplier z costs, exactly (adaptive composition). With random cohorts, which are
     add-or-remove alone, all rounds are accounted together by their privacy losses (`userdp.sampling.MixedBatches`), and
-    cohorts are secret. Any loss, whatever other nodes
-    answer; the server is trusted. Coordinates, clips, curvatures and steps are post-processing: were they wrong,
-    accuracy would suffer and privacy would not.
+    cohorts are secret. Any loss, whatever other nodes answer; the server is trusted. Coordinates, clips, curvatures and
+    steps are post-processing: were they wrong, accuracy would suffer and privacy would not.
 
-    *Assumptions.* n is public, and who takes part; random cohorts are secret. The server is trusted. Nodes clip as told; sums that are too
-    large are refused.
+    *Assumptions.* n is public, and who takes part; random cohorts are secret. The server is trusted. Nodes clip as
+    told; sums that are too large are refused.
     """
 
     name: ClassVar[str] = "auto"
