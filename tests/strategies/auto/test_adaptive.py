@@ -253,13 +253,25 @@ def test_rates_fall_to_none_and_a_first_step_moves_each_parameter_by_the_rate():
     assert memory.model[0] == pytest.approx(-0.02, rel=0.01)
 
 
+def test_gradients_are_followed_in_units_of_the_first_ones():
+    """Far below a thousandth, beside which Adam would take them for nothing."""
+    ends = []
+    for size in (1.0, 1e-4):
+        memory = make(Auto, uncertified(5.0), USERS, delta=1e-3).memory
+        ClipScale().take(memory, np.array([0.0, USERS * math.log(size)]), Watched())
+        memory.start = memory.start + 0.02 * memory.directed(np.array([-size]), 0.1 * size)
+        ends.append([memory.model[0], memory.radius / size])
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
+    assert ends[0][0] > 0.015
+
+
 @given(st.integers(1, 10**7), st.integers(1, 10**6), st.floats(0.1, 100), st.booleans())
 def test_steps_and_cohorts_keep_to_their_bounds(users, dimension, multiplier, drawn):
     pace = Pace.of(users, dimension, multiplier, drawn=drawn)
     assert 20 <= pace.steps <= 100
     assert 0 < pace.chance <= 1
     if drawn:
-        assert users * pace.chance * pace.steps <= max(100_000 * (1 + 1e-9), 0)
+        assert users * pace.chance * pace.steps <= 100_000 * (1 + 1e-9)
     else:
         assert pace.chance == 1
 
