@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field
 from scipy.special import gammaincc
 
+from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, Pace, adaptive_stages, uncertified
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, SharedScheme
@@ -28,14 +30,15 @@ from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
-from strategies.core.options import RelationOptions, StrategyOptions
+from strategies.core.options import StrategyOptions
 from strategies.core.plan import Number, Plan, sampler_numbers
 from strategies.core.scheme import Step
 from strategies.core.ways import Course, Remaining
 from strategies.wire.replies import Gathered, Request
+from userdp.accounting import calibrate_noise
 from userdp.arrays.types import Vector
 from userdp.problems import GeneralisedLinear, Poisson
-from userdp.sampling import WeightedBatches, WeightedSlots
+from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _SHARES: Mapping[type[Stage], float] = {
     Level: 0.03,
@@ -45,8 +48,12 @@ _SHARES: Mapping[type[Stage], float] = {
     Lengths: 0.02,
     Choice: 0.02,
     StepLength: 0.015,
+    ClipScale: 0.02,
 }
 """Of the budget; gradient rounds have the rest."""
+
+_MOVING = (Gradient, Recentred, AdaptiveStep)
+"""Stages that move the model."""
 
 _ROUNDS, _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 9, 5, 6
 """Rounds that move the model, in learnt coordinates, in plain ones, and in plain ones where steps are measured."""
@@ -57,7 +64,7 @@ _COMPARED = Movement.of_box(1.0)
 
 def _shares(stages: Sequence[Stage]) -> tuple[float, ...]:
     """Each stage's share of the budget."""
-    moving = [stage for stage in stages if isinstance(stage, Gradient | Recentred)]
+    moving = [stage for stage in stages if isinstance(stage, _MOVING)]
     rest = 1 - sum(_SHARES.get(type(stage), 0.0) for stage in stages)
     # Where gradients are filtered from the first round on, equal rounds lose nothing.
     plain = isinstance(moving[0], Recentred) and not moving[0].measured
@@ -65,8 +72,15 @@ def _shares(stages: Sequence[Stage]) -> tuple[float, ...]:
     return tuple(_SHARES[type(stage)] if type(stage) in _SHARES else rest * next(parts) for stage in stages)
 
 
-class AutoOptions(RelationOptions):
+class AutoOptions(StrategyOptions):
     """Settings of `Auto`: it needs none."""
+
+    relation: Literal["replace_one", "add_or_remove"] | None = Field(
+        None,
+        description="Neighbouring relation; default replace_one, and add_or_remove for torch modules. Add-or-remove "
+        "promises less and takes half the noise at the same epsilon. Modules have many steps with secret cohorts under "
+        "add-or-remove, and few with all users under replace_one.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +114,26 @@ class Auto(UserLevelStrategy):
     7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
        noise explains (two standard deviations), the initial model is released.
 
+    A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of
+    any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
+    first and none in the end, with clips that leave seven users in ten as they are; and the choice. Each step asks a
+    random cohort, as many users as keep its noise near that of all, but no more than about 100,000 gradients in all
+    steps.
+
     Other losses have rounds 5 to 7 alone, in which gradients are clipped about what they are predicted to be, as in
     `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
     gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
     1 / smoothness, or 1/2 where none is certified.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
-    if so set. *Why.* Unit: one whole user; relation: replace-one, n public (or add-or-remove, if so set). Every round
-    releases the mean, over the public n, of one vector a user, with Gaussian noise; what is asked and how it is
-    bounded are functions of earlier releases and public facts. Replacing (adding or removing) a user moves the sum by
+    if so set and, unless replace-one is asked for, where nothing is certified of the loss. *Why.* Unit: one whole user;
+    relation: replace-one, n public (or add-or-remove, as the claim says). Every round releases the mean, over the
+    public n (or the public size that a random cohort is expected to have), of one vector a user, with Gaussian noise;
+    what is asked and how it is bounded are functions of earlier releases and public facts. Replacing (adding or
+    removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1, 2, 3 and 7, and the roots of curvature), whose squared widths add up
-      to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
+    - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared
+      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
@@ -119,12 +141,13 @@ class Auto(UserLevelStrategy):
 
     A missing or non-finite user counts as a vector of zeros. Rounds get fixed shares of the budget, and a gradient
     round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
-    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). Any loss, whatever other nodes
-    answer; the server is trusted. Coordinates, clips, curvatures and steps are post-processing: were they wrong,
-    accuracy would suffer and privacy would not.
+    costs what one Gaussian of multiplier z costs, exactly (adaptive composition). With random cohorts, which are
+    add-or-remove alone, all rounds are accounted together by their privacy losses (`userdp.sampling.MixedBatches`), and
+    cohorts are secret. Any loss, whatever other nodes answer; the server is trusted. Coordinates, clips, curvatures and
+    steps are post-processing: were they wrong, accuracy would suffer and privacy would not.
 
-    *Assumptions.* n and who takes part are public. The server is trusted. Nodes clip as told; sums that are too
-    large are refused.
+    *Assumptions.* n is public, and who takes part; random cohorts are secret. The server is trusted. Nodes clip as
+    told; sums that are too large are refused.
     """
 
     name: ClassVar[str] = "auto"
@@ -132,17 +155,22 @@ class Auto(UserLevelStrategy):
     family: ClassVar[str] = "auto"
     cost: ClassVar[str] = "node O(N d^2) once and O(N d) a round, one sum of d^2 / 2 numbers up once; server O(d^3)"
     paper: ClassVar[str] = "ours"
+    with_secure_noise: ClassVar[str] = (
+        "the random cohorts of losses without a certificate, which must stay secret, come from the operating system"
+    )
     without_comparison: ClassVar[str | None] = "auto ends with such a comparison of its own"
     example: ClassVar[Mapping[str, Any]] = {}
     meanings: ClassVar[Mapping[str, str]] = {
         "gradient_rounds": "rounds that move the model",
         "measuring_share": "share of the budget for what is measured before the first step",
+        "gradient_users": "users in each of them, on average where they are drawn in secret",
         "choice_share": "share of the budget for comparing the model with the initial one",
         "no_better_chance": "chance that noise leaves the model no better than the start, as far as can be predicted",
         "choice_noise": "standard deviation of the noise on the share of users who are better off",
     }
     notes: ClassVar[Mapping[str, Fact]] = {
         "radius": Fact("noised", "radius of the clip, from released values"),
+        "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
         "curvature": Fact("noised", "curvature that the step is one over"),
         **CLIP_FACTS,
     }
@@ -152,9 +180,8 @@ class Auto(UserLevelStrategy):
     memory: Progress
 
     def _make_scheme(self) -> AutoScheme:
-        stages, n = self._stages(), self.public.users
-        kind = WeightedBatches if self.options.relation == "replace_one" else WeightedSlots
-        sampler = kind(n, n, len(stages), self.seed, shares=_shares(stages))
+        stages = self._stages()
+        sampler = self._sampler(stages)
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         return AutoScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
@@ -164,6 +191,28 @@ class Auto(UserLevelStrategy):
             noise_multiplier=multiplier,
             stages=stages,
         )
+
+    def _sampler(self, stages: Sequence[Stage]) -> WeightedBatches | WeightedSlots | MixedBatches:
+        """Who takes part in each of them; all users, but for the steps of modules under add-or-remove."""
+        n, shares, chance = self.public.users, _shares(stages), self._pace.chance
+        if chance < 1:
+            rates = tuple(chance if isinstance(stage, AdaptiveStep) else 1.0 for stage in stages)
+            return MixedBatches(n, rates, shares, None if self.privacy.noise == "secure" else self.seed)
+        kind = WeightedBatches if self._relation == "replace_one" else WeightedSlots
+        return kind(n, n, len(stages), self.seed, shares=shares)
+
+    @property
+    def _relation(self) -> str:
+        return self.options.relation or ("add_or_remove" if uncertified(self.problem) else "replace_one")
+
+    @property
+    def _pace(self) -> Pace:
+        """Of adaptive steps; of others, all users take part in each."""
+        if not uncertified(self.problem):
+            return Pace(0, 1.0)
+        drawn = self._relation == "add_or_remove"
+        whole = calibrate_noise(self.privacy.epsilon, self.privacy.delta, 1) * (1 if drawn else 2)
+        return Pace.of(self.public.users, self.problem.dimension, whole, drawn=drawn)
 
     @property
     def _linear_model(self) -> GeneralisedLinear | None:
@@ -180,6 +229,8 @@ class Auto(UserLevelStrategy):
 
     def _plain_stages(self) -> tuple[Stage, ...]:
         """Those of coordinates that stay as they are."""
+        if uncertified(self.problem):
+            return (*adaptive_stages(self._pace.steps, self.problem.domain), Choice())
         domain, certificate = self.problem.domain, self.problem.certificate
         # Where curvature is known, or nothing bounds it, there is nothing to measure.
         curved = certificate.smoothness or 0.0
@@ -193,7 +244,7 @@ class Auto(UserLevelStrategy):
     def _make_plan(self) -> Plan:
         scheme, shares = self.scheme, self.scheme.sampler.shares
         stages = scheme.stages
-        gradient = [number for number, stage in enumerate(stages) if isinstance(stage, Gradient | Recentred)]
+        gradient = [number for number, stage in enumerate(stages) if isinstance(stage, _MOVING)]
         chosen = scheme.mechanism(len(stages) - 1, _COMPARED)
         last = scheme.sampler.multiplier(gradient[-1], scheme.noise_multiplier)
         numbers: dict[str, Number] = {
@@ -204,8 +255,10 @@ class Auto(UserLevelStrategy):
             "noise_multiplier": scheme.noise_multiplier,
         }
         n, p = self.public.users, self.problem.dimension
+        if uncertified(self.problem):
+            numbers["gradient_users"] = round(scheme.sampler.expected(gradient[-1]))
         # In units of the clip, to which a typical user is as long.
-        noise = scheme.sampler.sensitivity_factor * last * math.sqrt(p) / n
+        noise = scheme.sampler.sensitivity_factor * last * math.sqrt(p) / scheme.sampler.expected(gradient[-1])
         share = noise**2 / len(gradient)
         if self._linear_model is not None:
             # Equally curved in all p coordinates, in which users' first gradients are as long as p of its slopes.
@@ -246,14 +299,16 @@ class Auto(UserLevelStrategy):
 
     def _course(self, steps: int) -> Course | None:
         """The steps of plain coordinates that are not measured, which may be too short."""
-        if self._linear_model is not None or StepLength in map(type, self.scheme.stages):
+        if not any(isinstance(stage, Recentred) and not stage.measured for stage in self.scheme.stages):
             return None
         return Course(steps=steps, rate=self._default_step, deviation=0.0)
 
     def _warnings(self, noise: float, doubt: float) -> tuple[str, ...]:
         """What speaks against training at all, from the noise of all gradients together and of the last comparison."""
         found, more = [], "bring more users or raise privacy.epsilon; the initial model may well be the better one"
-        if noise >= 1 and self.problem.landscape is None:  # of others the forecast tells
+        if (
+            noise >= (LOUD if uncertified(self.problem) else 1) and self.problem.landscape is None
+        ):  # of others the forecast tells
             found.append(
                 f"the noise of all gradients together is {noise:.3g} times as long as a typical user's gradient: {more}"
             )
@@ -272,14 +327,14 @@ class Auto(UserLevelStrategy):
         stage = self.scheme.stages[index]
         asked = stage.computation(self.memory)
         # Only there the clip is of gradients.
-        asked = with_lengths(self, asked) if isinstance(stage, Gradient | Recentred) else asked
+        asked = with_lengths(self, asked) if isinstance(stage, _MOVING) else asked
         return Request(self.scheme.sampler.cohort(index), asked)
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         progress, release = self.memory, Release(self.scheme, index, partial(self._noise, index))
         facts = dict(self.scheme.stages[index].take(progress, gathered.values, release))
         if gathered.lengths is not None:
-            mean = gathered.values[:-1] / self.public.users
+            mean = gathered.values[:-1] / release.users
             noise = facts["noise_deviation"] * math.sqrt(self.problem.dimension)
             facts |= clip_facts(gathered, facts["radius"], mean, noise)
         following = self.problem.domain.project(progress.model)

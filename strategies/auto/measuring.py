@@ -48,7 +48,8 @@ def new_progress(problem: Problem, step: float) -> Progress:
     geometry = Geometry.of(
         problem.certificate, problem.domain, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
     )
-    return Progress(problem.initial(), curvature, Centre(geometry, problem.dimension, longest))
+    centre = Centre(geometry, problem.dimension, longest)
+    return Progress(problem.initial(), curvature, centre, learns=model is not None)
 
 
 def _largest_cell(model: GeneralisedLinear) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 
 from strategies.auto.coordinates import Whitening
 from strategies.clipping.moving_centre import Centre
+from strategies.clipping.server_optimiser import ServerOptimiser
 from userdp.arrays.types import Array, Vector
 
 CERTAIN = 2.0
@@ -53,6 +54,7 @@ class Progress:
         initial: (p,) the model before the first round.
         curvature: what phi'' is taken to be at most, of a generalised linear model.
         centre: what `Recentred` steps follow.
+        learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
         start: (p,) where the descent begins.
         z: (p,) how far it has come, in the coordinates: the model is ``start + T z``.
         move: (p,) its last step.
@@ -64,11 +66,14 @@ class Progress:
         known: of the gradient; None before the first release of one.
         radius: of the next clip.
         gradient: (p,) along which the next `StepLength` goes.
+        optimiser: what `AdaptiveStep` follows.
+        unit: length of the gradients that it is given as one.
     """
 
     initial: Vector
     curvature: float
     centre: Centre
+    learns: bool = True
     start: Vector = field(init=False)
     z: Vector = field(init=False)
     move: Vector = field(init=False)
@@ -80,12 +85,15 @@ class Progress:
     known: Known | None = None
     radius: float = 1.0
     gradient: Vector = field(default_factory=lambda: np.zeros(0))
+    optimiser: ServerOptimiser = field(init=False)
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         self.begin(self.initial)
         p = len(self.initial)
-        self.scales, self.size, self.coordinates = np.ones(p), float(p), np.eye(p)
-        self.whitened = Whitening(np.eye(p), np.ones(p), np.ones(p), 0.0)
+        self.scales, self.size = np.ones(p), float(p)
+        self.coordinates = np.eye(p if self.learns else 0)
+        self.whitened = Whitening(self.coordinates, np.ones(p), np.ones(p), 0.0)
 
     def begin(self, initial: Vector) -> None:
         """Begin at this model."""
@@ -113,7 +121,15 @@ class Progress:
         """(p,) the step, shortened where curvature is hidden."""
         return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
 
+    def follow_with(self, optimiser: ServerOptimiser, unit: float) -> None:
+        """Follow released gradients with that, in units of that length."""
+        self.optimiser, self.unit = optimiser, unit
+
+    def directed(self, gradient: Vector, deviation: float) -> Vector:
+        """(p,) where the optimiser goes after a release with noise of that deviation, for a step of one."""
+        return self.optimiser.step(np.zeros_like(gradient), gradient / self.unit, deviation / self.unit)
+
     @property
     def model(self) -> Vector:
         """(p,) where the descent is."""
-        return np.asarray(self.start + self.coordinates @ self.z)
+        return np.asarray(self.start + self.coordinates @ self.z) if self.learns else self.start

@@ -1,4 +1,4 @@
-"""Releases of unequal shares of one budget, each of a mean over all users, whose vectors move by what is stated."""
+"""Releases of unequal shares of one budget, each of a mean over users, whose vectors move by what is stated."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from strategies.core.scheme import Scheme
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource
-from userdp.sampling import WeightedBatches, WeightedSlots
+from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,21 @@ class Movement:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedScheme(Scheme):
-    """A `Scheme` of releases of all users' means, of which each has its own share of the budget.
+    """A `Scheme` of releases of users' means, of which each has its own share of the budget.
 
     Attributes:
-        sampler: all users in every round, and the rounds' shares.
+        sampler: who takes part in each round, and the rounds' shares.
         noise_multiplier: of all rounds together.
     """
 
-    sampler: WeightedBatches | WeightedSlots
+    sampler: WeightedBatches | WeightedSlots | MixedBatches
     noise_multiplier: float
 
     def mechanism(self, index: int, movement: Movement, part: float = 1.0) -> GaussianMechanism:
         """Of a mean released in round ``index``, with that part of the round's share."""
         moved = movement.replaced if self.sampler.relation == "replace_one" else movement.added
         multiplier = self.sampler.multiplier(index, self.noise_multiplier)
-        return GaussianMechanism(moved / self.sampler.users, multiplier / math.sqrt(part))
+        return GaussianMechanism(moved / self.sampler.expected(index), multiplier / math.sqrt(part))
 
 
 @dataclass(frozen=True)
@@ -83,4 +83,9 @@ class Release:
     def mean(self, sums: Vector, movement: Movement, part: float = 1.0, purpose: int = 0) -> tuple[Vector, float]:
         """(the users' mean with noise, the noise's standard deviation)."""
         mechanism = self.scheme.mechanism(self.index, movement, part)
-        return mechanism.release(sums / self.scheme.sampler.users, self.noise(purpose)), mechanism.standard_deviation
+        return mechanism.release(sums / self.users, self.noise(purpose)), mechanism.standard_deviation
+
+    @property
+    def users(self) -> float:
+        """Who took part, on average: what sums are divided by."""
+        return self.scheme.sampler.expected(self.index)

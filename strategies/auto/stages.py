@@ -333,5 +333,5 @@ class Choice(Stage):
         released, deviation = release.mean(sums, Movement.of_box(1.0))
         back = float(released[0]) < -self.doubts * deviation
         if back:
-            progress.start, progress.z = progress.initial.copy(), np.zeros_like(progress.z)
+            progress.begin(progress.initial)
         return {"improved_share": float(released[0]) + 0.5, "went_back": float(back), "noise_deviation": deviation}

@@ -7,7 +7,7 @@ own noise, and the formula is short enough to check by hand.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MOST_ORDER = 1024
 """Orders 2, 3, ..., 1024 are tried."""
+
+_GRID = 1e-3
+"""Width of a cell of the privacy loss of unequal rounds; any width is valid."""
 
 _CELLS = 3000
 """Cells of the privacy loss of one round of a group."""
@@ -137,6 +140,42 @@ def smallest_noise(excess: Callable[[float], float], epsilon: float, delta: floa
     while excess(root) > 0:
         root += _TOLERANCE
     return math.exp(root)
+
+
+def unequal_rounds_epsilon(steps: Sequence[SampledRounds], delta: float) -> float:
+    """Epsilon of all rounds together by their privacy loss distribution, for adding or removing one record.
+
+    Rounds are composed adaptively, in any order (Zhu, Dong, Wang 2022), with pessimistic rounding (Doroshenko et al.
+    2022); those that every record takes part in are one Gaussian (Dong, Roth, Su 2022). Plain composition bounds it as
+    well, since sampling costs no privacy, and the smaller is returned.
+
+    Raises:
+        BadInput: a delta outside (0, 1).
+    """
+    if not 0 < delta < 1:
+        raise BadInput(f"delta = {delta}: must lie strictly between 0 and 1, such as 1e-6")
+    drawn = [step for step in steps if step.rounds and step.rate < 1]
+    squared = sum(step.rounds / step.noise_multiplier**2 for step in steps)
+    if not squared:
+        return 0.0
+    plain = epsilon_of(Cost(noise_multiplier=squared**-0.5), 1, delta)
+    if not drawn:
+        return plain
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415 -- slow to import
+
+    # One grid for all: fine enough for a typical loss of the faintest rounds, coarser for little noise.
+    least = min(step.noise_multiplier for step in drawn)
+    faint = min(step.rate / step.noise_multiplier for step in drawn)
+    grid = min(_GRID * max(1.0, 0.25 / least**2), faint / 5)
+    certain = sum(step.rounds / step.noise_multiplier**2 for step in steps if step.rate == 1)
+    parts = [] if not certain else [from_gaussian_mechanism(certain**-0.5, value_discretization_interval=grid)]
+    for step in drawn:
+        one = from_gaussian_mechanism(
+            step.noise_multiplier, sampling_prob=step.rate, value_discretization_interval=grid
+        )
+        parts.append(one.self_compose(step.rounds))
+    composed = reduce(lambda before, one: before.compose(one), parts)
+    return min(plain, float(composed.get_epsilon_for_delta(delta)))
 
 
 @lru_cache(maxsize=1024)

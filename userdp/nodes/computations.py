@@ -291,6 +291,11 @@ def log_norms(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
     return np.clip(_log_lengths(rows, clip_norm), -5.0, 0.0)
 
 
+def log_sizes(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
+    """(U,): the same, held to [-10, 10], for lengths of which nothing is known."""
+    return np.clip(_log_lengths(rows, clip_norm), -10.0, 10.0)
+
+
 def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
     """(U,): 1/2 for rows that the clip leaves as they are, -1/2 for those that it shortens."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
@@ -303,6 +308,7 @@ def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
 STATISTICS: dict[str, Statistic] = {
     "log_distance": Statistic(log_distances, -2.5, 1.0),
     "log_norm": Statistic(log_norms, -5.0, 0.0),
+    "log_size": Statistic(log_sizes, -10.0, 10.0),
     "unclipped": Statistic(unclipped, -0.5, 0.5),
 }
 

@@ -5,6 +5,7 @@ from userdp.sampling.base import Sampler
 from userdp.sampling.concentrated import ConcentratedBatches
 from userdp.sampling.correlated import CorrelatedBatches
 from userdp.sampling.disjoint import CyclicBatches, DisjointBatches, LaplaceBatches, check_batch
+from userdp.sampling.mixed import MixedBatches
 from userdp.sampling.random_cohorts import FixedSizeBatches, PoissonBatches
 from userdp.sampling.samples import PoissonSamples
 from userdp.sampling.weighted import WeightedBatches, WeightedSlots
@@ -17,6 +18,7 @@ __all__ = [
     "DisjointBatches",
     "FixedSizeBatches",
     "LaplaceBatches",
+    "MixedBatches",
     "PoissonBatches",
     "PoissonSamples",
     "Sampler",

@@ -6,6 +6,7 @@ The cohorts must stay secret: an observer who knows who took part gets plain com
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -49,6 +50,18 @@ class Remembered:
             self._index, self._cohort = index, draw()
             self._cohort.setflags(write=False)
         return self._cohort
+
+
+def tossed(users: int, rate: float) -> Cohort:
+    """Rising indices of the users whose coin fell, by the operating system."""
+    # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
+    coins = np.frombuffer(secrets.token_bytes(8 * users), dtype=np.uint64) >> np.uint64(11)
+    return np.flatnonzero(coins < np.uint64(rate * 2**53))
+
+
+def simulated(users: int, rate: float, seed: int, index: int) -> Cohort:
+    """The same for round ``index``, by coins of the seed."""
+    return np.flatnonzero(stream(seed, "sampling", index).random(users) < rate)
 
 
 @dataclass(frozen=True)
@@ -98,13 +111,8 @@ class PoissonBatches(Sampler):
         """Rising indices of the users whose coin fell for round ``index``."""
         self._checked(index)
         if self.seed is None:
-            return self.drawn.cohort(index, self._tossed)
-        return np.flatnonzero(stream(self.seed, "sampling", index).random(self.users) < self.rate)
-
-    def _tossed(self) -> Cohort:
-        # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
-        coins = np.frombuffer(secrets.token_bytes(8 * self.users), dtype=np.uint64) >> np.uint64(11)
-        return np.flatnonzero(coins < np.uint64(self.rate * 2**53))
+            return self.drawn.cohort(index, partial(tossed, self.users, self.rate))
+        return simulated(self.users, self.rate, self.seed, index)
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Amplified by sampling, for adding or removing a user."""

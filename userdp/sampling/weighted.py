@@ -40,6 +40,10 @@ class WeightedBatches(DisjointBatches):
         """Noise over sensitivity in round ``index``, when all rounds together are worth ``noise_multiplier``."""
         return noise_multiplier / math.sqrt(self.shares[self._checked(index) // self.rounds_per_epoch])
 
+    def expected(self, index: int) -> float:
+        """Users of round ``index``."""
+        return self.expected_batch
+
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """That of a user who took part in every epoch begun."""
         begun = -(-self._counted(rounds) // self.rounds_per_epoch)
