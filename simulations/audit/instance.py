@@ -8,8 +8,6 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
@@ -27,6 +25,9 @@ _BOUND, _RADIUS = 1e3, 1e6
 
 _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1.0, 1.0))
 """Two features in [-1, 1], and a target there, for strategies that need a loss of their own."""
+
+CANARIES = 128
+"""Columns, one for each canary of a run and one for the crowd, where each can pull in a direction of its own."""
 
 _MOST_USERS = 1 << 14
 _SIZES = ("cohort", "batch")
@@ -68,8 +69,8 @@ class Instance:
         prepared = "learn" if "preparation_epsilon" in whole.numbers else "none"
         seeded = seeded.model_copy(update={"preparation": prepared})
         reason = BadInput("no user")
-        for problem in _problems(config.strategy.kind):
-            for users in _populations(whole, facts.users):
+        for problem, people in _problems(config.strategy.kind):
+            for users in _populations(whole, people):
                 try:
                     found = cls._planned(_shrunk(seeded, users, facts.users), problem, _few(facts, users, config))
                 except BadInput as error:
@@ -106,21 +107,25 @@ class Instance:
         return made
 
 
-def _problems(strategy: str) -> Iterator[Problem]:
-    """Losses to try in turn: gradients that depend on no model come first."""
-    yield Linear(2, _BOUND, radius=_RADIUS)
-    yield Quadratic(2, _BOUND, _RADIUS)
+def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
+    """Losses to try in turn, and users to have at least, canaries and as many others: gradients that depend on no model first."""
+    # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
+    if STRATEGIES[strategy].server_trusted:
+        yield Linear(CANARIES, _BOUND, radius=_RADIUS), 2 * CANARIES
+        yield Quadratic(CANARIES, _BOUND, _RADIUS), 2 * CANARIES
+    yield Linear(2, _BOUND, radius=_RADIUS), 1
+    yield Quadratic(2, _BOUND, _RADIUS), 1
     section = dict(STRATEGIES[strategy].example_problem)
     settings = PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section)
-    yield settings.build(_SHAPE, seed=0)
+    yield settings.build(_SHAPE, seed=0), 1
 
 
-def _populations(whole: Plan, users: int) -> Iterator[int]:
-    """Numbers of users to try: as many as there are cohorts in an epoch of the run, and twice, four times ... that."""
-    few = max(1, whole.users // max(1, whole.cohort))
-    while few <= max(_MOST_USERS, users):
-        yield few
-        few *= 2
+def _populations(whole: Plan, people: int) -> Iterator[int]:
+    """Numbers of users to try: ``people`` for each cohort in an epoch of the run, and twice, four times ... that."""
+    users = people * max(1, whole.users // max(1, whole.cohort))
+    while users <= max(_MOST_USERS, whole.users):
+        yield users
+        users *= 2
 
 
 def _few(facts: PublicFacts, users: int, config: RunConfig) -> PublicFacts:
@@ -143,8 +148,3 @@ def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:
 def edge(problem: Problem) -> float:
     """The largest feature that the instance's loss admits."""
     return _BOUND if isinstance(problem, Linear | Quadratic) else 1.0
-
-
-def ones(problem: Problem) -> np.ndarray:
-    """(p,) the direction, of length one, in which canaries move the model."""
-    return np.full(problem.dimension, problem.dimension**-0.5)

@@ -1,4 +1,4 @@
-"""An audit by many runs of a small instance on neighbouring data sets: what is claimed against what was measured."""
+"""An audit by many runs of a small instance: what is claimed against what guesses of coins show."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.audit.instance import Instance
-from simulations.audit.neighbours import worst_cases
+from simulations.audit.canaries import Coins, attacks
 from simulations.audit.trials import Laboratory, Observer, Runs, laboratory
 from simulations.config.run_config import RunConfig
 from userdp.accounting.guarantee import Guarantee
-from userdp.audit.events import epsilon_lower_bound, error_rates
-from userdp.audit.gaussian import mu_lower_bound
+from userdp.audit.coins import best_margin, epsilon_lower_bound_of_guesses, mu_lower_bound
+from userdp.audit.events import error_rates
 from userdp.audit.statistic import Direction
 from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
 from userdp.errors import BadInput
@@ -35,10 +35,11 @@ class Audit:
     Attributes:
         strategy: its name.
         guarantee: what the small instance claims.
-        attack: the pair of data sets.
+        attack: who the canaries were.
+        canaries: in each run.
         users: of the small instance.
         rounds: of one run.
-        runs: of each data set, the half that chose the statistic among them.
+        runs: all of them, with the half that taught how to guess.
         confidence: of the bound.
         mu: lower bound on mu where the claim is Gaussian; None where it is not.
         measured: lower bound on epsilon at the claim's delta.
@@ -49,6 +50,7 @@ class Audit:
     strategy: str
     guarantee: Guarantee
     attack: str
+    canaries: int
     users: int
     rounds: int
     runs: int
@@ -82,13 +84,14 @@ class Audit:
             "claimed_mu": claim.mu if isinstance(claim := self.claim, Gaussian) else None,
             "measured_epsilon": self.measured,
             "measured_mu": self.mu,
-            "bound": "events" if self.mu is None else "Gaussian pairs",
+            "bound": "events" if self.mu is None else "Gaussian",
             "confidence": self.confidence,
             "refuted": self.refuted,
             "attack": self.attack,
             "users": self.users,
             "rounds": self.rounds,
-            "runs_of_each_data_set": self.runs,
+            "canaries": self.canaries,
+            "runs": self.runs,
             "membership_accuracy": claim.membership_accuracy,
         }
 
@@ -102,78 +105,107 @@ def is_gaussian(guarantee: Guarantee) -> bool:
 def audit(
     config: RunConfig,
     *,
-    runs: int = 2000,
+    runs: int = 1000,
     confidence: float = 0.95,
     workers: int | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Audit:
     """Attack a small instance of a configuration's strategy.
 
     *Formal guarantees.* If what is claimed holds, the bound exceeds it with probability at most ``1 - confidence``: the
-    attack is chosen on runs of its own, the statistic and the threshold on the first half of the rest, and the
-    bound is computed on the second half, whose runs are independent of all that (`epsilon_lower_bound`,
-    `mu_lower_bound`).
+    attack is chosen on runs of its own, how to guess on the first half of the rest, and the bound is computed on the second
+    half, whose runs are independent of all that (`mu_lower_bound` for claims of one Gaussian,
+    `epsilon_lower_bound_of_guesses` for others).
 
     Args:
         config: of the run; its plan must be complete without data.
-        runs: of each of the two data sets, at least 200.
+        runs: at least 200.
         confidence: of the bound.
         workers: processes; one a CPU if not given, and 0 or 1 for this one alone.
-        progress: called with the number of runs made since the last call.
+        progress: called with the runs made so far and the number that there will be.
 
     Raises:
         BadInput: the strategy promises nothing, or a number is out of range.
     """
     if runs < LEAST_RUNS:
-        raise BadInput(f"runs = {runs}: fewer than {LEAST_RUNS} of each data set support no bound worth having")
+        raise BadInput(f"runs = {runs}: fewer than {LEAST_RUNS} support no bound worth having")
     instance = Instance.of(config)
+    cases = len(attacks(instance))
+    count = _Count(runs + (_PILOT * cases if cases > 1 else 0), progress)
     with laboratory(instance, workers) as rooms:
-        attack = _best_attack(rooms, progress)
-        made = rooms.runs(attack, range(runs), progress)
+        attack = _best_attack(rooms, cases, runs, count)
+        made = rooms.runs(attack, range(runs), count)
+    observer = Observer.of(instance, attack)
     half = runs // 2
-    learnt = Runs(made.first[:half], made.second[:half])
-    direction = Direction.learnt(learnt.first, learnt.second, Observer.of(instance).alike)
-    first, second = direction.scores(made.first), direction.scores(made.second)
+    learnt, tested = made[:half], made[half:]
+    scores = _scorer(learnt, observer.alike)
+    before, after = scores(learnt), scores(tested)
     guarantee = instance.plan.guarantee
     mu = None
     if is_gaussian(guarantee):
-        mu = mu_lower_bound(first[half:], second[half:], confidence)
+        mu = mu_lower_bound(_right(before, learnt.coins), _right(after, tested.coins), confidence)
         measured = Gaussian(mu).epsilon(guarantee.delta)
     else:
-        # It halves the runs in the same way: thresholds are chosen where the direction was.
-        measured = epsilon_lower_bound(first, second, guarantee.delta, confidence)
+        margin = best_margin(before, learnt.coins, guarantee.delta)
+        measured = epsilon_lower_bound_of_guesses(
+            _guesses(before, learnt.coins, margin), _guesses(after, tested.coins, margin), guarantee.delta, confidence
+        )
     return Audit(
         instance.plan.strategy,
         guarantee,
-        worst_cases(instance)[attack].name,
+        observer.attack.name,
+        len(observer.attack.canaries),
         instance.facts.users,
         instance.plan.rounds,
         runs,
         confidence,
         mu,
         measured,
-        *error_rates(first[half:], second[half:]),
+        *error_rates(after[tested.coins == 1], after[tested.coins == -1]),
     )
 
 
-def runs_in_all(config: RunConfig, runs: int) -> int:
-    """How many runs `audit` makes, for a progress bar."""
-    cases = len(worst_cases(Instance.of(config)))
-    return 2 * runs + (2 * _PILOT * cases if cases > 1 else 0)
+@dataclass
+class _Count:
+    """How many runs have been made."""
+
+    total: int
+    told: Callable[[int, int], None]
+    done: int = 0
+
+    def __call__(self, more: int) -> None:
+        self.done += more
+        self.told(self.done, self.total)
 
 
-def _best_attack(rooms: Laboratory, progress: Callable[[int], None]) -> int:
+def _scorer(learnt: Runs, alike: NDArray[np.bool_]) -> Callable[[Runs], Floats]:
+    """From runs to (R, m) scores, whose signs are guesses, learnt from some of them."""
+    direction = Direction.learnt(learnt.features[learnt.coins == 1], learnt.features[learnt.coins == -1], alike)
+    ones, others = (direction.scores(learnt.features[learnt.coins == coin]).mean() for coin in (1, -1))
+    return lambda runs: direction.scores(runs.features) - (ones + others) / 2
+
+
+def _right(scores: Floats, coins: Coins) -> Floats:
+    """(R,) the share of right guesses."""
+    return np.asarray((np.sign(scores) == coins).mean(axis=1))
+
+
+def _guesses(scores: Floats, coins: Coins, margin: float) -> tuple[Floats, Floats]:
+    """((R,), (R,)) shares of coins guessed right, and wrong, where guesses are withheld within the margin."""
+    guessed, right = np.abs(scores) >= margin, np.sign(scores) == coins
+    return (guessed & right).mean(axis=1), (guessed & ~right).mean(axis=1)
+
+
+def _best_attack(rooms: Laboratory, cases: int, runs: int, count: Callable[[int], None]) -> int:
     """The attack that tells most, by runs that nothing else uses."""
-    cases = len(worst_cases(rooms.instance))
     if cases == 1:
         return 0
-    alike = Observer.of(rooms.instance).alike
     told = []
     for attack in range(cases):
         # Numbers that no run of the audit itself has.
-        made = rooms.runs(attack, range(1 << 30, (1 << 30) + _PILOT), progress)
-        half = _PILOT // 2
-        direction = Direction.learnt(made.first[:half], made.second[:half], alike)
-        first, second = direction.scores(made.first[half:]), direction.scores(made.second[half:])
-        told.append(float((first[:, None] > second[None, :]).mean()))
+        made = rooms.runs(attack, range(1 << 30, (1 << 30) + _PILOT), count)
+        learnt, tested = made[: _PILOT // 2], made[_PILOT // 2 :]
+        right = _right(_scorer(learnt, Observer.of(rooms.instance, attack).alike)(tested), tested.coins)
+        # Less what so many guesses leave open, here and in the audit.
+        told.append(float(right.mean()) - (tested.coins.size**-0.5 + (runs * tested.coins.shape[1]) ** -0.5))
     return int(np.argmax(told))

@@ -5,7 +5,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -14,8 +14,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from simulations.audit.instance import Instance, ones
-from simulations.audit.neighbours import Neighbours, worst_cases
+from simulations.audit.canaries import Attack, Coins, attacks
+from simulations.audit.instance import Instance
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
 from strategies.core.declarations import notes_of
@@ -34,15 +34,18 @@ _CHUNK = 20
 
 @dataclass(frozen=True)
 class Runs:
-    """What runs on two neighbouring data sets let an observer see.
+    """What runs of an attack let an observer see.
 
     Attributes:
-        first: (R, F) of runs on the first data set.
-        second: (R, F) of runs on the second.
+        features: (R, m, F) of each canary in each run.
+        coins: (R, m) 1 or -1.
     """
 
-    first: Floats
-    second: Floats
+    features: Floats
+    coins: Coins
+
+    def __getitem__(self, runs: slice) -> "Runs":
+        return Runs(self.features[runs], self.coins[runs])
 
 
 @dataclass(frozen=True)
@@ -51,32 +54,43 @@ class Observer:
 
     Attributes:
         instance: of the runs.
+        attack: on it.
         notes: names of those numbers.
     """
 
     instance: Instance
+    attack: Attack
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, instance: Instance) -> "Observer":
-        """Of an instance's runs."""
-        notes = notes_of(type(instance.template))
-        return cls(instance, tuple(name for name, fact in notes.items() if fact.kind == "noised"))
+    def of(cls, instance: Instance, attack: int) -> "Observer":
+        """Of the runs of an attack, by its number."""
+        chosen = attacks(instance)[attack]
+        # What rounds note moves by one user's own number, which many canaries would hide from each other.
+        notes = notes_of(type(instance.template)) if len(chosen.canaries) == 1 else {}
+        return cls(instance, chosen, tuple(name for name, fact in notes.items() if fact.kind == "noised"))
 
     @property
     def alike(self) -> NDArray[np.bool_]:
         """(F,) the features that say how far a round moved the released model in the canary's direction."""
-        return np.arange(self.features) < self.instance.plan.rounds
+        rounds = self.instance.plan.rounds
+        return np.arange(rounds * (2 + len(self.notes))) < rounds
 
-    @property
-    def features(self) -> int:
-        """F: for each round a move, whether there was one, and the notes."""
-        return self.instance.plan.rounds * (2 + len(self.notes))
+    def some(self, attack: int, runs: range) -> Runs:
+        """The runs of these numbers."""
+        rows, coins = [], []
+        for run in runs:
+            noise, thrown = np.random.SeedSequence(self.instance.config.seed, spawn_key=(attack, run)).spawn(2)
+            coins.append(2 * np.random.default_rng(thrown).integers(0, 2, len(self.attack.canaries)) - 1)
+            nodes = self.attack.nodes(self.instance, coins[-1])
+            rows.append(self.row(nodes, int(noise.generate_state(1, np.uint64)[0] >> 1)))
+        return Runs(np.array(rows), np.array(coins))
 
     def row(self, nodes: Sequence[Node], seed: int) -> Floats:
-        """(F,) one run on the data of the nodes, through the server's loop and the nodes' own code.
+        """(m, F) one run on the data of the nodes, through the server's loop and the nodes' own code.
 
-        A run that fails is seen up to where it failed.
+        For each round how far the released model moved in the canary's direction, whether it moved, and the notes. A run
+        that fails is seen up to where it failed.
         """
         strategy, rounds = self.instance.strategy(seed), self.instance.plan.rounds
         models = np.full((rounds + 1, self.instance.problem.dimension), np.nan)
@@ -84,36 +98,21 @@ class Observer:
         def seen(server_round: int, arrays: ArrayRecord) -> None:
             models[server_round] = model_vector(arrays)
 
-        with LocalGrid(nodes) as grid:
-            try:
-                strategy.start(grid, evaluate_fn=seen)
-            except RunFailed:
-                pass  # what was released before is what there is to see
+        with LocalGrid(nodes) as grid, suppress(RunFailed):
+            strategy.start(grid, evaluate_fn=seen)
         for index in range(1, rounds + 1):
             if np.isnan(models[index]).any():
                 models[index] = models[index - 1]
-        moves = np.diff(models, axis=0) @ ones(self.instance.problem)
-        return np.concatenate([moves, moves != 0, self._noted(strategy.result)])
+        steps = np.diff(models, axis=0)
+        moved = np.broadcast_to((steps != 0).any(axis=1), (len(self.attack.canaries), rounds))
+        noted = np.broadcast_to(self._noted(strategy.result), (len(moved), rounds * len(self.notes)))
+        return np.hstack([self.attack.directions @ steps.T, moved, noted])
 
     def _noted(self, result: PrivateResult) -> Floats:
         found = np.zeros((self.instance.plan.rounds, len(self.notes)))
         for record in result.rounds:
             found[record.round - 1] = [record.facts.get(name, 0.0) for name in self.notes]
         return np.nan_to_num(found, posinf=0.0, neginf=0.0).ravel()
-
-
-def run_seed(seed: int, attack: int, second: bool, run: int) -> int:
-    """The seed of one run: of no other attack, data set or run."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(attack, int(second), run))
-    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
-
-
-def some_rows(instance: Instance, attack: int, second: bool, runs: range) -> Floats:
-    """(R, F) the runs of these numbers on one data set of an attack."""
-    observer, pair = Observer.of(instance), worst_cases(instance)[attack]
-    nodes = pair.second if second else pair.first
-    seeds = [run_seed(instance.config.seed, attack, second, run) for run in runs]
-    return np.array([observer.row(nodes, seed) for seed in seeds]).reshape(len(seeds), observer.features)
 
 
 @dataclass(frozen=True)
@@ -129,21 +128,24 @@ class Laboratory:
     pool: ProcessPoolExecutor | None
 
     def runs(self, attack: int, numbers: range, progress: Progress) -> Runs:
-        """The runs of these numbers on both data sets of an attack; the same however many processes there are."""
-        parts = [range(first, min(first + _CHUNK, numbers.stop)) for first in range(numbers.start, numbers.stop, _CHUNK)]
-        tasks = [(second, part) for second in (False, True) for part in parts]
-        rows: dict[tuple[bool, int], Floats] = {}
+        """The runs of these numbers; the same however many processes there are."""
+        parts = [numbers[first : first + _CHUNK] for first in range(0, len(numbers), _CHUNK)]
+        made: dict[int, Runs] = {}
         if self.pool is None:
-            for second, part in tasks:
-                rows[second, part.start] = some_rows(self.instance, attack, second, part)
+            observer = Observer.of(self.instance, attack)
+            for part in parts:
+                made[part.start] = observer.some(attack, part)
                 progress(len(part))
         else:
-            waiting = {self.pool.submit(_in_worker, attack, *task): task for task in tasks}
+            waiting = {self.pool.submit(_in_worker, attack, part): part for part in parts}
             for done in as_completed(waiting):
-                second, part = waiting[done]
-                rows[second, part.start] = done.result()
+                part = waiting[done]
+                made[part.start] = done.result()
                 progress(len(part))
-        return Runs(*(np.vstack([rows[second, part.start] for part in parts]) for second in (False, True)))
+        together = [made[part.start] for part in parts]
+        return Runs(
+            np.concatenate([each.features for each in together]), np.concatenate([each.coins for each in together])
+        )
 
 
 @contextmanager
@@ -189,5 +191,5 @@ def _begin(toml: str) -> None:
     _INSTANCES[:] = [Instance.of(parse_config(tomllib.loads(toml)))]
 
 
-def _in_worker(attack: int, second: bool, runs: range) -> Floats:
-    return some_rows(_INSTANCES[0], attack, second, runs)
+def _in_worker(attack: int, runs: range) -> Runs:
+    return Observer.of(_INSTANCES[0], attack).some(attack, runs)

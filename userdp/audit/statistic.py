@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+_ROUNDING = 1e-12
+"""Of a feature's size; less than that is no difference."""
+
 _RIDGE = 1e-6
 """Added to correlations, so that features which are almost the same cannot be told apart by rounding."""
 
@@ -38,9 +41,10 @@ class Direction:
             alike: (F,) features that are expected to differ by about the same.
         """
         centred = np.vstack([features_a - features_a.mean(axis=0), features_b - features_b.mean(axis=0)])
-        scale = centred.std(axis=0)
-        used = scale > 0
+        scale, size = centred.std(axis=0), np.abs(np.vstack([features_a, features_b])).max(axis=0)
+        used = scale > _ROUNDING * size
         difference = features_a.mean(axis=0) - features_b.mean(axis=0)
+        difference = np.where(np.abs(difference) > _ROUNDING * size, difference, 0.0)
         weights = np.zeros(len(scale))
         if not used.all():
             # What never varies within a data set and differs between them tells them apart by itself.
@@ -62,5 +66,5 @@ class Direction:
         return cls(weights)
 
     def scores(self, features: Floats) -> Floats:
-        """(R,) the scores of (R, F) features."""
+        """(...,) the scores of (..., F) features."""
         return np.asarray(features @ self.weights)
