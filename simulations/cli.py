@@ -8,7 +8,7 @@ import logging
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -210,10 +210,10 @@ def audit(
 ) -> None:
     """Attack a strategy, and show how much of the epsilon that it claims the attack proves.
 
-    The strategy runs as configured, many times, for a few made-up people and with noise of its own in each run. Canaries
-    are thrown in by coins, an attacker guesses these from the released models, and the guesses bound epsilon from below.
-    A bound above the claim refutes it (exit code 1). One below proves nothing; close to it, no noise is wasted. Reads
-    no data, but with --one-run.
+    The strategy runs as configured, many times, for a few made-up people and with noise of its own in each run.
+    Canaries are thrown in by coins, an attacker guesses these from the released models, and the guesses bound epsilon
+    from below. A bound above the claim refutes it (exit code 1). One below proves nothing; close to it, no noise is
+    wasted. Reads no data, but with --one-run.
 
     [dim]Examples:[/dim]
 

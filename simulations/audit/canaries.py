@@ -57,11 +57,11 @@ class Attack:
 def attacks(instance: Instance) -> tuple[Attack, ...]:
     """Those to try against a strategy.
 
-    Canaries pull in orthogonal directions, rows of a Hadamard matrix, which lie in corners of the declared bounds: each is as
-    long as users can be in any norm. Beside many, others pull in a direction of their own, as a strategy that believes what
-    stands out of its noise alone would else believe nothing; beside one, they hold zeros.
-    Where a test looks at whether users agree, it passes for one canary; colluders who disagree with the others bring it
-    to where it may go either way.
+    Canaries pull in orthogonal directions, rows of a Hadamard matrix, which lie in corners of the declared bounds: each
+    is as long as users can be in any norm. Beside many, others pull in a direction of their own, as a strategy that
+    believes what stands out of its noise alone would else believe nothing; beside one, they hold zeros. Where a test
+    looks at whether users agree, it passes for one canary; colluders who disagree with the others bring it to where it
+    may go either way.
     """
     users, columns, far = instance.facts.users, instance.problem.columns, edge(instance.problem)
     crowd, every = np.zeros((users, columns)), np.ones(columns)

@@ -104,7 +104,7 @@ def _many(config: RunConfig, wanted: Wanted, told: "Told") -> Audit:
 
 
 def _all(config: RunConfig, wanted: Wanted, told: "Told", refusals: dict[str, str]) -> Iterator[Audit]:
-    """Every strategy in turn; bounds hold for all of them together, each with its part of what may go wrong (Bonferroni)."""
+    """Every strategy in turn; bounds hold for all of them together, each with its share of the risk (Bonferroni)."""
     names = [name for name in STRATEGIES if name != REFERENCE]
     wanted = replace(wanted, confidence=1 - (1 - wanted.confidence) / len(names))
     for name in names:
@@ -130,7 +130,7 @@ def with_strategy(config: RunConfig, name: str) -> RunConfig:
     return parse_config(values | {"preparation": "none"})
 
 
-# What it means ---------------------------------------------------------------------------------------------------------
+# What it means -----------------------------------------------------------------------------------------------------
 
 
 def translated(one: Audit | OneRun) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _chart(one: Audit) -> Figure:
         return figure
 
 
-# On a terminal ---------------------------------------------------------------------------------------------------------
+# On a terminal -----------------------------------------------------------------------------------------------------
 
 
 def show_audits(done: Done) -> None:

@@ -97,7 +97,8 @@ class Instance:
     def strategy(self, seed: int) -> UserLevelStrategy:
         """The strategy before its first round, with noise of its own.
 
-        Where who takes part is public, it stays the same in all runs, which an attacker may know; else it is drawn anew.
+        Where who takes part is public, it stays the same in all runs, which an attacker may know; else it is drawn
+        anew.
         """
         sampler = getattr(self.template.scheme, "sampler", None)
         if sampler is None or sampler.secret:
@@ -108,7 +109,7 @@ class Instance:
 
 
 def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
-    """Losses to try in turn, and users to have at least, canaries and as many others: gradients that depend on no model first."""
+    """Losses to try in turn, gradients that depend on no model first, and users: canaries and as many others."""
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
     if STRATEGIES[strategy].server_trusted:
         yield Linear(CANARIES, _BOUND, radius=_RADIUS), 2 * CANARIES
@@ -121,9 +122,13 @@ def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
 
 
 def _populations(whole: Plan, people: int) -> Iterator[int]:
-    """Numbers of users to try: ``people`` for each cohort in an epoch of the run, and twice, four times ... that."""
+    """Numbers of users to try: ``people`` for each cohort in an epoch of the run, and twice, four times ... that.
+
+    Where many would be canaries, no more than twice: what asks for a crowd takes long in many columns.
+    """
     users = people * max(1, whole.users // max(1, whole.cohort))
-    while users <= max(_MOST_USERS, whole.users):
+    most = max(_MOST_USERS, whole.users) if people == 1 else 2 * users
+    while users <= most:
         yield users
         users *= 2
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.audit.instance import Instance
 from simulations.audit.canaries import Coins, attacks
+from simulations.audit.instance import Instance
 from simulations.audit.trials import Laboratory, Observer, Runs, laboratory
 from simulations.config.run_config import RunConfig
 from userdp.accounting.guarantee import Guarantee
@@ -113,8 +113,8 @@ def audit(
     """Attack a small instance of a configuration's strategy.
 
     *Formal guarantees.* If what is claimed holds, the bound exceeds it with probability at most ``1 - confidence``: the
-    attack is chosen on runs of its own, how to guess on the first half of the rest, and the bound is computed on the second
-    half, whose runs are independent of all that (`mu_lower_bound` for claims of one Gaussian,
+    attack is chosen on runs of its own, how to guess on the first half of the rest, and the bound is computed on the
+    second half, whose runs are independent of all that (`mu_lower_bound` for claims of one Gaussian,
     `epsilon_lower_bound_of_guesses` for others).
 
     Args:

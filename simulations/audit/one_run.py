@@ -1,4 +1,4 @@
-"""An audit by ONE run of a configuration as it is: its own users and model, with canaries thrown among them by coins."""
+"""An audit by ONE run of a configuration as it is: its own users and model, and canaries thrown in by coins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
 from strategies.wire.protocol import model_vector
 from userdp.accounting.guarantee import Guarantee
+from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
 from userdp.errors import BadInput
@@ -88,8 +89,8 @@ class OneRun:
 class Canaries:
     """A node of canary users, who send a direction of their own in place of what is asked of them.
 
-    A user may hold anything, so this is what the worst users of a loss can send. Questions whose answers are no gradients
-    or updates get zeros. It answers as a `Node` does.
+    A user may hold anything, so this is what the worst users of a loss can send. Questions whose answers are no
+    gradients or updates get zeros. It answers as a `Node` does.
 
     Args:
         problem: the loss.
@@ -120,8 +121,8 @@ class Canaries:
             rows = np.zeros((len(users), computation.width(self.problem.dimension)))
         else:
             centre = 0.0 if computation.centre is None else computation.centre
-            rows, _ = computation.finish(_FAR * clip * self._rows[places] + centre)
-            rows = np.where(self._there[places, None], rows, 0.0)
+            finished, _ = computation.finish(_FAR * clip * self._rows[places] + centre)
+            rows = np.where(self._there[places, None], dense(finished), 0.0)
         if computation.noise is not None:
             rows = computation.noise.add(rows, users)
         values = rows.sum(axis=0, keepdims=True) if computation.reduce == "sum" else rows
@@ -139,8 +140,8 @@ def audit_one_run(
 
     *Formal guarantees.* If the run is (epsilon, delta)-DP under its own relation, the bound exceeds epsilon with
     probability at most ``1 - confidence``, whatever the others' data (`one_run_p_value`). A coin decides whether a
-    canary is there, under add-or-remove, or whether it is there or its negative, under replace-one: each time one step of
-    the relation.
+    canary is there, under add-or-remove, or whether it is there or its negative, under replace-one: each time one step
+    of the relation.
 
     Args:
         config: of the run; its engine is this process.

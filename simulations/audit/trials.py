@@ -28,6 +28,9 @@ Floats = NDArray[np.float64]
 Progress = Callable[[int], None]
 """Called with the number of runs that have been made since it was called last."""
 
+_RIDGE = 1e-10
+"""Added to variances, relatively, so that a round which brought nothing has some."""
+
 _CHUNK = 20
 """Runs that a process is given at once."""
 
@@ -89,8 +92,8 @@ class Observer:
     def row(self, nodes: Sequence[Node], seed: int) -> Floats:
         """(m, F) one run on the data of the nodes, through the server's loop and the nodes' own code.
 
-        For each round how far the released model moved in the canary's direction, whether it moved, and the notes. A run
-        that fails is seen up to where it failed.
+        For each round its innovation in the canary's direction, whether the model moved, and the notes. A
+        run that fails is seen up to where it failed.
         """
         strategy, rounds = self.instance.strategy(seed), self.instance.plan.rounds
         models = np.full((rounds + 1, self.instance.problem.dimension), np.nan)
@@ -106,13 +109,29 @@ class Observer:
         steps = np.diff(models, axis=0)
         moved = np.broadcast_to((steps != 0).any(axis=1), (len(self.attack.canaries), rounds))
         noted = np.broadcast_to(self._noted(strategy.result), (len(moved), rounds * len(self.notes)))
-        return np.hstack([self.attack.directions @ steps.T, moved, noted])
+        return np.hstack([innovations(self.attack.directions @ steps.T), moved, noted])
 
     def _noted(self, result: PrivateResult) -> Floats:
         found = np.zeros((self.instance.plan.rounds, len(self.notes)))
         for record in result.rounds:
             found[record.round - 1] = [record.facts.get(name, 0.0) for name in self.notes]
         return np.nan_to_num(found, posinf=0.0, neginf=0.0).ravel()
+
+
+def innovations(moves: Floats) -> Floats:
+    """(m, T) moves in many directions, as what each round brought that rounds before did not tell, in units of its noise.
+
+    A server may scale and mix what rounds release, differently in each run: by clips, gains and momentum that all
+    directions share. The covariance of the rounds over directions shows how, and its triangular root takes it off.
+    Where directions are no more than rounds there is too little to tell, and moves are left as they are.
+    """
+    canaries, rounds = moves.shape
+    if canaries <= 2 * rounds:
+        return moves
+    covariance = moves.T @ moves / canaries
+    covariance[np.diag_indices(rounds)] *= 1 + _RIDGE
+    covariance[np.diag_indices(rounds)] += _RIDGE * max(float(np.trace(covariance)), np.finfo(float).tiny) / rounds
+    return np.asarray(np.linalg.solve(np.linalg.cholesky(covariance), moves.T).T)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""What outputs alone tell about a privacy claim: lower bounds on epsilon, and what an epsilon is worth to an attacker."""
+"""What outputs alone tell about a privacy claim, and what a claim leaves an attacker."""
 
+from userdp.audit.coins import epsilon_lower_bound_of_guesses, mu_lower_bound
 from userdp.audit.discrete import choice_probabilities, exact_epsilon, halting_probabilities
 from userdp.audit.events import epsilon_lower_bound, error_rates
-from userdp.audit.coins import epsilon_lower_bound_of_guesses, mu_lower_bound
 from userdp.audit.one_run import guessed, one_run_lower_bound, one_run_p_value
 from userdp.audit.statistic import Direction
 from userdp.audit.trade_off import Approximate, Gaussian, TradeOff

@@ -1,12 +1,12 @@
 """Lower bounds from guesses of coins: each run throws canaries in by fair coins, and an attacker guesses these.
 
 A run may hold many canaries, each of whom moves a column of its own: then one run tells as much as many with one canary
-each. Guesses of one run may depend on each other in any way, so the run is the unit of the statistics: its share of right
-guesses is one number in [0, 1], and different runs are independent.
+each. Guesses of one run may depend on each other in any way, so the run is the unit of the statistics: its share of
+right guesses is one number in [0, 1], and different runs are independent.
 
 Sources: auditing by many canaries in many runs, Pillutla, Andrew, Kairouz, McMahan, Oprea, Oh, "Unleashing the power of
-randomization in auditing differentially private ML" (2023); auditing Gaussian claims, Nasr et al. (2023); tests of bounded
-means by betting, Waudby-Smith, Ramdas (2024).
+randomization in auditing differentially private ML" (2023); auditing Gaussian claims, Nasr et al. (2023); tests of
+bounded means by betting, Waudby-Smith, Ramdas (2024).
 """
 
 import math
@@ -32,14 +32,14 @@ _STEPS = 60
 def mu_lower_bound(learnt: ArrayLike, tested: ArrayLike, confidence: float = 0.95) -> float:
     """Lower confidence bound on the mu of any Gaussian claim that guesses are compatible with.
 
-    *Formal guarantees.* Let coins be fair and independent, and changing one be one step of the neighbouring relation. If
-    each run is mu-GDP, and how to guess was fixed before the ``tested`` runs, the result exceeds mu with probability at
-    most ``1 - confidence``.
+    *Formal guarantees.* Let coins be fair and independent, and changing one be one step of the neighbouring relation.
+    If each run is mu-GDP, and how to guess was fixed before the ``tested`` runs, the result exceeds mu with probability
+    at most ``1 - confidence``.
 
-    *Proof.* Given all other coins, the two values of a coin make two neighbouring data sets, so a guess of it is right with
-    probability at most ``Phi(mu / 2)``, the best for N(0, 1) and N(mu, 1) (`TradeOff`). So the share X of right guesses in
-    a run has mean at most ``Phi(mu / 2)``, however guesses depend on each other. Runs are independent; the mean is tested
-    as `mean_exceeds` says, and the result is the supremum of those mu that are rejected.
+    *Proof.* Given all other coins, the two values of a coin make two neighbouring data sets, so a guess of it is right
+    with probability at most ``Phi(mu / 2)``, the best for N(0, 1) and N(mu, 1) (`TradeOff`). So the share X of right
+    guesses in a run has mean at most ``Phi(mu / 2)``, however guesses depend on each other. Runs are independent; the
+    mean is tested as `mean_exceeds` says, and the result is the supremum of those mu that are rejected.
 
     Args:
         learnt: (R,) shares of right guesses in runs that decided how to guess; they only decide how much is bet.
@@ -70,14 +70,14 @@ def epsilon_lower_bound_of_guesses(
 ) -> float:
     """Lower confidence bound on the epsilon of any (epsilon, delta) claim, from guesses that may be withheld.
 
-    *Formal guarantees.* Let coins be fair and independent, and changing one be one step of the neighbouring relation. If
-    each run is (epsilon, delta)-DP, and how to guess was fixed before the ``tested`` runs, the result exceeds epsilon with
-    probability at most ``1 - confidence``.
+    *Formal guarantees.* Let coins be fair and independent, and changing one be one step of the neighbouring relation.
+    If each run is (epsilon, delta)-DP, and how to guess was fixed before the ``tested`` runs, the result exceeds
+    epsilon with probability at most ``1 - confidence``.
 
-    *Proof.* Given all other coins, let E be the event that the attacker guesses +1 of a coin. By the claim
-    ``P[E | +1] <= e^epsilon P[E | -1] + delta``, and likewise for -1. Half the sum of the two says that a guess is right
-    with probability at most e^epsilon times that of being wrong, plus delta (withheld guesses are neither). So the shares
-    X of right and Y of wrong guesses, of all coins of a run, satisfy ``E[X - e^epsilon Y - delta] <= 0``. Runs are
+    *Proof.* Given all other coins, let E be the event that the attacker guesses +1 of a coin. By the claim ``P[E | +1]
+    <= e^epsilon P[E | -1] + delta``, and likewise for -1. Half the sum of the two says that a guess is right with
+    probability at most e^epsilon times that of being wrong, plus delta (withheld guesses are neither). So the shares X
+    of right and Y of wrong guesses, of all coins of a run, satisfy ``E[X - e^epsilon Y - delta] <= 0``. Runs are
     independent; the mean is tested as `mean_exceeds` says.
 
     Args:
@@ -109,9 +109,9 @@ def epsilon_lower_bound_of_guesses(
 def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: float) -> bool:
     """Whether the mean of independent numbers, none below ``-lowest``, is above 0, at a level ``1 - confidence``.
 
-    *Formal guarantees.* If the mean is at most 0, the answer is yes with probability at most ``1 - confidence``. *Proof.*
-    With a bet b in [0, 1 / lowest) that the tested numbers have no part in, ``prod (1 + b Z_i)`` is not negative and has
-    mean at most 1, so it reaches ``1 / (1 - confidence)`` with at most that probability (Markov).
+    *Formal guarantees.* If the mean is at most 0, the answer is yes with probability at most ``1 - confidence``.
+    *Proof.* With a bet b in [0, 1 / lowest) that the tested numbers have no part in, ``prod (1 + b Z_i)`` is not
+    negative and has mean at most 1, so it reaches ``1 / (1 - confidence)`` with at most that probability (Markov).
 
     Args:
         learnt: (R,) numbers that choose the bet: the one with the largest mean of ``log(1 + b Z)``.

@@ -16,10 +16,10 @@ _ROUNDING = 1e-9
 def exact_epsilon(first: ArrayLike, second: ArrayLike, delta: float = 0.0) -> float:
     """The least epsilon for which two laws on the same K outputs are (epsilon, delta)-indistinguishable, both ways.
 
-    *Formal guarantees.* It is the least epsilon >= 0 for which every event E has ``P(E) <= e^epsilon Q(E) + delta``, and
-    the same with P and Q exchanged. *Proof.* Of all events with a given ``e^epsilon`` the one that violates this most
-    holds the outputs with ``p_k > e^epsilon q_k``: the first j in falling order of ``p_k / q_k``, for some j. So these K
-    events are enough, and each asks for ``e^epsilon >= (P(E) - delta) / Q(E)``.
+    *Formal guarantees.* It is the least epsilon >= 0 for which every event E has ``P(E) <= e^epsilon Q(E) + delta``,
+    and the same with P and Q exchanged. *Proof.* Of all events with a given ``e^epsilon`` the one that violates this
+    most holds the outputs with ``p_k > e^epsilon q_k``: the first j in falling order of ``p_k / q_k``, for some j. So
+    these K events are enough, and each asks for ``e^epsilon >= (P(E) - delta) / Q(E)``.
 
     Args:
         first: (K,) probabilities of the outputs under one data set.

@@ -45,12 +45,12 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
         ``P[W >= v] <= P[B >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= B < v] / i``.
 
     *Proof.* For delta = 0 reveal coins one after another. Given the output and the coins before, the two values of a
-    coin have a likelihood ratio within ``e^-epsilon`` and ``e^epsilon``, so a guess is right with probability at most q,
-    whatever came before and whatever the output: W is dominated by a B that is independent of the output. For
-    delta > 0 the ratio can be larger for some outputs; let F(output) >= 0 add up by how much. Each coin's pair of laws is
+    coin have a likelihood ratio within ``e^-epsilon`` and ``e^epsilon``, so a guess is right with probability at most
+    q, whatever came before and whatever the output: W is dominated by a B that is independent of the output. For delta
+    > 0 the ratio can be larger for some outputs; let F(output) >= 0 add up by how much. Each coin's pair of laws is
     within delta, on each side, of a pair with such ratios, so the mean of F is at most ``2 m delta``, and W is
-    dominated by B + F, still with B independent of the output and so of F (the paper's Theorem 5.2). With
-    ``f(v) = P[B >= v]``, ``P[B + F >= v] = E f(v - F) <= f(v) + E[F] max_i (f(v - i) - f(v)) / i``.
+    dominated by B + F, still with B independent of the output and so of F (the paper's Theorem 5.2). With ``f(v) = P[B
+    >= v]``, ``P[B + F >= v] = E f(v - F) <= f(v) + E[F] max_i (f(v - i) - f(v)) / i``.
 
     Args:
         canaries: m, all of them, guessed or not.
@@ -64,8 +64,8 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     """
     if not 0 <= correct <= guesses <= canaries or guesses < 1:
         raise BadInput(
-            f"correct = {correct}, guesses = {guesses}, canaries = {canaries}: each must be at most the next, and there "
-            "must be a guess"
+            f"correct = {correct}, guesses = {guesses}, canaries = {canaries}: each must be at most the next, and "
+            "there must be a guess"
         )
     if not epsilon >= 0 or not 0 <= delta < 1:
         raise BadInput(f"epsilon = {epsilon}, delta = {delta}: must be at least 0, and in [0, 1)")
@@ -82,8 +82,8 @@ def one_run_lower_bound(canaries: int, guesses: int, correct: int, delta: float,
     """Lower confidence bound on the epsilon of a run in which so many guesses of coins were right.
 
     *Formal guarantees.* If the run is (epsilon, delta)-DP in each coin, the result exceeds epsilon with probability at
-    most ``1 - confidence``. *Proof.* The p-value above rises with epsilon (B grows, stochastically); what is returned is
-    where it reaches ``1 - confidence``, and a test of that level rejects every smaller epsilon.
+    most ``1 - confidence``. *Proof.* The p-value above rises with epsilon (B grows, stochastically); what is returned
+    is where it reaches ``1 - confidence``, and a test of that level rejects every smaller epsilon.
 
     Returns:
         The bound, at least 0.
