@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import Declarations
 from strategies.core.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
@@ -109,13 +110,17 @@ class Instance:
 
 
 def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
-    """Losses to try in turn, gradients that depend on no model first, and users: canaries and as many others."""
+    """Losses to try in turn, and how many users: canaries and as many others, or as few as there can be.
+
+    Steps on a quadratic loss are as long as what is released. Where noise follows from certified bounds, those of a
+    linear loss are what a canary has at every model.
+    """
+    kind = STRATEGIES[strategy]
+    losses = [Quadratic, Linear] if kind.needs == Declarations.needs else [Linear, Quadratic]
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
-    if STRATEGIES[strategy].server_trusted:
-        yield Linear(CANARIES, _BOUND, radius=_RADIUS), 2 * CANARIES
-        yield Quadratic(CANARIES, _BOUND, _RADIUS), 2 * CANARIES
-    yield Linear(2, _BOUND, radius=_RADIUS), 1
-    yield Quadratic(2, _BOUND, _RADIUS), 1
+    for columns, users in ((CANARIES, 2 * CANARIES), (2, 1)) if kind.server_trusted else ((2, 1),):
+        for loss in losses:
+            yield loss(columns, _BOUND, _RADIUS), users
     section = dict(STRATEGIES[strategy].example_problem)
     settings = PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section)
     yield settings.build(_SHAPE, seed=0), 1
