@@ -116,7 +116,7 @@ def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
     linear loss are what a canary has at every model.
     """
     kind = STRATEGIES[strategy]
-    losses = [Quadratic, Linear] if kind.needs == Declarations.needs else [Linear, Quadratic]
+    losses = [Quadratic, Linear] if kind.needs.startswith(Declarations.needs) else [Linear, Quadratic]
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
     for columns, users in ((CANARIES, 2 * CANARIES), (2, 1)) if kind.server_trusted else ((2, 1),):
         for loss in losses:

@@ -12,8 +12,9 @@ from simulations.audit.instance import Instance
 from simulations.audit.trials import Laboratory, Observer, Runs, laboratory
 from simulations.config.run_config import RunConfig
 from userdp.accounting.guarantee import Guarantee
-from userdp.audit.coins import best_margin, epsilon_lower_bound_of_guesses, mu_lower_bound
+from userdp.audit.coins import mu_lower_bound
 from userdp.audit.events import error_rates
+from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound
 from userdp.audit.statistic import Direction
 from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
 from userdp.errors import BadInput
@@ -84,7 +85,7 @@ class Audit:
             "claimed_mu": claim.mu if isinstance(claim := self.claim, Gaussian) else None,
             "measured_epsilon": self.measured,
             "measured_mu": self.mu,
-            "bound": "events" if self.mu is None else "Gaussian",
+            "bound": "coins" if self.mu is None else "Gaussian",
             "confidence": self.confidence,
             "refuted": self.refuted,
             "attack": self.attack,
@@ -115,7 +116,7 @@ def audit(
     *Formal guarantees.* If what is claimed holds, the bound exceeds it with probability at most ``1 - confidence``: the
     attack is chosen on runs of its own, how to guess on the first half of the rest, and the bound is computed on the
     second half, whose runs are independent of all that (`mu_lower_bound` for claims of one Gaussian,
-    `epsilon_lower_bound_of_guesses` for others).
+    `one_run_lower_bound` for others).
 
     Args:
         config: of the run; its plan must be complete without data.
@@ -146,10 +147,10 @@ def audit(
         mu = mu_lower_bound(_right(before, learnt.coins), _right(after, tested.coins), confidence)
         measured = Gaussian(mu).epsilon(guarantee.delta)
     else:
-        margin = best_margin(before, learnt.coins, guarantee.delta)
-        measured = epsilon_lower_bound_of_guesses(
-            _guesses(before, learnt.coins, margin), _guesses(after, tested.coins, margin), guarantee.delta, confidence
-        )
+        share = best_guesses(before, learnt.coins, guarantee.delta)
+        guesses = max(2, int(share * after.size))
+        right = int(np.count_nonzero(guessed(after.ravel(), guesses) == tested.coins.ravel()))
+        measured = one_run_lower_bound(after.size, guesses, right, guarantee.delta, confidence)
     return Audit(
         instance.plan.strategy,
         guarantee,
@@ -188,12 +189,6 @@ def _scorer(learnt: Runs, alike: NDArray[np.bool_]) -> Callable[[Runs], Floats]:
 def _right(scores: Floats, coins: Coins) -> Floats:
     """(R,) the share of right guesses."""
     return np.asarray((np.sign(scores) == coins).mean(axis=1))
-
-
-def _guesses(scores: Floats, coins: Coins, margin: float) -> tuple[Floats, Floats]:
-    """((R,), (R,)) shares of coins guessed right, and wrong, where guesses are withheld within the margin."""
-    guessed, right = np.abs(scores) >= margin, np.sign(scores) == coins
-    return (guessed & right).mean(axis=1), (guessed & ~right).mean(axis=1)
 
 
 def _best_attack(rooms: Laboratory, cases: int, runs: int, count: Callable[[int], None]) -> int:

@@ -119,8 +119,7 @@ class Observer:
 
 
 def innovations(moves: Floats) -> Floats:
-    """(m, T) moves in many directions, as what each round brought that rounds before did not tell, in units of its
-    noise.
+    """(m, T) moves in many directions, as what each round tells that none before did, in units of its noise.
 
     A server may scale and mix what rounds release, differently in each run: by clips, gains and momentum that all
     directions share. The covariance of the rounds over directions shows how, and its triangular root takes it off.

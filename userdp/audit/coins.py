@@ -1,4 +1,4 @@
-"""Lower bounds from guesses of coins: each run throws canaries in by fair coins, and an attacker guesses these.
+"""A lower bound on mu from guesses of coins: each run throws canaries in by fair coins, and an attacker guesses these.
 
 A run may hold many canaries, each of whom moves a column of its own: then one run tells as much as many with one canary
 each. Guesses of one run may depend on each other in any way, so the run is the unit of the statistics: its share of
@@ -23,7 +23,7 @@ from userdp.errors import BadInput
 Floats = NDArray[np.float64]
 
 _MOST = 30.0
-"""Largest epsilon and mu that are tried."""
+"""Largest mu that is tried."""
 
 _STEPS = 60
 """Halvings of the interval in which a bound lies."""
@@ -62,50 +62,6 @@ def mu_lower_bound(learnt: ArrayLike, tested: ArrayLike, confidence: float = 0.9
     return _largest_rejected(rejected)
 
 
-def epsilon_lower_bound_of_guesses(
-    learnt: tuple[ArrayLike, ArrayLike],
-    tested: tuple[ArrayLike, ArrayLike],
-    delta: float,
-    confidence: float = 0.95,
-) -> float:
-    """Lower confidence bound on the epsilon of any (epsilon, delta) claim, from guesses that may be withheld.
-
-    *Formal guarantees.* Let coins be fair and independent, and changing one be one step of the neighbouring relation.
-    If each run is (epsilon, delta)-DP, and how to guess was fixed before the ``tested`` runs, the result exceeds
-    epsilon with probability at most ``1 - confidence``.
-
-    *Proof.* Given all other coins, let E be the event that the attacker guesses +1 of a coin. By the claim ``P[E | +1]
-    <= e^epsilon P[E | -1] + delta``, and likewise for -1. Half the sum of the two says that a guess is right with
-    probability at most e^epsilon times that of being wrong, plus delta (withheld guesses are neither). So the shares X
-    of right and Y of wrong guesses, of all coins of a run, satisfy ``E[X - e^epsilon Y - delta] <= 0``. Runs are
-    independent; the mean is tested as `mean_exceeds` says.
-
-    Args:
-        learnt: ((R,), (R,)) shares of coins guessed right, and wrong, in runs that decided how to guess.
-        tested: ((R',), (R',)) likewise in the runs of the test.
-        delta: of the claim, in [0, 1).
-        confidence: in (0, 1).
-
-    Returns:
-        The bound, at least 0.
-
-    Raises:
-        BadInput: fewer than 20 runs of a kind, what is no share, or a number out of range.
-    """
-    checked_confidence(confidence)
-    if not 0 <= delta < 1:
-        raise BadInput(f"delta = {delta}: must lie in [0, 1)")
-    right, wrong = (_shares("learnt", one) for one in learnt)
-    fresh_right, fresh_wrong = (_shares("tested", one) for one in tested)
-
-    def rejected(epsilon: float) -> bool:
-        factor = math.exp(epsilon)
-        known = right - factor * wrong - delta
-        return mean_exceeds(known, fresh_right - factor * fresh_wrong - delta, factor + delta, confidence)
-
-    return _largest_rejected(rejected)
-
-
 def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: float) -> bool:
     """Whether the mean of independent numbers, none below ``-lowest``, is above 0, at a level ``1 - confidence``.
 
@@ -124,27 +80,6 @@ def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: floa
     most = 0.99 / lowest
     bet = float(minimize_scalar(lambda b: -np.log1p(b * learnt).mean(), bounds=(0.0, most), method="bounded").x)
     return bool(np.log1p(bet * tested).sum() >= -math.log1p(-confidence))
-
-
-def best_margin(scores: Floats, coins: NDArray[np.int64], delta: float) -> float:
-    """How far from 0 a score should be for a guess, so that right guesses exceed wrong ones most.
-
-    Of margins at even ranks, the one with the largest ``log((right - delta) / wrong)`` less two of its standard errors.
-
-    Args:
-        scores: (R, m) of canaries, from runs that learn; a guess is the sign.
-        coins: (R, m) -1 or 1.
-        delta: of the claim.
-    """
-    sizes = np.abs(scores).ravel()
-    agree = (np.sign(scores) == coins).ravel()
-    order = np.argsort(-sizes, kind="stable")
-    right, wrong = np.cumsum(agree[order]), np.cumsum(~agree[order])
-    total = len(order)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        told = np.log(np.maximum(right - delta * total, 0.0)) - np.log(wrong + 1.0)
-        told = told - 2 * np.sqrt(1 / np.maximum(right, 1) + 1 / (wrong + 1.0))
-    return float(sizes[order][int(np.argmax(told))])
 
 
 def _largest_rejected(rejected: Callable[[float], bool]) -> float:

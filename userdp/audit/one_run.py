@@ -12,6 +12,9 @@ from scipy.stats import binom
 from userdp.audit.events import checked_confidence
 from userdp.errors import BadInput
 
+_SHARES = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
+"""Of coins that are guessed, to choose from."""
+
 _MOST = 30.0
 """Largest epsilon that is tried; no number of canaries that fits in memory supports more."""
 
@@ -35,8 +38,27 @@ def guessed(scores: ArrayLike, guesses: int) -> NDArray[np.int64]:
     return found
 
 
+def best_guesses(scores: ArrayLike, coins: ArrayLike, delta: float) -> float:
+    """The share of coins to guess that bounds epsilon best, from scores whose coins are known.
+
+    Args:
+        scores: of runs that teach how to guess.
+        coins: theirs, -1 or 1.
+        delta: of the claim.
+    """
+    values, thrown = np.asarray(scores, dtype=np.float64).ravel(), np.asarray(coins).ravel()
+    found = []
+    for share in _SHARES:
+        guesses = max(2, int(share * len(values)))
+        correct = int(np.count_nonzero(guessed(values, guesses) == thrown))
+        found.append(one_run_lower_bound(len(values), guesses, correct, delta))
+    return _SHARES[int(np.argmax(found))]
+
+
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Most probability with which an (epsilon, delta)-DP run has ``correct`` or more right guesses of ``guesses``.
+
+    Several independent runs are one run with all their coins: changing a coin changes the output of its own run alone.
 
     *Formal guarantees.* Let m coins be fair and independent, let the output be (epsilon, delta)-DP in each of them
     (changing one coin is one step of the neighbouring relation), and let at most r coins be guessed from the output
