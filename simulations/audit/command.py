@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from simulations.audit.many_runs import Audit, audit
+from simulations.audit.many_runs import Audit, audit, claim_of
 from simulations.audit.one_run import OneRun, audit_one_run
 from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.run_directory import new_directory, plain
 from simulations.reports.explain import shown
 from simulations.reports.plots import BLUE, ORANGE, figure_and_axes
 from strategies.registry import STRATEGIES
-from userdp.audit.trade_off import Approximate, TradeOff
 from userdp.errors import BadInput
 
 BASE_RATES = (0.01, 0.1, 0.5)
@@ -135,16 +134,11 @@ def with_strategy(config: RunConfig, name: str) -> RunConfig:
 
 def translated(one: Audit | OneRun) -> dict[str, Any]:
     """What the claim leaves an attacker: most success of telling a member from others, and of guesses about a user."""
-    claim = claim_of(one)
+    claim = claim_of(one.guarantee)
     return {
         "most_membership_accuracy": claim.membership_accuracy,
         "most_guess_success": {str(rate): claim.guess_success(rate) for rate in BASE_RATES},
     }
-
-
-def claim_of(one: Audit | OneRun) -> TradeOff:
-    """The trade-off function that is promised."""
-    return one.claim if isinstance(one, Audit) else Approximate(one.guarantee.epsilon, one.guarantee.delta)
 
 
 def write(directory: Path, values: Any, found: Sequence[Audit | OneRun]) -> None:
@@ -157,7 +151,7 @@ def write(directory: Path, values: Any, found: Sequence[Audit | OneRun]) -> None
         table = csv.writer(file)
         table.writerow(["strategy", "false_positives", "false_negatives", "claimed_false_negatives"])
         for one in measured:
-            least = one.claim.false_negatives(one.false_positives)
+            least = claim_of(one.guarantee).false_negatives(one.false_positives)
             for point in zip(one.false_positives, one.false_negatives, least, strict=True):
                 table.writerow([one.strategy, *(f"{value:.6g}" for value in point)])
     if len(measured) == 1:
@@ -170,8 +164,8 @@ def _chart(one: Audit) -> Figure:
     with mpl.rc_context({"font.size": 11.0, "axes.spines.right": False, "axes.spines.top": False}):
         figure, axes = figure_and_axes(height=4.0)
         alarms = np.linspace(0, 1, 401)
-        axes.fill_between(alarms, 0, one.claim.false_negatives(alarms), color=BLUE, alpha=0.12)
-        axes.plot(alarms, one.claim.false_negatives(alarms), color=BLUE, label="least by the claim")
+        axes.fill_between(alarms, 0, claim_of(one.guarantee).false_negatives(alarms), color=BLUE, alpha=0.12)
+        axes.plot(alarms, claim_of(one.guarantee).false_negatives(alarms), color=BLUE, label="least by the claim")
         axes.plot([0, 1], [1, 0], color="0.6", linestyle=":", label="blind guessing")
         points = one.false_positives, one.false_negatives
         axes.plot(*points, color=ORANGE, marker="o", markersize=2.5, linestyle="none", label="measured")
@@ -218,7 +212,7 @@ def show_audits(done: Done) -> None:
 
 
 def _explain(one: Audit | OneRun, console: Console) -> None:
-    claim, runs = claim_of(one), "one run" if isinstance(one, OneRun) else f"{one.runs} runs"
+    claim, runs = claim_of(one.guarantee), "one run" if isinstance(one, OneRun) else f"{one.runs} runs"
     if isinstance(one, Audit) and one.mu is not None:
         console.print("The claim is that of one Gaussian mechanism, and was tested as such.", highlight=False)
     console.print(f"[bold]Attack.[/bold] {one.attack}; {one.users} users, {runs}.", highlight=False)

@@ -62,14 +62,6 @@ class Audit:
     false_negatives: Floats
 
     @property
-    def claim(self) -> TradeOff:
-        """The promised trade-off between the two errors."""
-        guarantee = self.guarantee
-        if is_gaussian(guarantee):
-            return Gaussian.of(guarantee.epsilon, guarantee.delta)
-        return Approximate(guarantee.epsilon, guarantee.delta)
-
-    @property
     def refuted(self) -> bool:
         """Whether more was measured than is claimed."""
         return self.measured > self.guarantee.epsilon * (1 + 1e-6)
@@ -82,7 +74,7 @@ class Audit:
             "delta": self.guarantee.delta,
             "unit": self.guarantee.unit,
             "relation": self.guarantee.relation,
-            "claimed_mu": claim.mu if isinstance(claim := self.claim, Gaussian) else None,
+            "claimed_mu": claim.mu if isinstance(claim := claim_of(self.guarantee), Gaussian) else None,
             "measured_epsilon": self.measured,
             "measured_mu": self.mu,
             "bound": "coins" if self.mu is None else "Gaussian",
@@ -93,8 +85,14 @@ class Audit:
             "rounds": self.rounds,
             "canaries": self.canaries,
             "runs": self.runs,
-            "membership_accuracy": claim.membership_accuracy,
         }
+
+
+def claim_of(guarantee: Guarantee) -> TradeOff:
+    """The promised trade-off between an attacker's two errors."""
+    if is_gaussian(guarantee):
+        return Gaussian.of(guarantee.epsilon, guarantee.delta)
+    return Approximate(guarantee.epsilon, guarantee.delta)
 
 
 def is_gaussian(guarantee: Guarantee) -> bool:

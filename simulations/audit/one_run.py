@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from simulations.audit.trials import innovations
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
@@ -121,7 +122,9 @@ class Canaries:
             rows = np.zeros((len(users), computation.width(self.problem.dimension)))
         else:
             centre = 0.0 if computation.centre is None else computation.centre
-            finished, _ = computation.finish(_FAR * clip * self._rows[places] + centre)
+            # Models follow updates, and go against gradients.
+            way = -_FAR * clip if computation.name == "local_update" else _FAR * clip
+            finished, _ = computation.finish(way * self._rows[places] + centre)
             rows = np.where(self._there[places, None], dense(finished), 0.0)
         if computation.noise is not None:
             rows = computation.noise.add(rows, users)
@@ -185,9 +188,8 @@ def audit_one_run(
         strategy.start(grid, evaluate_fn=seen)
     guesses = max(2, 2 * round(_GUESSED * count / 2))
     # Whoever is there pulls the model against its direction, as a gradient does.
-    moved = models[0] - np.mean(models[1:], axis=0)
-    sign = -1 if _sends_updates(strategy) else 1
-    found = guessed(sign * (pulls @ moved), guesses)
+    moves = innovations(pulls @ np.diff(models, axis=0).T)
+    found = guessed(-moves.sum(axis=1), guesses)
     correct = int(np.count_nonzero(found == coins))
     measured = one_run_lower_bound(count, guesses, correct, guarantee.delta, confidence)
     return OneRun(strategy.plan.strategy, guarantee, count, guesses, correct, confidence, measured, n + count)
@@ -199,9 +201,3 @@ def directions(count: int, dimension: int, rng: np.random.Generator) -> NDArray[
     if count <= dimension:
         drawn = np.linalg.qr(drawn.T)[0].T
     return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-
-
-def _sends_updates(strategy: Any) -> bool:
-    """Whether users send updates, which the model follows, and not gradients."""
-    request = strategy._request
-    return request is not None and request.computation.name == "local_update"

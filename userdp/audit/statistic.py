@@ -60,7 +60,10 @@ class Direction:
         length = float(common @ common)
         fitted = common * (common @ white) / length if length > 0 else np.zeros_like(white)
         rest = white - fitted
-        noise = (1 / len(features_a) + 1 / len(features_b)) * (len(white) - 1)
+        runs, count = len(centred), len(white)
+        # What noise alone adds, with two standard deviations of it, and with what the covariance was learnt from.
+        noise = (1 / len(features_a) + 1 / len(features_b)) * (count - 1 + 2 * np.sqrt(2.0 * count))
+        noise *= runs / max(1, runs - count - 2)
         believed = max(0.0, 1 - noise / max(float(rest @ rest), 1e-300))
         weights[used] = np.linalg.solve(root.T, fitted + believed * rest) / scale[used]
         return cls(weights)

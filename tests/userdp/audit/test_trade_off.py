@@ -18,7 +18,7 @@ deltas = st.floats(0.0, 0.3)
 
 
 def attained(epsilon, delta):
-    """The two laws of four outputs that an (epsilon, delta) promise allows and that differ most (Kairouz et al. 2015)."""
+    """The two laws of four outputs that an (epsilon, delta) promise allows and that differ most."""
     heads = (1 - delta) * math.exp(epsilon) / (1 + math.exp(epsilon))
     tails = (1 - delta) / (1 + math.exp(epsilon))
     return np.array([delta, heads, tails, 0.0]), np.array([0.0, tails, heads, delta])
