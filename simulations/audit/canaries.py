@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
-from simulations.audit.instance import CANARIES, Instance, edge
+from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
@@ -90,8 +90,8 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
 
 def _alike(instance: Instance) -> NDArray[np.int64]:
     """Users who take part in the same rounds as most, as far as everybody can know."""
-    sampler, users = getattr(instance.template.scheme, "sampler", None), instance.facts.users
-    if sampler is None or sampler.secret:
+    sampler, users = public_sampler(instance.template), instance.facts.users
+    if sampler is None:
         return np.arange(users)
     present = np.zeros((users, sampler.rounds), dtype=bool)
     for index in range(sampler.rounds):

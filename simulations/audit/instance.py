@@ -20,6 +20,7 @@ from userdp.problems.base import Problem
 from userdp.problems.linear import Linear
 from userdp.problems.registry import PROBLEMS
 from userdp.problems.separable import Quadratic
+from userdp.sampling.base import Sampler
 
 _BOUND, _RADIUS = 1e3, 1e6
 """Of the users' features, far beyond any sensible clip, and of a domain that models do not leave."""
@@ -29,6 +30,9 @@ _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1
 
 CANARIES = 128
 """Columns, one for each canary of a run and one for the crowd, where each can pull in a direction of its own."""
+
+_SLOW = ("iterative_mean_sgd", "outlier_removal")
+"""Whose servers compare users with each other: a run with many columns takes seconds."""
 
 _MOST_USERS = 1 << 14
 _SIZES = ("cohort", "batch")
@@ -101,8 +105,7 @@ class Instance:
         Where who takes part is public, it stays the same in all runs, which an attacker may know; else it is drawn
         anew.
         """
-        sampler = getattr(self.template.scheme, "sampler", None)
-        if sampler is None or sampler.secret:
+        if public_sampler(self.template) is None:
             return make_strategy(self.config.model_copy(update={"seed": seed}), self.problem, self.facts)
         made = copy.deepcopy(self.template)
         made.seed = seed
@@ -118,7 +121,8 @@ def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
     kind = STRATEGIES[strategy]
     losses = [Quadratic, Linear] if kind.needs.startswith(Declarations.needs) else [Linear, Quadratic]
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
-    for columns, users in ((CANARIES, 2 * CANARIES), (2, 1)) if kind.server_trusted else ((2, 1),):
+    many = kind.server_trusted and strategy not in _SLOW
+    for columns, users in ((CANARIES, 2 * CANARIES), (2, 1)) if many else ((2, 1),):
         for loss in losses:
             yield loss(columns, _BOUND, _RADIUS), users
     section = dict(STRATEGIES[strategy].example_problem)
@@ -153,6 +157,12 @@ def _shrunk(config: RunConfig, users: int, whole: int) -> RunConfig:
         if name in type(options).model_fields and getattr(options, name) is not None
     }
     return config.model_copy(update={"strategy": options.model_copy(update=sizes)}) if sizes else config
+
+
+def public_sampler(strategy: UserLevelStrategy) -> Sampler | None:
+    """Who takes part, where everybody may know; None where that is secret, or not drawn by a sampler."""
+    sampler = getattr(strategy.scheme, "sampler", None)
+    return sampler if isinstance(sampler, Sampler) and not sampler.secret else None
 
 
 def edge(problem: Problem) -> float:
