@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from examples import BASE, changed
+from examples import changed
 from typer.testing import CliRunner
 
 from simulations import cli
