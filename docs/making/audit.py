@@ -8,7 +8,7 @@ RATES = (0.01, 0.1, 0.5)
 
 
 def translation() -> str:
-    """A table: for each epsilon, most success of telling two data sets apart and of guesses, for two kinds of claims."""
+    """A table: for each epsilon most success of telling two data sets apart and of guesses, by two kinds of claims."""
     head = ["epsilon", "claim", "tells two data sets apart", *(f"guess of base rate {rate:.0%}" for rate in RATES)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for epsilon in EPSILONS:

@@ -10,6 +10,7 @@ from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
+from userdp.problems.linear import Linear
 
 Floats = NDArray[np.float64]
 Coins = NDArray[np.int64]
@@ -82,7 +83,8 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
         pulls = hadamard(CANARIES).astype(np.float64)
         tails = np.full((most, columns), np.nan) if add else -far * pulls[:most]
         name = f"{most} canaries at the edge, each against {against}"
-        pulled = np.tile(far * pulls[most], (users, 1))
+        # On a linear loss nothing would stop them before the domain's edge.
+        pulled = crowd if isinstance(instance.problem, Linear) else np.tile(far * pulls[most], (users, 1))
         directions = pulls[:most] / np.sqrt(columns)
         found.append(Attack(name, alike[:most], directions, pulled, far * pulls[:most], tails))
     return tuple(found)

@@ -99,7 +99,9 @@ class Observer:
         models = np.full((rounds + 1, self.instance.problem.dimension), np.nan)
 
         def seen(server_round: int, arrays: ArrayRecord) -> None:
-            models[server_round] = model_vector(arrays)
+            # Where cohorts are drawn anew, a run may have more rounds than the template.
+            if server_round <= rounds:
+                models[server_round] = model_vector(arrays)
 
         with LocalGrid(nodes) as grid, suppress(RunFailed):
             strategy.start(grid, evaluate_fn=seen)
@@ -113,7 +115,7 @@ class Observer:
 
     def _noted(self, result: PrivateResult) -> Floats:
         found = np.zeros((self.instance.plan.rounds, len(self.notes)))
-        for record in result.rounds:
+        for record in result.rounds[: len(found)]:
             found[record.round - 1] = [record.facts.get(name, 0.0) for name in self.notes]
         return np.nan_to_num(found, posinf=0.0, neginf=0.0).ravel()
 

@@ -33,7 +33,7 @@ def config_of(name, epsilon=1.0, delta=1e-5, **options):
     problem = {"kind": "quadratic", "bound": 6.0, "radius": 1.0}
     population = "gaussian"
     if strategy.example_problem["kind"] != "quadratic":
-        problem, population = dict(strategy.example_problem), "linear_regression"
+        problem, population = dict(strategy.example_problem) | {"target_range": [-1.0, 1.0]}, "linear_regression"
     data = {"kind": "synthetic", "population": population, "dimension": 2, "users": 4096, "samples_per_user": 1}
     return parse_config(
         {
