@@ -115,7 +115,7 @@ class Observer:
 
     def _noted(self, result: PrivateResult) -> Floats:
         found = np.zeros((self.instance.plan.rounds, len(self.notes)))
-        for record in result.rounds[: len(found)]:
+        for record in (one for one in result.rounds if one.round <= len(found)):
             found[record.round - 1] = [record.facts.get(name, 0.0) for name in self.notes]
         return np.nan_to_num(found, posinf=0.0, neginf=0.0).ravel()
 
