@@ -8,10 +8,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from simulations.audit.trials import innovations
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
+from strategies.core.base import UserLevelStrategy
 from strategies.wire.protocol import model_vector
 from userdp.accounting.guarantee import Guarantee
 from userdp.arrays.sparse_rows import dense
@@ -26,6 +26,9 @@ LEAST_CANARIES = 20
 MOST_CANARIES = 1000
 _GUESSED = 1 / 4
 """Share of canaries whose coins are guessed, those with the most extreme scores; fixed beforehand."""
+
+_REHEARSALS = 4
+"""Runs without canaries, with other noise, that tell an attacker where the model goes."""
 
 _FAR = 1e6
 """Length of what a canary sends before its clip, in clips."""
@@ -177,19 +180,34 @@ def audit_one_run(
     pulls = directions(count, dimension, rng)
     crowd = [Node(problem, train, users) for users in shards(n, config.engine.users_per_node)]
     absent = guarantee.relation == "add_or_remove"
-    node = Canaries(problem, np.arange(n, n + count), pulls, coins, absent=absent)
-    models: list[Vector] = []
+    users = np.arange(n, n + count)
 
-    def seen(server_round: int, arrays: ArrayRecord) -> None:
-        models.append(model_vector(arrays))
-        progress(server_round, strategy.plan.rounds)
+    def moved(made: UserLevelStrategy, node: Canaries) -> Vector:
+        """(p,) how far the released models of a run lie from the first, on average."""
+        models: list[Vector] = []
 
-    with LocalGrid([*crowd, cast(Node, node)]) as grid:
-        strategy.start(grid, evaluate_fn=seen)
+        def seen(server_round: int, arrays: ArrayRecord) -> None:
+            models.append(model_vector(arrays))
+            progress(server_round, made.plan.rounds)
+
+        with LocalGrid([*crowd, cast(Node, node)]) as grid:
+            made.start(grid, evaluate_fn=seen)
+        return np.asarray(np.mean(models[1:], axis=0) - models[0])
+
+    audited = moved(strategy, Canaries(problem, users, pulls, coins, absent=absent))
+    # An attacker knows everybody else's data, and so where the model goes without canaries.
+    nobody = Canaries(problem, users, pulls, np.full(count, -1), absent=True)
+    seeds = rng.integers(0, 2**62, _REHEARSALS)
+    expected = np.mean(
+        [
+            moved(make_strategy(config.model_copy(update={"seed": int(seed)}), problem, strategy.public), nobody)
+            for seed in seeds
+        ],
+        axis=0,
+    )
     guesses = max(2, 2 * round(_GUESSED * count / 2))
     # Whoever is there pulls the model against its direction, as a gradient does.
-    moves = innovations(pulls @ np.diff(models, axis=0).T)
-    found = guessed(-moves.sum(axis=1), guesses)
+    found = guessed(pulls @ (expected - audited), guesses)
     correct = int(np.count_nonzero(found == coins))
     measured = one_run_lower_bound(count, guesses, correct, guarantee.delta, confidence)
     return OneRun(strategy.plan.strategy, guarantee, count, guesses, correct, confidence, measured, n + count)
