@@ -4,18 +4,16 @@ Exit codes: 0 done; 1 the run failed (what it had written stays); 2 bad input; 1
 standard error; with `--json` standard output holds the JSON and nothing else.
 """
 
-import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from userdp.errors import BadInput
+from simulations.terminal import FAILED, Debug, File, Json, Name, Output, Overrides, assignments, exit_codes, print_json
 
 if TYPE_CHECKING:
     from simulations.config.run_config import RunConfig
@@ -30,24 +28,6 @@ app = typer.Typer(
     epilog="Start with [bold]userdp plan FILE[/bold] (reads no data), then [bold]userdp run FILE[/bold]. "
     "Ready-made files lie in simulations/configs.",
 )
-
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file (TOML).", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key, such as privacy.epsilon=2; repeatable. "
-        "A whole section: 'strategy={kind=\"non_private\"}'.",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output and nothing else.")]
-Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Show everything about this one.", show_default=False)
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
 def main() -> None:
@@ -66,9 +46,7 @@ def run(
     engine: Annotated[str | None, typer.Option(help="local or ray; overrides engine.kind.", show_default=False)] = None,
     overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(help="Overrides seed.", show_default=False)] = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Overrides output.directory.", show_default=False)
-    ] = None,
+    output: Output = None,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Run even if the plan predicts a model far worse than the initial one.")
     ] = False,
@@ -95,18 +73,18 @@ def run(
 
       userdp run --resume runs/quickstart-auto-seed1
     """
-    with _exit_codes(debug), redirect_stdout(sys.stderr):
+    with exit_codes(debug), redirect_stdout(sys.stderr):
         _log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
         from simulations.records.checkpoints import configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
         from simulations.reports.console import show_outcome  # noqa: PLC0415
 
-        config = _load(configuration_file(file, resume), [*(overrides or []), *_assignments(given)])
+        config = _load(configuration_file(file, resume), [*(overrides or []), *assignments(given)])
         outcome = _run(config, resume)
         shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
     if as_json:
-        _print_json(shown)
+        print_json(shown)
     else:
         show_outcome(shown, outcome.directory, private=config.shows_private)
 
@@ -130,7 +108,7 @@ def plan(
     if everything:
         advise(file, overrides, as_json, debug)
         return
-    with _exit_codes(debug), redirect_stdout(sys.stderr):
+    with exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.api.plans import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
@@ -140,7 +118,7 @@ def plan(
         planned = make_plan(_load(file, overrides or []))
         values, meanings = plain(planned.as_dict()), explained(STRATEGIES[planned.strategy])
     if as_json:
-        _print_json(values)
+        print_json(values)
         return
     show_plan(planned, values, meanings)
 
@@ -158,7 +136,7 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
 
       userdp advise my.toml --set privacy.epsilon=1 --json | jq '.[0].strategy'
     """
-    with _exit_codes(debug), redirect_stdout(sys.stderr):
+    with exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.api.plans import planning_bar, show_advice  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.advice import advise as rank  # noqa: PLC0415
@@ -167,7 +145,7 @@ def advise(file: File, overrides: Overrides = None, as_json: Json = False, debug
         with planning_bar() as progress:
             found = rank(config, progress)
     if as_json:
-        _print_json([plain(each.as_dict()) for each in found])
+        print_json([plain(each.as_dict()) for each in found])
     else:
         show_advice(found)
 
@@ -181,9 +159,7 @@ def compare(
         int | None,
         typer.Option(min=0, help="Ray processes, one CPU each; all CPUs if not given, 0 for none.", show_default=False),
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Overrides output.directory.", show_default=False)
-    ] = None,
+    output: Output = None,
     against_oracle: Annotated[
         bool,
         typer.Option(
@@ -207,20 +183,20 @@ def compare(
 
       userdp compare my.toml --seeds 10 --workers 4 --json | jq '.[] | select(.error_private)'
     """
-    with _exit_codes(debug), redirect_stdout(sys.stderr):
+    with exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.comparison.config import load_comparison  # noqa: PLC0415
         from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
         from simulations.comparison.live import live  # noqa: PLC0415
 
         _log_warnings()
         given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
-        comparison = load_comparison(file, [*(overrides or []), *_assignments(given)])
+        comparison = load_comparison(file, [*(overrides or []), *assignments(given)])
         with live(comparison) as watch:
             outcome = run_all(comparison, workers=workers, watch=watch)
     if as_json:
         from simulations.records.run_directory import plain  # noqa: PLC0415
 
-        _print_json(plain(outcome.rows))
+        print_json(plain(outcome.rows))
         return
     from simulations.comparison.ranking import rankings  # noqa: PLC0415
 
@@ -228,6 +204,59 @@ def compare(
     failed = sum(one["error_private"] is not None for one in outcome.rows)
     typer.echo(f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now")
     typer.echo(f"Report: {outcome.directory / 'report.html'}")
+
+
+@app.command()
+def audit(
+    file: File,
+    overrides: Overrides = None,
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="One run of the file's own users and model, with many canaries among them."),
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Audit every strategy at the file's budget.")] = False,
+    runs: Annotated[int, typer.Option(help="Runs of the small instance; more of them bring the bound closer.")] = 1000,
+    canaries: Annotated[
+        int | None,
+        typer.Option(help="With --one-run; as many as the model has parameters, 1000 at most.", show_default=False),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes; all CPUs if not given, 0 for none.", show_default=False)
+    ] = None,
+    output: Output = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Attack a strategy, and show how much of the epsilon that it claims the attack proves.
+
+    The strategy runs as configured, many times, for a few made-up people and with noise of its own in each run.
+    Canaries are thrown in by coins, an attacker guesses these from the released models, and the guesses bound epsilon
+    from below. A bound above the claim refutes it (exit code 1). One below proves nothing; close to it, no noise is
+    wasted. Reads no data, but with --one-run.
+
+    [dim]Examples:[/dim]
+
+      userdp audit simulations/configs/quickstart.toml
+
+      userdp audit my.toml --runs 5000 --set privacy.epsilon=4
+
+      userdp audit my.toml --all --json | jq '.[] | {strategy, claimed_epsilon, measured_epsilon}'
+
+      userdp audit my.toml --one-run --canaries 500
+    """
+    with exit_codes(debug), redirect_stdout(sys.stderr):
+        from simulations.audit.command import Wanted, audit_file, show_audits  # noqa: PLC0415
+
+        _log_warnings()
+        config = _load(file, [*(overrides or []), *assignments({"output.directory": output})])
+        done = audit_file(config, Wanted(one_run, everything, runs, canaries, confidence, workers))
+    if as_json:
+        print_json(done.values)
+    else:
+        show_audits(done)
+    if done.refuted:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -254,7 +283,7 @@ def report(
 
       userdp report runs/quickstart-auto-seed1 --released for-others
     """
-    with _exit_codes(debug):
+    with exit_codes(debug):
         from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
         from simulations.reports.report import render  # noqa: PLC0415
         from simulations.runs.released_copy import copy_released  # noqa: PLC0415
@@ -293,13 +322,13 @@ def predict(
 
       userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics
     """
-    with _exit_codes(debug), redirect_stdout(sys.stderr):
+    with exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.api.scoring import score, show_scores  # noqa: PLC0415
 
         _log_warnings()
         scores = score(directory, table, output)
     if as_json:
-        _print_json(scores.as_dict())
+        print_json(scores.as_dict())
     else:
         show_scores(scores, Console())
 
@@ -322,44 +351,12 @@ def data(name: Name = None, as_json: Json = False) -> None:
     _list("data", ("name", "family", "users", "samples", "summary"), name, as_json)
 
 
-@contextmanager
-def _exit_codes(debug: bool) -> Iterator[None]:
-    """Turn errors into a sentence on standard error and an exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _complain("interrupted; what the run had written stays in its directory")
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if debug:
-            Console(stderr=True).print_exception()
-        _complain(_sentence(error))
-        raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
-
-
-def _sentence(error: Exception) -> str:
-    from userdp.errors import UserdpError  # noqa: PLC0415
-
-    if isinstance(error, UserdpError):
-        return str(error)
-    return f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
-
-
-def _complain(sentence: str) -> None:
-    typer.secho(f"userdp: {sentence}", err=True, fg=typer.colors.RED)
-
-
 def _log_warnings() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("userdp: %(levelname)s: %(message)s"))
     log = logging.getLogger("userdp")
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.WARNING)
-
-
-def _assignments(given: dict[str, Any]) -> list[str]:
-    """Overrides of the options that have a name of their own."""
-    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
 def _load(file: Path, overrides: list[str]) -> "RunConfig":
@@ -383,19 +380,7 @@ def _run(config: "RunConfig", resume: Path | None) -> "RunOutcome":
 
 
 def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:
-    from simulations import listings  # noqa: PLC0415
+    from simulations.listings import show  # noqa: PLC0415
 
-    entries: list[dict[str, Any]] = getattr(listings, what)()
-    if name is not None:
-        with _exit_codes(debug=False):
-            entries = [listings.entry(what, entries, name)]
-    if as_json:
-        _print_json(entries)
-    elif name is None:
-        Console().print(listings.overview(what, entries, columns))
-    else:
-        Console().print(listings.details(entries[0]))
-
-
-def _print_json(values: Any) -> None:
-    sys.stdout.write(json.dumps(values, indent=2) + "\n")
+    with exit_codes(debug=False):
+        show(what, columns, name, as_json)

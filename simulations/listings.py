@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.reports.explain import shown
+from simulations.terminal import print_json
 from strategies.core.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
@@ -133,3 +135,26 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return ", ".join(value) if isinstance(value, list) else shown(value)
+
+
+def show(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:
+    """Print a list of what there is, or everything about one.
+
+    Args:
+        what: strategies, problems or data.
+        columns: of the list, for people.
+        name: of the one; None for all.
+        as_json: for programs.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    entries: list[dict[str, Any]] = {"strategies": strategies, "problems": problems, "data": data}[what]()
+    if name is not None:
+        entries = [entry(what, entries, name)]
+    if as_json:
+        print_json(entries)
+    elif name is None:
+        Console().print(overview(what, entries, columns))
+    else:
+        Console().print(details(entries[0]))

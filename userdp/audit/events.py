@@ -53,9 +53,8 @@ def epsilon_lower_bound(
     """
     if not 0 <= delta < 1:
         raise BadInput(f"delta = {delta}: must lie in [0, 1)")
-    if not 0 < confidence < 1:
-        raise BadInput(f"confidence = {confidence}: must lie strictly between 0 and 1, such as 0.95")
-    a, b = _checked("scores_a", scores_a), _checked("scores_b", scores_b)
+    checked_confidence(confidence)
+    a, b = checked_scores("scores_a", scores_a), checked_scores("scores_b", scores_b)
     level = (1 - confidence) / 2
     half_a, half_b = len(a) // 2, len(b) // 2
     event = _choose(np.sort(a[:half_a]), np.sort(b[:half_b]), delta, level)
@@ -99,8 +98,44 @@ def _count(scores: Floats, events: _Events) -> NDArray[np.intp]:
     return len(scores) - below if events.above else below
 
 
-def _checked(name: str, scores: ArrayLike) -> Floats:
+def checked_confidence(confidence: float) -> None:
+    """Refuse what is no confidence.
+
+    Raises:
+        BadInput: it lies outside (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise BadInput(f"confidence = {confidence}: must lie strictly between 0 and 1, such as 0.95")
+
+
+def checked_scores(name: str, scores: ArrayLike) -> Floats:
+    """(R,) one number for each run.
+
+    Raises:
+        BadInput: fewer than 20, or a NaN.
+    """
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or len(values) < _MINIMUM_RUNS or np.isnan(values).any():
         raise BadInput(f"{name} must be at least {_MINIMUM_RUNS} numbers, one for each run, none of them NaN")
     return values
+
+
+def error_rates(scores_a: ArrayLike, scores_b: ArrayLike, points: int = 50) -> tuple[Floats, Floats]:
+    """(false positives, false negatives) of the tests "the first data set, for the score reaches a threshold".
+
+    Measured shares, for charts; both are (P,) with P at most ``points``, false positives rising.
+
+    Args:
+        scores_a: one number for each run on the first data set.
+        scores_b: likewise for the second.
+        points: thresholds, at even ranks of all scores.
+
+    Raises:
+        BadInput: fewer than 20 runs of a data set, or a NaN.
+    """
+    a, b = np.sort(checked_scores("scores_a", scores_a)), np.sort(checked_scores("scores_b", scores_b))
+    pooled = np.unique(np.concatenate([a, b]))
+    ranks = np.linspace(0, len(pooled) - 1, min(points, len(pooled))).astype(np.int64)
+    thresholds = pooled[ranks][::-1]
+    alarms = 1 - np.searchsorted(b, thresholds, side="left") / len(b)
+    return np.asarray(alarms), np.searchsorted(a, thresholds, side="left") / len(a)

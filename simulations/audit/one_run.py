@@ -1,0 +1,221 @@
+"""An audit by ONE run of a configuration as it is: its own users and model, and canaries thrown in by coins."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from simulations.config.run_config import RunConfig
+from simulations.engines.grids import LocalGrid, shards
+from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
+from strategies.core.base import UserLevelStrategy
+from strategies.wire.protocol import model_vector
+from userdp.accounting.guarantee import Guarantee
+from userdp.arrays.sparse_rows import dense
+from userdp.arrays.types import Vector
+from userdp.audit.one_run import guessed, one_run_lower_bound
+from userdp.errors import BadInput
+from userdp.nodes.computations import LENGTHS, Computation
+from userdp.nodes.node import Answer, Node
+from userdp.problems.base import Problem
+
+LEAST_CANARIES = 20
+MOST_CANARIES = 1000
+_GUESSED = 1 / 4
+"""Share of canaries whose coins are guessed, those with the most extreme scores; fixed beforehand."""
+
+_REHEARSALS = 4
+"""Runs without canaries, with other noise, that tell an attacker where the model goes."""
+
+_FAR = 1e6
+"""Length of what a canary sends before its clip, in clips."""
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """What one run showed.
+
+    Attributes:
+        strategy: its name.
+        guarantee: what the run claims.
+        canaries: m.
+        guesses: how many coins were guessed.
+        correct: how many of them rightly.
+        confidence: of the bound.
+        measured: lower bound on epsilon at the claim's delta.
+        users: of the run, canaries among them.
+    """
+
+    strategy: str
+    guarantee: Guarantee
+    canaries: int
+    guesses: int
+    correct: int
+    confidence: float
+    measured: float
+    users: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether more was measured than is claimed."""
+        return self.measured > self.guarantee.epsilon * (1 + 1e-6)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "strategy": self.strategy,
+            "claimed_epsilon": self.guarantee.epsilon,
+            "delta": self.guarantee.delta,
+            "unit": self.guarantee.unit,
+            "relation": self.guarantee.relation,
+            "measured_epsilon": self.measured,
+            "bound": "one run",
+            "confidence": self.confidence,
+            "refuted": self.refuted,
+            "attack": self.attack,
+            "canaries": self.canaries,
+            "guesses": self.guesses,
+            "correct": self.correct,
+            "users": self.users,
+        }
+
+    @property
+    def attack(self) -> str:
+        """What a coin decided."""
+        if self.guarantee.relation == "add_or_remove":
+            return f"{self.canaries} canaries at the clip, each there or not"
+        return f"{self.canaries} canaries at the clip, each there or replaced by its negative"
+
+
+class Canaries:
+    """A node of canary users, who send a direction of their own in place of what is asked of them.
+
+    A user may hold anything, so this is what the worst users of a loss can send. Questions whose answers are no
+    gradients or updates get zeros. It answers as a `Node` does.
+
+    Args:
+        problem: the loss.
+        users: (m,) among all.
+        pulls: (m, p) directions of length one.
+        coins: (m,) 1 or -1.
+        absent: whether a coin of -1 means that the canary is not there; else it sends the negative.
+    """
+
+    def __init__(
+        self, problem: Problem, users: NDArray[np.int64], pulls: Vector, coins: NDArray[np.int64], *, absent: bool
+    ) -> None:
+        self.problem, self.users, self.labels, self.clipped_samples = problem, users, None, 0
+        self._rows = pulls if absent else pulls * coins[:, None]
+        self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
+
+    def compute(self, x: Vector, users: NDArray[np.int64], computation: Computation) -> Answer:
+        """As `Node.compute`.
+
+        Raises:
+            BadInput: the computation clips nothing, or groups or draws samples, so that nobody is at a clip.
+        """
+        clip = computation.clip_norm
+        if clip is None or computation.partition is not None or computation.coins is not None:
+            raise BadInput("canaries of one run need users who are clipped as a whole: use the audit without --one-run")
+        places = np.searchsorted(self.users, users)
+        if computation.name in LENGTHS:
+            rows = np.zeros((len(users), computation.width(self.problem.dimension)))
+        else:
+            centre = 0.0 if computation.centre is None else computation.centre
+            # Models follow updates, and go against gradients.
+            way = -_FAR * clip if computation.name == "local_update" else _FAR * clip
+            finished, _ = computation.finish(way * self._rows[places] + centre)
+            rows = np.where(self._there[places, None], dense(finished), 0.0)
+        if computation.noise is not None:
+            rows = computation.noise.add(rows, users)
+        values = rows.sum(axis=0, keepdims=True) if computation.reduce == "sum" else rows
+        return Answer(users, values, 0, np.full(len(users), _FAR * clip) if computation.lengths else None)
+
+
+def audit_one_run(
+    config: RunConfig,
+    *,
+    canaries: int | None = None,
+    confidence: float = 0.95,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> OneRun:
+    """Run a configuration once, with canaries among its users, and guess who they were.
+
+    *Formal guarantees.* If the run is (epsilon, delta)-DP under its own relation, the bound exceeds epsilon with
+    probability at most ``1 - confidence``, whatever the others' data (`one_run_p_value`). A coin decides whether a
+    canary is there, under add-or-remove, or whether it is there or its negative, under replace-one: each time one step
+    of the relation.
+
+    Args:
+        config: of the run; its engine is this process.
+        canaries: m, at least 20; as many as the model has parameters if not given, 20 at least and 1000 at most.
+        confidence: of the bound.
+        progress: called with rounds done and rounds in all.
+
+    Raises:
+        BadInput: the strategy promises nothing or clips nobody, or a number is out of range.
+        RunFailed: the run stopped.
+    """
+    config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "seeded"})})
+    problem, train = starting_problem(config), load_datasets(config).users
+    dimension = problem.dimension
+    count = min(MOST_CANARIES, max(LEAST_CANARIES, dimension)) if canaries is None else canaries
+    if count < LEAST_CANARIES:
+        raise BadInput(f"canaries = {count}: fewer than {LEAST_CANARIES} coins support no bound worth having")
+    facts, n = public_facts(config, train), train.users
+    samples = None if facts.samples is None else facts.samples + count * facts.min_samples
+    strategy = make_strategy(config, problem, replace(facts, users=n + count, samples=samples))
+    guarantee = strategy.plan.guarantee
+    if not guarantee.holds or guarantee.unit != "user":
+        raise BadInput(
+            f"strategy.kind = {config.strategy.kind!r}: canaries are whole users, who are promised nothing here; "
+            "choose a strategy with a guarantee at user level"
+        )
+    # Numbers that no stream of the run itself has.
+    rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(1 << 30,)))
+    coins = 2 * rng.integers(0, 2, count) - 1
+    pulls = directions(count, dimension, rng)
+    crowd = [Node(problem, train, users) for users in shards(n, config.engine.users_per_node)]
+    absent = guarantee.relation == "add_or_remove"
+    users = np.arange(n, n + count)
+
+    def moved(made: UserLevelStrategy, node: Canaries) -> Vector:
+        """(p,) how far the released models of a run lie from the first, on average."""
+        models: list[Vector] = []
+
+        def seen(server_round: int, arrays: ArrayRecord) -> None:
+            models.append(model_vector(arrays))
+            progress(server_round, made.plan.rounds)
+
+        with LocalGrid([*crowd, cast(Node, node)]) as grid:
+            made.start(grid, evaluate_fn=seen)
+        return np.asarray(np.mean(models[1:], axis=0) - models[0])
+
+    audited = moved(strategy, Canaries(problem, users, pulls, coins, absent=absent))
+    # An attacker knows everybody else's data, and so where the model goes without canaries.
+    nobody = Canaries(problem, users, pulls, np.full(count, -1), absent=True)
+    seeds = rng.integers(0, 2**62, _REHEARSALS)
+    expected = np.mean(
+        [
+            moved(make_strategy(config.model_copy(update={"seed": int(seed)}), problem, strategy.public), nobody)
+            for seed in seeds
+        ],
+        axis=0,
+    )
+    guesses = max(2, 2 * round(_GUESSED * count / 2))
+    # Whoever is there pulls the model against its direction, as a gradient does.
+    found = guessed(pulls @ (expected - audited), guesses)
+    correct = int(np.count_nonzero(found == coins))
+    measured = one_run_lower_bound(count, guesses, correct, guarantee.delta, confidence)
+    return OneRun(strategy.plan.strategy, guarantee, count, guesses, correct, confidence, measured, n + count)
+
+
+def directions(count: int, dimension: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(m, p) random directions of length one, orthogonal as long as there are enough dimensions for it."""
+    drawn = rng.normal(size=(count, dimension))
+    if count <= dimension:
+        drawn = np.linalg.qr(drawn.T)[0].T
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))

@@ -1,0 +1,71 @@
+"""What the verbs of the `userdp` command share: options, exit codes, errors as sentences, JSON."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from userdp.errors import BadInput, UserdpError
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file (TOML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, such as privacy.epsilon=2; repeatable. "
+        "A whole section: 'strategy={kind=\"non_private\"}'.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output and nothing else.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Show everything about this one.", show_default=False)
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Output = Annotated[
+    str | None, typer.Option("--output", metavar="DIR", help="Overrides output.directory.", show_default=False)
+]
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+@contextmanager
+def exit_codes(debug: bool) -> Iterator[None]:
+    """Turn errors into a sentence on standard error and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _complain("interrupted; what the run had written stays in its directory")
+        raise typer.Exit(INTERRUPTED) from None
+    except typer.Exit:
+        raise
+    except Exception as error:
+        if debug:
+            Console(stderr=True).print_exception()
+        _complain(_sentence(error))
+        raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, UserdpError):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
+
+
+def _complain(sentence: str) -> None:
+    typer.secho(f"userdp: {sentence}", err=True, fg=typer.colors.RED)
+
+
+def assignments(given: dict[str, Any]) -> list[str]:
+    """Overrides of the options that have a name of their own."""
+    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+
+
+def print_json(values: Any) -> None:
+    """Values on standard output, and nothing else there."""
+    sys.stdout.write(json.dumps(values, indent=2) + "\n")

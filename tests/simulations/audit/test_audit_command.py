@@ -1,0 +1,242 @@
+"""`userdp audit`: claims under attack, of every strategy there is; and planted mistakes, which must be found.
+
+Seeds are fixed, so a test that passes passes always; bounds of the whole registry hold together with confidence 95%.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from examples import changed
+from typer.testing import CliRunner
+
+from simulations import cli
+from simulations.audit.command import with_strategy
+from simulations.audit.instance import Instance
+from simulations.audit.many_runs import audit, is_gaussian
+from simulations.audit.one_run import audit_one_run
+from simulations.audit.trials import innovations
+from simulations.config.run_config import parse_config
+from strategies import STRATEGIES
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
+from userdp.nodes import computations
+
+NAMES = [name for name in STRATEGIES if name != "non_private"]
+TOGETHER = 1 - 0.05 / len(NAMES)
+GAUSSIAN = ["dp_fed_sgd", "dp_fed_avg", "recentred_clipping", "adaptive_clipping", "dp_ftrl"]
+
+
+def config_of(name, epsilon=1.0, delta=1e-5, **options):
+    """A short run of 4096 users, on a loss that the strategy can be run with."""
+    strategy = STRATEGIES[name]
+    problem = {"kind": "quadratic", "bound": 6.0, "radius": 1.0}
+    population = "gaussian"
+    if strategy.example_problem["kind"] != "quadratic":
+        problem, population = dict(strategy.example_problem) | {"target_range": [-1.0, 1.0]}, "linear_regression"
+    data = {"kind": "synthetic", "population": population, "dimension": 2, "users": 4096, "samples_per_user": 1}
+    return parse_config(
+        {
+            "name": "attacked",
+            "problem": problem,
+            "data": data,
+            "privacy": {"epsilon": epsilon, "delta": delta, "unit": strategy.units[0]},
+            "strategy": {"kind": name} | dict(strategy.example) | options,
+            "preparation": "none",
+        }
+    )
+
+
+# --- Claims ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_no_strategy_leaks_more_than_it_claims(name):
+    found = audit(config_of(name), runs=200, confidence=TOGETHER, workers=0)
+    assert found.measured <= found.guarantee.epsilon
+    assert not found.refuted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_half_of_what_a_plain_gaussian_strategy_claims_is_shown(name, epsilon):
+    found = audit(config_of(name, epsilon), runs=400, workers=0)
+    assert is_gaussian(found.guarantee)
+    assert 0.5 * epsilon <= found.measured <= epsilon
+
+
+@pytest.mark.slow
+def test_adding_or_removing_a_user_of_a_secret_cohort_leaks_no_more_than_is_claimed():
+    config = config_of("dp_fed_sgd", 8.0, sampling="poisson", cohort=2048)
+    found = audit(config, runs=200, workers=0)
+    assert found.guarantee.relation == "add_or_remove"
+    assert "nobody" in found.attack
+    assert 0.5 < found.measured <= found.guarantee.epsilon
+
+
+# --- Mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dp_fed_sgd", "adaptive_clipping"])
+def test_half_the_noise_is_found(name, monkeypatch):
+    release = GaussianMechanism.release
+
+    def halved(self, value, noise):
+        return value + (release(self, value, noise) - value) / 2
+
+    monkeypatch.setattr(GaussianMechanism, "release", halved)
+    found = audit(config_of(name, 1.0), runs=300, workers=0)
+    assert found.refuted
+    assert found.measured > 1.3
+
+
+@pytest.mark.slow
+def test_users_who_are_clipped_too_late_are_found(monkeypatch):
+    clip = computations.clip_rows
+    # A server counts sums that are too large as missing, so these stay below what all users may add up to.
+    monkeypatch.setattr(computations, "clip_rows", lambda rows, norm: 1.8 * clip(rows, norm))
+    assert audit(config_of("dp_fed_sgd", 1.0), runs=200, workers=0).refuted
+
+
+@pytest.mark.slow
+def test_noise_of_a_strategy_of_the_exponential_mechanism_that_is_missing_is_found(monkeypatch):
+    monkeypatch.setattr(
+        "userdp.noise.SeededNoise.choose", lambda self, scores, epsilon: np.argmax(np.asarray(scores), axis=1)
+    )
+    assert audit(config_of("private_lasso"), runs=200, workers=0).refuted
+
+
+# --- Instances -------------------------------------------------------------------------------------------------------
+
+
+def test_an_instance_has_the_cohorts_and_the_noise_of_the_run():
+    found = Instance.of(config_of("dp_fed_sgd", rounds=8, cohort=1024))
+    assert found.plan.cohort * 4 == found.facts.users < 4096
+    whole = Instance.of(config_of("dp_fed_sgd", rounds=8))
+    assert found.plan.numbers["participations"] == 2
+    assert whole.plan.numbers["participations"] == 8
+    assert found.plan.guarantee.epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+def test_runs_of_an_instance_are_those_of_a_strategy_made_for_their_seed():
+    instance = Instance.of(config_of("dp_fed_sgd"))
+    assert instance.strategy(5).seed == 5
+    assert instance.strategy(5) is not instance.template
+    assert not instance.template.result.rounds
+
+
+def test_innovations_take_off_what_all_directions_share():
+    rng = np.random.default_rng(0)
+    fresh = rng.normal(size=(4000, 3))
+    mixing = np.array([[5.0, 0.0, 0.0], [2.0, 0.1, 0.0], [-1.0, 3.0, 7.0]])
+    np.testing.assert_allclose(innovations(fresh @ mixing.T), fresh, atol=0.25)
+    still = np.column_stack([fresh[:, 0], np.zeros(4000)])
+    assert np.isfinite(innovations(still)).all()
+    np.testing.assert_array_equal(innovations(fresh[:6]), fresh[:6])
+
+
+def test_a_strategy_that_promises_nothing_is_refused():
+    with pytest.raises(BadInput, match="promises nothing"):
+        audit(config_of("non_private"), workers=0)
+
+
+@pytest.mark.parametrize("runs", [0, 199])
+def test_too_few_runs_are_refused(runs):
+    with pytest.raises(BadInput, match="runs"):
+        audit(config_of("dp_fed_sgd"), runs=runs, workers=0)
+
+
+def test_another_strategy_takes_the_file_s_budget_and_a_unit_that_it_protects():
+    config = config_of("dp_fed_sgd", 3.0)
+    other = with_strategy(config, "poisson_sample_sgd")
+    assert (other.strategy.kind, other.privacy.epsilon) == ("poisson_sample_sgd", 3.0)
+    assert other.privacy.unit in STRATEGIES["poisson_sample_sgd"].units
+    assert with_strategy(config, "dp_fed_sgd") is config
+
+
+# --- One run ---------------------------------------------------------------------------------------------------------
+
+
+def wide(sampling="disjoint", epsilon=8.0):
+    return parse_config(
+        changed(
+            data__dimension=512,
+            privacy__epsilon=epsilon,
+            privacy__delta=1e-5,
+            strategy={"kind": "dp_fed_sgd", "rounds": 2, "clip_norm": 1.0, "sampling": sampling},
+        )
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sampling", "what"), [("disjoint", "its negative"), ("poisson", "there or not")])
+def test_canaries_in_one_run_of_one_s_own_users_are_found_and_bound_epsilon(sampling, what):
+    found = audit_one_run(wide(sampling))
+    assert found.canaries == 512
+    assert what in found.attack
+    assert 0.3 < found.measured <= found.guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_one_run_without_noise_is_refuted(monkeypatch):
+    monkeypatch.setattr(GaussianMechanism, "release", lambda self, value, noise: value)
+    assert audit_one_run(wide(epsilon=1.0)).refuted
+
+
+def test_one_run_asks_for_canaries_and_for_users_who_are_protected():
+    with pytest.raises(BadInput, match="canaries"):
+        audit_one_run(wide(), canaries=3)
+    with pytest.raises(BadInput, match="user level"):
+        audit_one_run(config_of("non_private"), canaries=20)
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+    file = tmp_path / "run.toml"
+    file.write_text(config_of("dp_fed_sgd", 4.0).toml(), encoding="utf-8")
+
+    def called(*arguments):
+        given = ["audit", file, "--workers", 0, "--output", tmp_path / "audits", *arguments]
+        return CliRunner().invoke(cli.app, [str(one) for one in given])
+
+    return called
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_writes_claim_measurement_and_what_they_mean(call, tmp_path):
+    outcome = call("--runs", 200)
+    assert outcome.exit_code == 0, outcome.stderr
+    for told in ("stands", "Guarantee.", "without their data"):
+        assert told in " ".join(outcome.stdout.split())
+    directory = tmp_path / "audits" / "attacked-dp_fed_sgd-audit"
+    assert {one.name for one in directory.iterdir()} == {
+        "audit.json",
+        "trade-off.csv",
+        "trade-off.svg",
+        "trade-off.png",
+    }
+    values = json.loads((directory / "audit.json").read_text())
+    assert 2.0 < values["measured_epsilon"] <= values["claimed_epsilon"]
+    assert values["most_guess_success"]["0.5"] == pytest.approx(0.82, abs=0.02)
+
+
+@pytest.mark.slow
+def test_a_refuted_claim_ends_with_an_exit_code_and_json_holds_nothing_else(call, monkeypatch):
+    monkeypatch.setattr(GaussianMechanism, "release", lambda self, value, noise: value)
+    outcome = call("--runs", 200, "--json")
+    assert outcome.exit_code == 1
+    assert json.loads(outcome.stdout)["refuted"] is True
+
+
+def test_contradictory_wishes_and_strategies_without_a_promise_are_sentences(call):
+    assert "leave --all out" in call("--one-run", "--all").stderr
+    outcome = call("--set", 'strategy={kind="non_private"}')
+    assert outcome.exit_code == 2
+    assert "promises nothing" in outcome.stderr
