@@ -111,7 +111,7 @@ def perceptron() -> nn.Module:
 
 MODELS = {
     "perceptron": Model(perceptron, "digits", False, 0.3, "64-32-10 on digits"),
-    "embedding": Model(lambda: RecentCharacters(32, 64), "characters", False, 0.2, "last 8 characters, 32 a character, 64"),
+    "embedding": Model(lambda: RecentCharacters(32, 64), "characters", False, 0.2, "8 characters, 32 each, 64"),
     "gru": Model(lambda: Recurrent(nn.GRU, 64, 128), "characters", True, 0.2, "nn.GRU, 64-128"),
     "lstm": Model(lambda: Recurrent(nn.LSTM, 64, 64), "characters", True, 0.2, "nn.LSTM, 64-64"),
     "written_gru": Model(lambda: WrittenRecurrent(64, 128), "characters", True, 0.2, "the same GRU as a loop, 64-128"),

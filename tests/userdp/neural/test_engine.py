@@ -18,7 +18,7 @@ from userdp.neural.losses import LOSSES
 from userdp.neural.samples import Windows
 from userdp.problems import TorchProblem
 
-GROUPS = Choice(grouped=True, samples=512, own_recurrence=True)
+GROUPS = Choice(grouped=True, samples=512, own_layers=True)
 
 
 def engine(name="gru", **options):
@@ -80,7 +80,7 @@ def test_a_piece_holds_as_many_samples_as_memory_does():
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.integers(1, 700))
 def test_groups_hold_everybody_once_alike_and_within_bounds(sizes, samples):
     made, sizes = engine(), np.array(sizes)
-    made.choice = Choice(grouped=True, samples=samples, own_recurrence=True)
+    made.choice = Choice(grouped=True, samples=samples, own_layers=True)
     groups = list(made.groups(sizes))
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
     for group in groups:
@@ -133,7 +133,7 @@ def test_the_choice_depends_on_nobody_who_is_asked(monkeypatch):
     monkeypatch.setattr(
         Engine,
         "_measured",
-        lambda self, way: Choice(way.grouped, way.samples, way.own_recurrence, speed[way.grouped] / way.samples),
+        lambda self, way: Choice(way.grouped, way.samples, way.own_layers, speed[way.grouped] / way.samples),
     )
     found = set()
     for sizes in ([1], [40, 40], [500]):
@@ -160,7 +160,7 @@ def test_a_way_that_was_asked_for_is_not_measured(monkeypatch):
     for execution, grouped in (("loop", False), ("grouped", True)):
         problem, block = case("gru", execution=execution)
         problem.user_gradients(problem.initial(), block)
-        assert problem.computed() == {"grouped": grouped, "samples": 512, "own_recurrence": grouped}
+        assert problem.computed() == {"grouped": grouped, "samples": 512, "own_layers": grouped}
 
 
 def test_torch_has_as_many_threads_afterwards_and_one_within(monkeypatch):
