@@ -63,9 +63,7 @@ class _Attention(torch.autograd.Function):
         """As above; what is sent to scores lies where the gradient of shares was."""
         (queries, keys, values), shares = ctx.saved_tensors
         gradient = _by_head(gradients[0], 1, ctx.heads)[0]
-        of_scores = torch.ops.aten._softmax_backward_data(
-            torch.bmm(gradient, values.mT), shares, -1, shares.dtype
-        )
+        of_scores = torch.ops.aten._softmax_backward_data(torch.bmm(gradient, values.mT), shares, -1, shares.dtype)
         sent = torch.empty((3, *queries.shape), dtype=queries.dtype, device=queries.device)
         torch.bmm(of_scores, keys, out=sent[0])
         sent[0].div_(math.sqrt(queries.shape[-1]))
@@ -112,7 +110,7 @@ def _forward(own: Any, query: Tensor, key: Tensor, value: Tensor, **named: Any) 
 def with_own_attention(module: nn.Module) -> nn.Module:
     """The module, whose attention is computed here, where that is known how."""
     for part in module.modules():
-        if type(part) is nn.MultiheadAttention and part.in_proj_weight is not None:
-            if part.bias_k is None and not part.add_zero_attn:
-                part.forward = partial(_forward, part)  # type: ignore[method-assign]
+        known = type(part) is nn.MultiheadAttention and part.in_proj_weight is not None
+        if known and part.bias_k is None and not part.add_zero_attn:
+            part.forward = partial(_forward, part)
     return module

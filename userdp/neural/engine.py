@@ -342,26 +342,27 @@ class Engine:
             return
         ways = [Choice(grouped=False, samples=1, own_layers=own) for own in (False, True)]
         ways += [Choice(grouped=True, samples=samples, own_layers=True) for samples in _GROUPS[self.device.type]]
-        self.choice = min((self._measured(way) for way in ways), key=lambda way: way.seconds or 0.0)
+        with self.computing():
+            self.choice = min((self._measured(way) for way in ways), key=lambda way: way.seconds or 0.0)
         log.info("the module is computed %s", self.choice)
 
     def _measured(self, way: Choice) -> Choice:
-        """That way with its time for a sample; infinite where the module cannot go it."""
-        self.choice, spent, samples = way, 0.0, 0
+        """That way with its least time for a sample, for others are busy too; infinite where it cannot be gone."""
+        self.choice, spent, least = way, 0.0, math.inf
         size = min(self._typical, self.most_samples)
         model, block = self.tensor(self.initial), self.samples.blank(size)
         try:
             for together in self.groups(np.full(_TRIED_USERS, size)):
                 own, held = np.tile(np.arange(size), (len(together), 1)), self.held(block, 0 * together, keep=False)
                 models, weights = model.expand(len(together), -1), np.full(own.shape, 1 / size)
-                if not samples:
+                if not spent:
                     self.gradients(models, held, own, weights)  # the first call of anything is slow
                 start = seconds(self.device)
                 self.gradients(models, held, own, weights)
-                spent += seconds(self.device) - start
-                samples += own.size
+                taken = seconds(self.device) - start
+                spent, least = spent + taken, min(least, taken / own.size)
                 if spent > _TRIED_SECONDS:
                     break
         except Exception:  # whatever a module raises that has no rule for many users at once
             return replace(way, seconds=math.inf)
-        return replace(way, seconds=spent / samples)
+        return replace(way, seconds=least)
