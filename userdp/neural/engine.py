@@ -156,7 +156,22 @@ class Engine:
         plain, own = (kind(copy.deepcopy(self._module)).to(device) for kind in (with_way_back, with_own_layers))
         if device.type != "cpu":
             self._probe(plain, device)
-        return _Place(device, plain, own)
+        return _Place(device, plain, own if self._agree(plain, own, device) else plain)
+
+    def _agree(self, plain: nn.Module, own: nn.Module, device: torch.device) -> bool:
+        """Whether own layers give a module's gradients, by a trial on two samples; not where the module is strange."""
+        inputs, targets = (each.to(device) for each in self.samples.tensors(self.samples.corners(), np.arange(2)))
+        model = torch.as_tensor(self.initial).to(device, self._dtype).requires_grad_()
+        weights = torch.ones(2, dtype=self._dtype, device=device)
+        try:
+            with computing(device):
+                wanted, found = (
+                    torch.autograd.grad(self._loss_of(module, self._named(model), inputs, targets, weights), model)[0]
+                    for module in (plain, own)
+                )
+        except Exception:  # whatever somebody's module raises
+            return False
+        return bool(torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max())))
 
     @property
     def device(self) -> torch.device:

@@ -4,6 +4,8 @@ With codes c, a table E (V, I) and a matrix W (K, I), ``E[c] W^T = (E W^T)[c]``.
 multiplications and the right side V I K, and the way back as well: what is sent to the rows is added up by code before
 it is multiplied by W and by E. A user has far more codes than there are different ones.
 
+The same holds where places P are added to all sequences alike: ``(E[c] + P) W^T = (E W^T)[c] + P W^T``.
+
 So an embedding here returns a tensor that remembers codes and table. A matrix is applied to the table; steps are chosen
 and turned on the codes; for whatever else asks, the rows are looked up as torch would have.
 """
@@ -19,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 
 class Looked(Tensor):
-    """Rows ``table[codes]`` (..., I), not looked up yet.
+    """Rows ``table[codes] + places`` (..., I), not looked up yet.
 
     Attributes:
         codes: (...) whole numbers.
@@ -27,12 +29,14 @@ class Looked(Tensor):
         products: what was applied to the table, and what became of it; shared with all that are chosen from the same
             rows.
         worth: whether there are more codes than rows of the table.
+        places: (L, I), for the L last codes of each; None without.
     """
 
     codes: Tensor
     table: Tensor
     products: dict[tuple[int, int], tuple[Tensor, ...]]
     worth: bool
+    places: Tensor | None
 
     @staticmethod
     def of(codes: Tensor, table: Tensor) -> "Looked":
@@ -43,10 +47,15 @@ class Looked(Tensor):
         """Rows of the same table, of codes that are some of these."""
         return _made(codes, self.table, self.products, self.worth)
 
+    def at(self, places: Tensor) -> "Looked":
+        """The same rows with places added."""
+        return _made(self.codes, self.table, {}, self.worth, places)
+
     @property
     def rows(self) -> Tensor:
-        """As torch's embedding returns them."""
-        return functional.embedding(self.codes, self.table)
+        """As torch's embedding returns them, with places."""
+        found = functional.embedding(self.codes, self.table)
+        return found if self.places is None else found + self.places
 
     @classmethod
     def __torch_function__(
@@ -58,7 +67,7 @@ class Looked(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*arguments, **named)
         rule = _RULES.get(function)
-        found = rule(*arguments, **named) if rule is not None else NotImplemented
+        found = rule(*arguments) if rule is not None and not named else NotImplemented
         if found is not NotImplemented:
             return found
         looked_up = tree_map_only(Looked, lambda looked: looked.rows, (arguments, dict(named)))
@@ -70,16 +79,24 @@ class Looked(Tensor):
         raise TypeError(f"{function} cannot be computed of rows that are not looked up yet")
 
 
-def _made(codes: Tensor, table: Tensor, products: dict[tuple[int, int], tuple[Tensor, ...]], worth: bool) -> Looked:
+def _made(
+    codes: Tensor,
+    table: Tensor,
+    products: dict[tuple[int, int], tuple[Tensor, ...]],
+    worth: bool,
+    places: Tensor | None = None,
+) -> Looked:
     shape = (*codes.shape, table.shape[-1])
     made = Tensor._make_wrapper_subclass(Looked, shape, dtype=table.dtype, device=table.device)  # type: ignore[attr-defined]
-    made.codes, made.table, made.products, made.worth = codes, table, products, worth
+    made.codes, made.table, made.products, made.worth, made.places = codes, table, products, worth, places
     return cast(Looked, made)
 
 
 def _linear(rows: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not (isinstance(rows, Looked) and rows.worth):
         return NotImplemented
+    if rows.places is not None:
+        return functional.embedding(rows.codes, rows.table @ weight.mT) + functional.linear(rows.places, weight, bias)
     key = id(weight), id(bias)
     if key not in rows.products:  # which hold weight and bias, so that no other tensor gets their identity
         product = functional.linear(rows.table, weight, bias)
@@ -87,16 +104,25 @@ def _linear(rows: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
     return functional.embedding(rows.codes, rows.products[key][0])
 
 
-def _transpose(rows: Looked, first: int, second: int) -> Any:
-    places = {place % rows.ndim for place in (first, second)}
-    return NotImplemented if rows.ndim - 1 in places else rows.chosen(rows.codes.transpose(*sorted(places)))
+def _sum(rows: Any, other: Any) -> Any:
+    if not isinstance(rows, Looked) or isinstance(other, Looked) or not isinstance(other, Tensor):
+        return NotImplemented
+    fits = rows.ndim > other.ndim == 2 and other.shape == rows.shape[-2:] and other.dtype == rows.dtype
+    return rows.at(other) if fits and rows.places is None else NotImplemented
+
+
+def _transpose(rows: Any, first: int, second: int) -> Any:
+    if not isinstance(rows, Looked) or rows.places is not None:
+        return NotImplemented
+    turned = first % rows.ndim, second % rows.ndim
+    return NotImplemented if rows.ndim - 1 in turned else rows.chosen(rows.codes.transpose(*turned))
 
 
 def _chosen(rows: Any, index: Any) -> Any:
-    places = index if isinstance(index, tuple) else (index,)
-    if not isinstance(rows, Looked) or not all(isinstance(place, int | slice) for place in places):
+    steps = index if isinstance(index, tuple) else (index,)
+    if not isinstance(rows, Looked) or rows.places is not None or len(steps) > rows.codes.ndim:
         return NotImplemented
-    return rows.chosen(rows.codes[index]) if len(places) <= rows.codes.ndim else NotImplemented
+    return rows.chosen(rows.codes[index]) if all(type(step) in (int, slice) for step in steps) else NotImplemented
 
 
 _ABOUT = {
@@ -106,9 +132,12 @@ _ABOUT = {
 """What is answered without numbers."""
 _RULES: Mapping[Any, Callable[..., Any]] = {
     functional.linear: _linear,
+    Tensor.add: _sum,
+    Tensor.__add__: _sum,
+    torch.add: _sum,
     Tensor.transpose: _transpose,
     Tensor.__getitem__: _chosen,
-    Tensor.new_zeros: lambda rows, *arguments, **named: rows.table.new_zeros(*arguments, **named),
+    Tensor.new_zeros: lambda rows, *shape: rows.table.new_zeros(*shape),
 }
 
 
