@@ -6,7 +6,7 @@ A test fails when a page on disk is not what this makes.
 import argparse
 from pathlib import Path
 
-from making import configuration, strategies, structure, what_leaves, zero_tuning
+from making import configuration, neural, strategies, structure, what_leaves, zero_tuning
 from making.marked import put
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +21,7 @@ def pages() -> dict[str, str]:
     }
     return {
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
+        "benchmarks/README.md": put(_written("benchmarks/README.md"), {"neural": neural.section()}),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),

@@ -23,13 +23,13 @@ from torch.nn import functional
 
 def _by_head(values: Tensor, pieces: int, heads: int) -> Tensor:
     """(pieces, N h, L, d), of (N, L, pieces E)."""
-    split = values.unflatten(-1, (pieces, heads, -1)).permute(2, 0, 3, 1, 4)
+    split = torch.unflatten(values, -1, (pieces, heads, -1)).permute(2, 0, 3, 1, 4)
     return split.contiguous().flatten(1, 2)
 
 
 def _by_step(values: Tensor, heads: int) -> Tensor:
     """(N, L, pieces E), of (pieces, N h, L, d)."""
-    return values.unflatten(1, (-1, heads)).permute(1, 3, 0, 2, 4).flatten(2)
+    return torch.unflatten(values, 1, (-1, heads)).permute(1, 3, 0, 2, 4).flatten(2)
 
 
 class _Attention(torch.autograd.Function):
@@ -44,7 +44,7 @@ class _Attention(torch.autograd.Function):
         shares = torch.bmm(queries, keys.mT)
         # A step that may see nothing gets zeros, as of torch.
         sees = (mask > -math.inf).any(-1, keepdim=True)
-        by_head = shares.unflatten(0, (-1, heads)).add_(mask.where(sees, 0))
+        by_head = torch.unflatten(shares, 0, (-1, heads)).add_(mask.where(sees, 0))
         torch.softmax(by_head, -1, out=by_head)
         by_head.mul_(sees)
         return _by_step(torch.bmm(shares, values).unsqueeze(0), heads), moved, shares
@@ -83,7 +83,7 @@ class _Attention(torch.autograd.Function):
         elif len(mask) > 1:
             mask = mask.repeat(size, 1, 1, 1)
         outputs, *kept = _applied(whole.flatten(0, 1), mask, heads)
-        return (outputs.unflatten(0, (size, sequences)), *kept), (0, None, None)
+        return (torch.unflatten(outputs, 0, (size, sequences)), *kept), (0, None, None)
 
 
 def _applied(projected: Tensor, mask: Tensor, heads: int) -> tuple[Tensor, ...]:

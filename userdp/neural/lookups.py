@@ -74,7 +74,7 @@ class Looked(Tensor):
         return function(*looked_up[0], **looked_up[1])
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:  # type: ignore[override]
         """What passes by the rules would see no numbers here, and nothing would find the way back to the table."""
         raise TypeError(f"{function} cannot be computed of rows that are not looked up yet")
 
@@ -87,9 +87,9 @@ def _made(
     places: Tensor | None = None,
 ) -> Looked:
     shape = (*codes.shape, table.shape[-1])
-    made = Tensor._make_wrapper_subclass(Looked, shape, dtype=table.dtype, device=table.device)  # type: ignore[attr-defined]
+    made = Tensor._make_wrapper_subclass(Looked, shape, dtype=table.dtype, device=table.device)
     made.codes, made.table, made.products, made.worth, made.places = codes, table, products, worth, places
-    return cast(Looked, made)
+    return made
 
 
 def _linear(rows: Any, weight: Tensor, bias: Tensor | None = None) -> Any:

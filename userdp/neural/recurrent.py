@@ -51,12 +51,12 @@ def _applied(layer: type[_Recurrence], *tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _gates(sent: Tensor, count: int) -> Tensor:
     """(L, count, G, N, H): what inputs send to the gates (G, L, N, K), gate by gate, for the recurrence to write on."""
-    return sent.unflatten(-1, (count, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
+    return torch.unflatten(sent, -1, (count, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
 
 
 def _by_gate(weight: Tensor, count: int) -> Tensor:
     """(count G, H, H): the factor of each gate by which states (G, N, H) are multiplied, of weights (G, count H, H)."""
-    return weight.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1).mT
+    return torch.unflatten(weight, 1, (count, -1)).transpose(0, 1).flatten(0, 1).mT
 
 
 def _add_products(gates: Tensor, state: Tensor, factors: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def _steps(*tensors: Tensor) -> Iterator[Any]:
 
 def _steps_back(*tensors: Tensor) -> Iterator[Any]:
     """The same from the last step to the first."""
-    return reversed(list(_steps(*tensors)))
+    return iter(list(_steps(*tensors))[::-1])
 
 
 def _tanh(values: Tensor, one: Tensor, out: Tensor) -> Tensor:

@@ -92,7 +92,10 @@ def test_steps_first_and_what_is_not_known_are_as_of_torch():
     x, other = torch.randn(2, 5, 4, 6, dtype=torch.float64)
     padding = torch.zeros((4, 5), dtype=torch.bool).index_fill(1, torch.tensor([4]), True)
     asked = [((x, x, x), {"need_weights": False}), ((x, other, other), {}), ((x, x, x), {})]
-    asked += [((x, x, x), {"need_weights": False, "key_padding_mask": padding}), ((x, x, x), {"attn_mask": causal(5).double()})]
+    asked += [
+        ((x, x, x), {"need_weights": False, "key_padding_mask": padding}),
+        ((x, x, x), {"attn_mask": causal(5).double()}),
+    ]
     for given_, named in asked:
         wanted, found = torchs(*given_, **named), ours(*given_, **named)
         torch.testing.assert_close(found[0], wanted[0], rtol=1e-9, atol=1e-9)

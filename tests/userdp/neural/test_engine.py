@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neural_cases import EVERY, READERS, SIZES, STEPS, case, perceptron, rows, windows
+from neural_cases import EVERY, LEVELS, READERS, SIZES, STEPS, case, perceptron, rows, windows
 from torch import nn
 
 from userdp.data.block import Block
@@ -207,3 +207,33 @@ def test_single_precision_is_close_to_double():
         x = double.initial()
         np.testing.assert_allclose(single.user_gradients(x, block), double.user_gradients(x, block), atol=1e-5)
     assert rows().features.dtype == np.float32
+
+
+class Beside(torch.autograd.Function):
+    """Somebody's own function, by which rows that are not looked up yet lose their way back to the table."""
+
+    @staticmethod
+    def forward(ctx, rows):
+        return rows + 0.0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Strange(nn.Module):
+    """An embedding that is read by `Beside`."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.scores = nn.Embedding(LEVELS + 1, 3), nn.Linear(3, LEVELS)
+
+    def forward(self, codes):
+        return self.scores(Beside.apply(self.embedding(codes)))
+
+
+def test_own_layers_that_give_other_gradients_are_left_aside():
+    made = Engine(Strange(), LOSSES["cross_entropy"], Windows(STEPS, (LEVELS,), "cross_entropy"), torch.float64)
+    assert made._place.own is made._place.plain
+    usual = engine("gru")
+    assert usual._place.own is not usual._place.plain
