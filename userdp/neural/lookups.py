@@ -12,7 +12,7 @@ and turned on the codes; for whatever else asks, the rows are looked up as torch
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
