@@ -153,18 +153,20 @@ class Engine:
     @cached_property
     def _place(self) -> _Place:
         device = found(self._device)
-        plain, own = (kind(copy.deepcopy(self._module)).to(device) for kind in (with_way_back, with_own_layers))
+        plain, own = (kind(copy.deepcopy(self._module)) for kind in (with_way_back, with_own_layers))
+        own = own if self._agree(plain, own) else plain
+        plain, own = plain.to(device), own.to(device)
         if device.type != "cpu":
             self._probe(plain, device)
-        return _Place(device, plain, own if self._agree(plain, own, device) else plain)
+        return _Place(device, plain, own)
 
-    def _agree(self, plain: nn.Module, own: nn.Module, device: torch.device) -> bool:
-        """Whether own layers give a module's gradients, by a trial on two samples; not where the module is strange."""
-        inputs, targets = (each.to(device) for each in self.samples.tensors(self.samples.corners(), np.arange(2)))
-        model = torch.as_tensor(self.initial).to(device, self._dtype).requires_grad_()
-        weights = torch.ones(2, dtype=self._dtype, device=device)
+    def _agree(self, plain: nn.Module, own: nn.Module) -> bool:
+        """Whether own layers give a module's gradients, by a trial on two samples, on the processor."""
+        inputs, targets = self.samples.tensors(self.samples.corners(), np.arange(2))
+        model = torch.as_tensor(self.initial).to(self._dtype).requires_grad_()
+        weights = torch.ones(2, dtype=self._dtype)
         try:
-            with computing(device):
+            with computing(model.device):
                 wanted, found = (
                     torch.autograd.grad(self._loss_of(module, self._named(model), inputs, targets, weights), model)[0]
                     for module in (plain, own)
