@@ -81,5 +81,5 @@ def _verdict(rows: Rows) -> str:
     kept = [model for model, ratio in ratios.items() if ratio is not None and ratio <= PROMISED]
     behind = [model for model, ratio in ratios.items() if ratio is not None and ratio > PROMISED]
     count = len(kept) + len(behind)
-    told = f"Of {count} models measured {len(kept)} take at most {PROMISED} of the faster of loop and pfl"
+    told = f"Models that were measured: {count}; at most {PROMISED} of the faster of loop and pfl: {len(kept)}"
     return f"{told}{'; not ' + ', '.join(behind) if behind else ''}. Flower's memory is the sum over its processes."
