@@ -84,9 +84,10 @@ def main() -> None:
             measured = compete(model, tools, folder, arguments, versions)
             print(table(measured, heading=not rows), flush=True)
             rows += measured
-    if arguments.json:
-        report = {"settings": settings(arguments) | about, "versions": versions, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+            if arguments.json:  # after every model, for all of them take long
+                told = {"settings": settings(arguments) | about, "versions": versions}
+                report = told | {"rows": [asdict(row) for row in rows]}
+                arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     wrong = unequal(rows)
     failed = too_slow(rows) if arguments.check else []
     print("".join(f"{line}\n" for line in wrong + failed), end="")

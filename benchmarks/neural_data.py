@@ -27,8 +27,8 @@ class Users:
     """Samples, user after user.
 
     Attributes:
-        inputs: (N, k) float32 pixels, or int64 codes of characters.
-        targets: (N, T) int64: a class, or the next character after each.
+        inputs: (N, k) float32 pixels, or int64: one more than the character before each of a window, first 0.
+        targets: (N, T) int64: a class, or the characters of a window.
         offsets: (U + 1,) where each user begins.
         source: what they are, for people.
     """
@@ -62,7 +62,7 @@ def characters(rng: np.random.Generator) -> Users:
     shown = [windows(text) for text in codes]
     together = np.concatenate(shown)
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in shown])])
-    return Users(together[:, :-1], together[:, 1:], offsets, source)
+    return Users(np.pad(together[:, :-1] + 1, ((0, 0), (1, 0))), together, offsets, source)
 
 
 def spoken(table: Path) -> list[str]:
@@ -81,9 +81,9 @@ def coded(text: str) -> NDArray[np.int64]:
 
 
 def windows(codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(at most WINDOWS, WINDOW + 1): one after the other; the last character of one is the first of the next."""
-    starts = np.arange(min(WINDOWS, (len(codes) - 1) // WINDOW)) * WINDOW
-    return np.asarray(codes[starts[:, None] + np.arange(WINDOW + 1)])
+    """(at most WINDOWS, WINDOW): one after the other."""
+    count = min(WINDOWS, len(codes) // WINDOW)
+    return codes[: count * WINDOW].reshape(count, WINDOW)
 
 
 def some(users: Users, count: int, samples: int) -> Users:

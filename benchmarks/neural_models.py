@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 VOCABULARY, WINDOW, RECENT = 100, 32, 8
-"""Characters told apart, characters that a window shows, and how many of them the perceptron sees."""
+"""Characters told apart, characters of a window, and how many of them the perceptron sees."""
 STEPS, STEP_SIZE, SEED = 5, 0.1, 0
 
 
@@ -20,22 +20,24 @@ class Model:
     Attributes:
         make: the module, from (N, k) inputs to (N, C) or (N, T, C) outputs; parameters from torch's global generator.
         data: what its users hold.
+        each_step: whether it predicts every character of a window.
         clip_norm: l2 norm that a user's update is clipped to, such that some are and some are not.
         what: for people.
     """
 
     make: Callable[[], nn.Module]
     data: Literal["digits", "characters"]
+    each_step: bool
     clip_norm: float
     what: str
 
 
 class RecentCharacters(nn.Module):
-    """The character after a window, from the embeddings of its last ones."""
+    """The last character of a window, from the embeddings of those before it."""
 
     def __init__(self, embedding: int, hidden: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, embedding)
+        self.embedding = nn.Embedding(VOCABULARY + 1, embedding)
         self.layers = nn.Sequential(nn.Linear(RECENT * embedding, hidden), nn.ReLU(), nn.Linear(hidden, VOCABULARY))
 
     def forward(self, codes: Tensor) -> Tensor:
@@ -49,7 +51,7 @@ class Recurrent(nn.Module):
 
     def __init__(self, layer: type[nn.GRU] | type[nn.LSTM], embedding: int, hidden: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, embedding)
+        self.embedding = nn.Embedding(VOCABULARY + 1, embedding)
         self.layer = layer(embedding, hidden, batch_first=True)
         self.readout = nn.Linear(hidden, VOCABULARY)
 
@@ -64,7 +66,7 @@ class WrittenRecurrent(nn.Module):
 
     def __init__(self, embedding: int, hidden: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, embedding)
+        self.embedding = nn.Embedding(VOCABULARY + 1, embedding)
         self.from_input = nn.Linear(embedding, 3 * hidden)
         self.from_state = nn.Linear(hidden, 3 * hidden)
         self.readout = nn.Linear(hidden, VOCABULARY)
@@ -90,7 +92,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, hidden: int, heads: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.embedding = nn.Embedding(VOCABULARY + 1, width)
         self.places = nn.Parameter(0.1 * torch.randn(WINDOW, width))
         self.layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, batch_first=True)
         self.readout = nn.Linear(width, VOCABULARY)
@@ -108,12 +110,12 @@ def perceptron() -> nn.Module:
 
 
 MODELS = {
-    "perceptron": Model(perceptron, "digits", 0.3, "64-32-10 on digits"),
-    "embedding": Model(lambda: RecentCharacters(32, 64), "characters", 0.2, "last 8 characters, 32 a character, 64"),
-    "gru": Model(lambda: Recurrent(nn.GRU, 64, 128), "characters", 0.2, "nn.GRU, 64-128"),
-    "lstm": Model(lambda: Recurrent(nn.LSTM, 64, 64), "characters", 0.2, "nn.LSTM, 64-64"),
-    "written_gru": Model(lambda: WrittenRecurrent(64, 128), "characters", 0.2, "the same GRU as a loop, 64-128"),
-    "transformer": Model(lambda: Attention(64, 128, heads=4), "characters", 0.5, "one layer, 4 heads, 64-128"),
+    "perceptron": Model(perceptron, "digits", False, 0.3, "64-32-10 on digits"),
+    "embedding": Model(lambda: RecentCharacters(32, 64), "characters", False, 0.2, "8 characters, 32 each, 64"),
+    "gru": Model(lambda: Recurrent(nn.GRU, 64, 128), "characters", True, 0.2, "nn.GRU, 64-128"),
+    "lstm": Model(lambda: Recurrent(nn.LSTM, 64, 64), "characters", True, 0.2, "nn.LSTM, 64-64"),
+    "written_gru": Model(lambda: WrittenRecurrent(64, 128), "characters", True, 0.2, "the same GRU as a loop, 64-128"),
+    "transformer": Model(lambda: Attention(64, 128, heads=4), "characters", True, 0.5, "one layer, 4 heads, 64-128"),
 }
 
 
@@ -123,17 +125,8 @@ def initial_module(name: str) -> nn.Module:
     return MODELS[name].make()
 
 
-def sample_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(N,): the cross entropy, averaged over the steps T that the outputs (N, C) or (N, T, C) speak of: the last."""
-    classes = outputs.shape[-1]
-    outputs = outputs.reshape(len(targets), -1, classes)
-    wanted = targets[:, -outputs.shape[1] :]
-    losses = functional.cross_entropy(outputs.flatten(0, 1), wanted.flatten(), reduction="none")
-    return losses.reshape(wanted.shape).mean(1)
-
-
 def average_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The same, averaged over samples, in one call."""
+    """The cross entropy, averaged over the steps T that the outputs (N, C) or (N, T, C) speak of: the last."""
     classes = outputs.shape[-1]
     steps = outputs.numel() // (len(targets) * classes)
     return functional.cross_entropy(outputs.reshape(-1, classes), targets[:, -steps:].reshape(-1))

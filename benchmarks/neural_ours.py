@@ -3,46 +3,30 @@
 from typing import Any
 
 import numpy as np
-from neural_models import MODELS, SEED, STEP_SIZE, STEPS, sample_losses
+from neural_models import MODELS, SEED, STEP_SIZE, STEPS, VOCABULARY, WINDOW
 from neural_worker import Work, asked, serve
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from userdp.data import Block
 from userdp.data.federation import ColumnarFederation
+from userdp.data.shape import Sequence
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import TorchProblem
 
 
-class FromWindow(nn.Module):
-    """A module of codes, on windows of float32 codes whose last character is but a target."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, windows: Tensor) -> Tensor:
-        """(N, L + 1) -> the module's outputs."""
-        outputs: Tensor = self.module(windows[:, :-1].long())
-        return outputs
-
-
-def window_losses(outputs: Tensor, windows: Tensor) -> Tensor:
-    """(N,): of the next character after each."""
-    return sample_losses(outputs, windows[:, 1:].long())
-
-
 def ours(work: Work) -> tuple[TorchProblem, Block]:
-    """The model as a problem, and its users as a block: all that knows how sequences are handed over."""
-    make = MODELS[work.model].make
+    """The model as a problem, and its users as a block."""
+    model = MODELS[work.model]
     inputs, targets, offsets = work.arrays()
-    if MODELS[work.model].data == "digits":
-        block = Block(inputs, offsets, targets[:, 0].astype(np.float32))
-        return TorchProblem(make, "cross_entropy", inputs.shape[1], seed=SEED), block
-    windows = np.column_stack([inputs, targets[:, -1]]).astype(np.float32)
-    problem = TorchProblem(lambda: FromWindow(make()), window_losses, windows.shape[1], has_targets=False, seed=SEED)
-    return problem, Block(windows, offsets)
+    if model.each_step:
+        problem = TorchProblem(model.make, "cross_entropy", sequence=Sequence(WINDOW, (VOCABULARY,)), seed=SEED)
+        return problem, Block(targets.astype(np.int32), offsets)
+    last = targets[:, -1].astype(np.float32)
+    if model.data == "digits":
+        return TorchProblem(model.make, "cross_entropy", inputs.shape[1], seed=SEED), Block(inputs, offsets, last)
+    problem = TorchProblem(model.make, "cross_entropy", WINDOW, levels=(VOCABULARY + 1,) * WINDOW, seed=SEED)
+    return problem, Block(inputs.astype(np.int32), offsets, last)
 
 
 def main() -> None:

@@ -6,7 +6,17 @@ A test fails when a page on disk is not what this makes.
 import argparse
 from pathlib import Path
 
-from making import audit, byzantine, configuration, neural, strategies, structure, what_leaves, zero_tuning
+from making import (
+    audit,
+    byzantine,
+    configuration,
+    neural,
+    neural_speed,
+    strategies,
+    structure,
+    what_leaves,
+    zero_tuning,
+)
 from making.marked import put
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +31,7 @@ def pages() -> dict[str, str]:
     }
     return {
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
+        "benchmarks/README.md": put(_written("benchmarks/README.md"), {"neural": neural_speed.section()}),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/audit.md": put(_written("docs/audit.md"), {"translation": audit.translation()}),
         "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),

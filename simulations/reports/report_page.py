@@ -152,7 +152,7 @@ It took {{ result.seconds.total | shown }} s and {{ result.peak_memory_mib | sho
 {% if result.computed is defined and result.computed %}
 The module's gradients were computed
 {{ "for up to %d samples of several users at once" % result.computed.samples if result.computed.grouped else "one user after the other" }},
-recurrent layers by {{ "userdp" if result.computed.own_recurrence else "torch" }}{{ ": the fastest way, as measured on made-up users" if result.computed.seconds_a_sample is defined }}.
+layers by {{ "userdp" if result.computed.own_layers else "torch" }}{{ ": the fastest way, as measured on made-up users" if result.computed.seconds_a_sample is defined }}.
 {% endif %}
 {% for name, number in result.versions.items() %}{{ name }} {{ number }}{{ ", " if not loop.last }}{% endfor %}.</p>
 <details><summary>config.toml</summary><pre>{{ config }}</pre></details>

@@ -49,10 +49,10 @@ def test_ones_own_module_learns_from_ones_own_table(tmp_path):
     assert result["dimension"] == 22 * 16 + 3 * 32 * (16 + 32 + 2) + 33 * 21
     assert result["users"] == 32
     assert {"test_loss", "bits", "accuracy"} <= result["metrics"].keys()
-    assert result["computed"] == {"grouped": False, "samples": 512, "own_recurrence": False}
+    assert result["computed"] == {"grouped": False, "samples": 512, "own_layers": False}
     assert result["guarantee"]["holds"]
     (report,) = tmp_path.glob("runs/*/report.html")
-    assert "one user after the other,\nrecurrent layers by torch." in report.read_text()
+    assert "one user after the other,\nlayers by torch." in report.read_text()
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ from userdp.errors import BadInput
 from userdp.neural.devices import computing, found, seconds
 from userdp.neural.held import Held
 from userdp.neural.losses import SampleLoss
-from userdp.neural.recurrent import with_own_recurrence, with_way_back
+from userdp.neural.own import with_own_layers
+from userdp.neural.recurrent import with_way_back
 from userdp.neural.samples import Samples
 from userdp.neural.states import flat
 from userdp.problems.devices import Device
@@ -58,13 +59,13 @@ class Choice:
     Attributes:
         grouped: whether several users are computed at once.
         samples: most of a group.
-        own_recurrence: whether recurrent layers are those of `userdp.neural.recurrent`; groups need them.
+        own_layers: whether layers are computed as `userdp.neural.own` does; groups need that.
         seconds: time of a sample when it was measured; None where there was no choice.
     """
 
     grouped: bool
     samples: int
-    own_recurrence: bool
+    own_layers: bool
     seconds: float | None = None
 
 
@@ -75,7 +76,7 @@ class _Place:
     Attributes:
         device: of all tensors.
         plain: with torch's own recurrent layers.
-        own: with those of `userdp.neural.recurrent`.
+        own: with what `userdp.neural.own` makes of its layers.
     """
 
     device: torch.device
@@ -152,10 +153,27 @@ class Engine:
     @cached_property
     def _place(self) -> _Place:
         device = found(self._device)
-        plain, own = (kind(copy.deepcopy(self._module)).to(device) for kind in (with_way_back, with_own_recurrence))
+        plain, own = (kind(copy.deepcopy(self._module)) for kind in (with_way_back, with_own_layers))
+        own = own if self._agree(plain, own) else plain
+        plain, own = plain.to(device), own.to(device)
         if device.type != "cpu":
             self._probe(plain, device)
         return _Place(device, plain, own)
+
+    def _agree(self, plain: nn.Module, own: nn.Module) -> bool:
+        """Whether own layers give a module's gradients, by a trial on two samples, on the processor."""
+        inputs, targets = self.samples.tensors(self.samples.corners(), np.arange(2))
+        model = torch.as_tensor(self.initial).to(self._dtype).requires_grad_()
+        weights = torch.ones(2, dtype=self._dtype)
+        try:
+            with computing(model.device):
+                wanted, found = (
+                    torch.autograd.grad(self._loss_of(module, self._named(model), inputs, targets, weights), model)[0]
+                    for module in (plain, own)
+                )
+        except Exception:  # whatever somebody's module raises
+            return False
+        return bool(torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max())))
 
     @property
     def device(self) -> torch.device:
@@ -274,7 +292,7 @@ class Engine:
 
     def _sum(self, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The sum of all users' losses, whose gradient by a user's own model is that user's."""
-        module = self._place.own if self.choice.own_recurrence else self._place.plain
+        module = self._place.own if self.choice.own_layers else self._place.plain
         if len(models) == 1:
             return self._loss_of(module, self._named(models[0]), inputs[0], targets[0], weights[0])
 
@@ -327,7 +345,7 @@ class Engine:
     def _only_choice(self) -> Choice:
         """What is done as long as nothing was measured."""
         return Choice(
-            grouped=self._execution == "grouped", samples=_GROUPS["cpu"][1], own_recurrence=self._execution != "loop"
+            grouped=self._execution == "grouped", samples=_GROUPS["cpu"][1], own_layers=self._execution != "loop"
         )
 
     @property
@@ -339,28 +357,29 @@ class Engine:
         """Find the fastest way, once, on made-up users: it must not depend on anybody's data, nor on who is asked."""
         if self.settled:
             return
-        ways = [Choice(grouped=False, samples=1, own_recurrence=own) for own in (False, True)]
-        ways += [Choice(grouped=True, samples=samples, own_recurrence=True) for samples in _GROUPS[self.device.type]]
-        self.choice = min((self._measured(way) for way in ways), key=lambda way: way.seconds or 0.0)
+        ways = [Choice(grouped=False, samples=1, own_layers=own) for own in (False, True)]
+        ways += [Choice(grouped=True, samples=samples, own_layers=True) for samples in _GROUPS[self.device.type]]
+        with self.computing():
+            self.choice = min((self._measured(way) for way in ways), key=lambda way: way.seconds or 0.0)
         log.info("the module is computed %s", self.choice)
 
     def _measured(self, way: Choice) -> Choice:
-        """That way with its time for a sample; infinite where the module cannot go it."""
-        self.choice, spent, samples = way, 0.0, 0
+        """That way with its least time for a sample, for others are busy too; infinite where it cannot be gone."""
+        self.choice, spent, least = way, 0.0, math.inf
         size = min(self._typical, self.most_samples)
         model, block = self.tensor(self.initial), self.samples.blank(size)
         try:
             for together in self.groups(np.full(_TRIED_USERS, size)):
                 own, held = np.tile(np.arange(size), (len(together), 1)), self.held(block, 0 * together, keep=False)
                 models, weights = model.expand(len(together), -1), np.full(own.shape, 1 / size)
-                if not samples:
+                if not spent:
                     self.gradients(models, held, own, weights)  # the first call of anything is slow
                 start = seconds(self.device)
                 self.gradients(models, held, own, weights)
-                spent += seconds(self.device) - start
-                samples += own.size
+                taken = seconds(self.device) - start
+                spent, least = spent + taken, min(least, taken / own.size)
                 if spent > _TRIED_SECONDS:
                     break
         except Exception:  # whatever a module raises that has no rule for many users at once
             return replace(way, seconds=math.inf)
-        return replace(way, seconds=spent / samples)
+        return replace(way, seconds=least)

@@ -191,7 +191,7 @@ class TorchProblem(Problem):
         found: dict[str, bool | int | float] = {
             "grouped": choice.grouped,
             "samples": choice.samples,
-            "own_recurrence": choice.own_recurrence,
+            "own_layers": choice.own_layers,
         }
         if not self._engine.settled:
             return {}

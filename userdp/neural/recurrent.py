@@ -2,18 +2,24 @@
 
 torch's own layers have no rule for batches of weights (`torch.func.vmap` refuses them) and, on a processor, keep a
 graph of every step and add up weights' gradients step by step. Here the way back computes what each step sends to its
-gates, and a weight's gradient is one product over all steps. The mathematics are those of torch's documentation: the
-same parameters give the same outputs and gradients, up to rounding.
+gates, and a weight's gradient is one product over all steps. What inputs send to the gates is an ordinary product of
+all steps before the recurrence begins. The mathematics are those of torch's documentation: the same parameters give
+the same outputs and gradients, up to rounding.
+
+Gates lie one behind the other, (gates, users, sequences, H), so that whatever is done to one of them reads and writes
+a single piece of memory; what is sent back lies row by row, (users, sequences, gates, H), for products that read it.
 
 Shapes: G users, N sequences of each, L steps, I inputs, H hidden numbers, K gates' numbers (3 H or 4 H).
 """
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from userdp.neural.devices import own_forward
 
@@ -43,166 +49,209 @@ def _applied(layer: type[_Recurrence], *tensors: Tensor) -> tuple[Tensor, ...]:
     return cast(tuple[Tensor, ...], layer.apply(*tensors))  # type: ignore[no-untyped-call]
 
 
-def _rows(values: Tensor) -> Tensor:
-    """(L, G, N, K) as (G, L N, K)."""
-    steps, users, sequences, width = values.shape
-    return values.transpose(0, 1).reshape(users, steps * sequences, width)
+def _gates(sent: Tensor, count: int) -> Tensor:
+    """(L, count, G, N, H): what inputs send to the gates (G, L, N, K), gate by gate, for the recurrence to write on."""
+    return torch.unflatten(sent, -1, (count, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
 
 
-def _input_rows(x: Tensor) -> Tensor:
-    """(G, N, L, I) as (G, L N, I)."""
-    return x.transpose(1, 2).reshape(x.shape[0], -1, x.shape[3])
+def _by_gate(weight: Tensor, count: int) -> Tensor:
+    """(count G, H, H): the factor of each gate by which states (G, N, H) are multiplied, of weights (G, count H, H)."""
+    return torch.unflatten(weight, 1, (count, -1)).transpose(0, 1).flatten(0, 1).mT
 
 
-def _gates(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(L, G, N, K): what inputs (G, N, L, I) send to the gates, all steps in one product."""
-    users, sequences, steps, _ = x.shape
-    sent = torch.baddbmm(bias.unsqueeze(1), _input_rows(x), weight.mT)
-    return sent.reshape(users, steps, sequences, -1).transpose(0, 1).contiguous()
+def _add_products(gates: Tensor, state: Tensor, factors: Tensor) -> Tensor:
+    """Gates (count G, N, H), to which what a state (G, N, H) sends to each is added."""
+    count = len(gates) // len(state)
+    read = state.expand(count, -1, -1) if len(state) == 1 else state.repeat(count, 1, 1)
+    return gates.baddbmm_(read, factors)
 
 
-def _back(ctx: Any, x: Tensor, weight: Tensor, sent: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Gradients of inputs (where they are asked for) and of their weight, of what was sent to gates, (G, L N, K)."""
-    users, sequences, steps, width = x.shape
-    into = None
-    if ctx.needs_input_grad[0]:
-        into = torch.bmm(sent, weight).reshape(users, steps, sequences, width).transpose(1, 2)
-    return into, torch.bmm(sent.mT, _input_rows(x))
+def _steps(*tensors: Tensor) -> Iterator[Any]:
+    """Their views of one step after the other, all made beforehand: a view costs as much as what is done to it."""
+    return zip(*(tensor.unbind(0) for tensor in tensors), strict=True)
+
+
+def _steps_back(*tensors: Tensor) -> Iterator[Any]:
+    """The same from the last step to the first."""
+    return iter(list(_steps(*tensors))[::-1])
+
+
+def _tanh(values: Tensor, one: Tensor, out: Tensor) -> Tensor:
+    """tanh(x) = 2 sigmoid(2 x) - 1: torch's sigmoid takes a sixth of the time of its tanh.
+
+    Numbers of Python would be made tensors at every call, which takes longer than what is done to a step.
+    """
+    torch.add(values, values, out=out).sigmoid_()
+    return out.add_(out).sub_(one)
+
+
+def _sigmoid_backward(gradient: Tensor, output: Tensor) -> Tensor:
+    """What a gradient of sigmoid's output is to its input, in one pass."""
+    return cast(Tensor, torch.ops.aten.sigmoid_backward(gradient, output))
+
+
+def _tanh_backward(gradient: Tensor, output: Tensor) -> Tensor:
+    """The same of tanh."""
+    return cast(Tensor, torch.ops.aten.tanh_backward(gradient, output))
+
+
+def _incoming(gradient: Tensor | None, states: Tensor) -> Tensor:
+    """(L, G, N, H): the gradient of outputs (G, L, N, H); zeros where nobody reads them."""
+    return torch.zeros_like(states[1:]) if gradient is None else gradient.transpose(0, 1)
+
+
+def _of_weight(sent: Tensor, states: Tensor) -> Tensor:
+    """(G, K, H): the weights' gradient, of what was sent to gates (L, G, N, gates, H) from states (L, G, N, H)."""
+    rows, read = (each.transpose(0, 1).flatten(1, 2) for each in (sent.flatten(-2), states))
+    return torch.bmm(rows.mT, read)
 
 
 class _GatedUnit(_Recurrence):
-    """A layer of nn.GRU from a state of zeros: x (G, N, L, I) to outputs (G, N, L, H)."""
+    """nn.GRU from a state of zeros: what inputs send (G, L, N, 3 H) to outputs (G, L, N, H).
+
+    The gates r and z have no biases of their own here, for theirs are sent with the inputs.
+    """
 
     shown = 1
 
     @staticmethod
-    def forward(
-        x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The outputs; gates r, z, n (L, G, N, 3 H), what n gets from the state, and all states."""
-        gates, hidden = _gates(x, weight_ih, bias_ih), weight_hh.shape[-1]
-        recurrent, offset = weight_hh.mT, bias_hh.unsqueeze(1)
-        states = gates.new_zeros((len(gates) + 1, *gates.shape[1:3], hidden))
-        candidates = gates.new_empty((len(gates), *gates.shape[1:3], hidden))
-        for step, own in enumerate(gates):
-            sent = torch.baddbmm(offset, states[step], recurrent)
-            own[..., : 2 * hidden].add_(sent[..., : 2 * hidden]).sigmoid_()
-            candidates[step] = sent[..., 2 * hidden :]
-            own[..., 2 * hidden :].addcmul_(own[..., :hidden], candidates[step]).tanh_()
-            torch.lerp(own[..., 2 * hidden :], states[step], own[..., hidden : 2 * hidden], out=states[step + 1])
-        return states[1:].permute(1, 2, 0, 3), gates, candidates, states
+    def forward(sent: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The outputs; gates r, z, n (L, 3, G, N, H), what n gets from the state, and all states."""
+        gates, factors, offset = _gates(sent, 3), _by_gate(weight, 3), offset.unsqueeze(1)
+        of_two, of_new = factors.tensor_split([2 * len(weight)])
+        states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
+        states[0], one = 0, gates.new_ones(())
+        candidates = torch.empty_like(states[1:])
+        views = gates[:, :2].flatten(1, 2), *gates.unbind(1), states[:-1], states[1:], candidates
+        for two, reset, update, new, state, after, candidate in _steps(*views):
+            _add_products(two, state, of_two).sigmoid_()
+            torch.baddbmm(offset, state, of_new, out=candidate)
+            torch.lerp(_tanh(new.addcmul_(reset, candidate), one, out=new), state, update, out=after)
+        return states[1:].transpose(0, 1), gates, candidates, states
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the way back reads."""
+        ctx.set_materialize_grads(False)  # zeros of every output, also of those that nobody differentiates
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*inputs[:3], *output[1:])
+        ctx.save_for_backward(inputs[1], *output[1:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """What each step sends to its gates, from the last to the first; then every weight in one product."""
-        x, weight_ih, weight_hh, gates, candidates, states = ctx.saved_tensors
-        reset, update, new = gates.chunk(3, -1)
-        hidden, incoming = new.shape[-1], gradients[0].permute(2, 0, 1, 3)
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
+        """What each step sends to its gates, from the last to the first; then the weight in one product."""
+        weight, gates, candidates, states = ctx.saved_tensors
+        reset, update, new = gates.unbind(1)
+        incoming = _incoming(gradients[0], states)
         # How much of a state's gradient a gate gets, for all steps at once rather than in small pieces.
-        to_new = (1 - update).mul_(1 - new * new)
-        to_update = (states[:-1] - new).mul_(update).mul_(1 - update)
-        to_reset = (1 - reset).mul_(reset).mul_(candidates)
-        sent, flowing = torch.empty_like(gates), torch.zeros_like(states[0])
-        for step in range(len(gates) - 1, -1, -1):
-            flowing += incoming[step]
-            fresh, own = to_new[step].mul_(flowing), sent[step]
-            torch.mul(fresh, to_reset[step], out=own[..., :hidden])
-            torch.mul(flowing, to_update[step], out=own[..., hidden : 2 * hidden])
-            torch.mul(fresh, reset[step], out=own[..., 2 * hidden :])
-            flowing = torch.baddbmm(flowing.mul_(update[step]), own, weight_hh)
-        recurrent = _rows(sent)
-        of_recurrent = torch.bmm(recurrent.mT, _rows(states[:-1])), recurrent.sum(1)
-        sent[..., 2 * hidden :] = to_new
-        into = _rows(sent)
-        of_x, of_weight = _back(ctx, x, weight_ih, into)
-        return of_x, of_weight, of_recurrent[0], into.sum(1), of_recurrent[1]
+        to_new = _tanh_backward(1 - update, new)
+        to_update = _sigmoid_backward(states[:-1] - new, update)
+        to_reset = _sigmoid_backward(candidates, reset)
+        sent = gates.new_empty((*states[1:].shape[:-1], 3, states.shape[-1]))
+        flowing = torch.zeros_like(states[0])
+        views = to_new, to_update, to_reset, reset, update, incoming, sent.flatten(-2), *sent.unbind(-2)
+        for fresh, share, of_reset, opened, kept, own, rows, to_first, to_second, to_third in _steps_back(*views):
+            flowing += own
+            fresh.mul_(flowing)
+            torch.mul(fresh, of_reset, out=to_first)
+            torch.mul(flowing, share, out=to_second)
+            torch.mul(fresh, opened, out=to_third)
+            flowing = torch.baddbmm(flowing.mul_(kept), rows, weight)
+        of_weight, of_offset = _of_weight(sent, states[:-1]), sent[..., 2, :].sum((0, 2))
+        sent[..., 2, :] = to_new
+        return sent.flatten(-2).transpose(0, 1), of_weight, of_offset
 
 
 class _LongShortTerm(_Recurrence):
-    """A layer of nn.LSTM from states of zeros: x (G, N, L, I) to outputs (G, N, L, H) and last cells (G, N, H)."""
+    """nn.LSTM from states of zeros: what inputs send (G, L, N, 4 H) to outputs (G, L, N, H), last cells (G, N, H)."""
 
     shown = 2
 
     @staticmethod
-    def forward(
-        x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The outputs and the last cells; gates i, f, g, o (L, G, N, 4 H), all cells, and all states."""
-        gates, hidden = _gates(x, weight_ih, bias_ih + bias_hh), weight_hh.shape[-1]
-        recurrent = weight_hh.mT
-        states = gates.new_zeros((len(gates) + 1, *gates.shape[1:3], hidden))
-        cells = torch.zeros_like(states)
-        for step, own in enumerate(gates):
-            own.baddbmm_(states[step], recurrent)
-            own[..., : 2 * hidden].sigmoid_()
-            own[..., 2 * hidden : 3 * hidden].tanh_()
-            own[..., 3 * hidden :].sigmoid_()
-            put, kept, new, shown = own.chunk(4, -1)
-            torch.mul(kept, cells[step], out=cells[step + 1]).addcmul_(put, new)
-            torch.tanh(cells[step + 1], out=states[step + 1]).mul_(shown)
-        return states[1:].permute(1, 2, 0, 3), cells[-1].clone(), gates, cells, states
+    def forward(sent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The outputs and the last cells; gates i, f, g, o (L, 4, G, N, H), all cells, their tanh, and all states."""
+        gates, factors = _gates(sent, 4), _by_gate(weight, 4)
+        states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
+        states[0], one = 0, gates.new_ones(())
+        cells, sizes = torch.empty_like(states), torch.empty_like(states[1:])
+        cells[0] = 0
+        views = gates.flatten(1, 2), *gates.unbind(1), states[:-1], states[1:], cells[:-1], cells[1:], sizes
+        for own, put, kept, new, shown, state, after, cell, next_cell, size in _steps(*views):
+            _add_products(own, state, factors)
+            new.add_(new)  # with the next two lines a tanh, as in `_tanh`
+            own.sigmoid_()
+            new.add_(new).sub_(one)
+            torch.mul(kept, cell, out=next_cell).addcmul_(put, new)
+            torch.mul(_tanh(next_cell, one, out=size), shown, out=after)
+        return states[1:].transpose(0, 1), cells[-1].clone(), gates, cells, sizes, states
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the way back reads."""
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[2:])
-        ctx.save_for_backward(*inputs[:3], *output[2:])
+        ctx.save_for_backward(inputs[1], *output[2:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
         """As that of `_GatedUnit`."""
-        x, weight_ih, weight_hh, gates, cells, states = ctx.saved_tensors
-        put, kept, new, shown = gates.chunk(4, -1)
-        hidden, incoming = new.shape[-1], gradients[0].permute(2, 0, 1, 3)
-        size = torch.tanh(cells[1:])
-        to_cell = (1 - size * size).mul_(shown)
-        to_gates = torch.stack(
-            [(1 - put).mul_(put).mul_(new), (1 - kept).mul_(kept).mul_(cells[:-1]), (1 - new * new).mul_(put)], -2
-        )
-        to_shown = size.mul_(shown).mul_(1 - shown)
-        sent = gates.new_empty((*gates.shape[:-1], 4, hidden))
-        flowing, of_cell = torch.zeros_like(states[0]), gradients[1].clone()
-        for step in range(len(gates) - 1, -1, -1):
-            flowing += incoming[step]
-            own = sent[step]
-            torch.mul(flowing, to_shown[step], out=own[..., 3, :])
-            of_cell.addcmul_(flowing, to_cell[step])
-            torch.mul(to_gates[step], of_cell.unsqueeze(-2), out=own[..., :3, :])
-            of_cell.mul_(kept[step])
-            flowing = torch.bmm(own.flatten(-2), weight_hh)
-        rows = _rows(sent.flatten(-2))
-        of_x, of_weight = _back(ctx, x, weight_ih, rows)
-        of_bias = rows.sum(1)
-        return of_x, of_weight, torch.bmm(rows.mT, _rows(states[:-1])), of_bias, of_bias.clone()
+        weight, gates, cells, sizes, states = ctx.saved_tensors
+        put, kept, new, shown = gates.unbind(1)
+        incoming = _incoming(gradients[0], states)
+        to_cell = _tanh_backward(shown, sizes)
+        to_put, to_kept = _sigmoid_backward(new, put), _sigmoid_backward(cells[:-1], kept)
+        to_new = _tanh_backward(put, new)
+        to_shown = _sigmoid_backward(sizes, shown)
+        sent = gates.new_empty((*sizes.shape[:-1], 4, sizes.shape[-1]))
+        flowing = torch.zeros_like(states[0])
+        of_cell = torch.zeros_like(flowing) if gradients[1] is None else gradients[1].clone()
+        shares = to_put, to_kept, to_new, to_shown
+        views = to_cell, kept, incoming, sent.flatten(-2), *shares, *sent.unbind(-2)
+        for size, stays, own, rows, *shares, first, second, third, last in _steps_back(*views):
+            flowing += own
+            torch.mul(flowing, shares[3], out=last)
+            of_cell.addcmul_(flowing, size)
+            for share, place in zip(shares, (first, second, third), strict=False):
+                torch.mul(share, of_cell, out=place)
+            of_cell.mul_(stays)
+            flowing = torch.bmm(rows, weight)
+        return sent.flatten(-2).transpose(0, 1), _of_weight(sent, states[:-1])
 
 
-_LAYERS: dict[type[nn.Module], type[_Recurrence]] = {nn.GRU: _GatedUnit, nn.LSTM: _LongShortTerm}
+def _unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
+    """Outputs (1, L, N, H) of nn.GRU for inputs (L, N, I)."""
+    of_gates, of_new = biases[1].tensor_split([2 * weights[1].shape[1]])
+    sent = functional.linear(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
+    return _applied(_GatedUnit, sent.unsqueeze(0), weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]
 
 
-def _forward(own: Any, layer: type[_Recurrence], x: Tensor, state: Any = None) -> Any:
+def _long_short_term(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
+    """Outputs (1, L, N, H) and last cells (1, N, H) of nn.LSTM for inputs (L, N, I)."""
+    sent = functional.linear(x, weights[0], biases[0] + biases[1])
+    return _applied(_LongShortTerm, sent.unsqueeze(0), weights[1].unsqueeze(0))[:2]
+
+
+_Layer = Callable[[Tensor, list[Tensor], list[Tensor]], tuple[Tensor, ...]]
+_LAYERS: dict[type[nn.Module], _Layer] = {nn.GRU: _unit, nn.LSTM: _long_short_term}
+
+
+def _forward(own: Any, layer: _Layer, x: Tensor, state: Any = None) -> Any:
     """What the layer ``own`` of torch would return of x."""
     if state is not None or x.ndim != 3:
         return own_forward(own, x, state)
-    outputs = (x if own.batch_first else x.transpose(0, 1)).unsqueeze(0)
+    outputs = x.transpose(0, 1) if own.batch_first else x
     last = []
     for number in range(own.num_layers):
-        weights = [getattr(own, f"{name}_l{number}").unsqueeze(0) for name in ("weight_ih", "weight_hh")]
-        biases = [outputs.new_zeros((1, weights[0].shape[1]))] * 2
+        weights = [getattr(own, f"{name}_l{number}") for name in ("weight_ih", "weight_hh")]
+        biases = [weights[0].new_zeros(len(weights[0]))] * 2
         if own.bias:
-            biases = [getattr(own, f"{name}_l{number}").unsqueeze(0) for name in ("bias_ih", "bias_hh")]
-        outputs, *rest = _applied(layer, outputs, *weights, *biases)[: layer.shown]
-        last.append([outputs[:, :, -1], *rest])
+            biases = [getattr(own, f"{name}_l{number}") for name in ("bias_ih", "bias_hh")]
+        found, *rest = layer(outputs, weights, biases)
+        outputs = found.squeeze(0)
+        last.append([found[:, -1], *rest])
     final = [torch.cat(of_layers) for of_layers in zip(*last, strict=True)]
-    shown = outputs.squeeze(0)
-    return (shown if own.batch_first else shown.transpose(0, 1)), final[0] if len(final) == 1 else tuple(final)
+    return (outputs.transpose(0, 1) if own.batch_first else outputs), final[0] if len(final) == 1 else tuple(final)
 
 
 def with_way_back(module: nn.Module) -> nn.Module:

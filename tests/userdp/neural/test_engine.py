@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neural_cases import EVERY, READERS, SIZES, STEPS, case, perceptron, rows, windows
+from neural_cases import EVERY, LEVELS, READERS, SIZES, STEPS, case, perceptron, rows, windows
 from torch import nn
 
 from userdp.data.block import Block
@@ -18,7 +18,7 @@ from userdp.neural.losses import LOSSES
 from userdp.neural.samples import Windows
 from userdp.problems import TorchProblem
 
-GROUPS = Choice(grouped=True, samples=512, own_recurrence=True)
+GROUPS = Choice(grouped=True, samples=512, own_layers=True)
 
 
 def engine(name="gru", **options):
@@ -80,7 +80,7 @@ def test_a_piece_holds_as_many_samples_as_memory_does():
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.integers(1, 700))
 def test_groups_hold_everybody_once_alike_and_within_bounds(sizes, samples):
     made, sizes = engine(), np.array(sizes)
-    made.choice = Choice(grouped=True, samples=samples, own_recurrence=True)
+    made.choice = Choice(grouped=True, samples=samples, own_layers=True)
     groups = list(made.groups(sizes))
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(sizes)))
     for group in groups:
@@ -133,7 +133,7 @@ def test_the_choice_depends_on_nobody_who_is_asked(monkeypatch):
     monkeypatch.setattr(
         Engine,
         "_measured",
-        lambda self, way: Choice(way.grouped, way.samples, way.own_recurrence, speed[way.grouped] / way.samples),
+        lambda self, way: Choice(way.grouped, way.samples, way.own_layers, speed[way.grouped] / way.samples),
     )
     found = set()
     for sizes in ([1], [40, 40], [500]):
@@ -160,7 +160,7 @@ def test_a_way_that_was_asked_for_is_not_measured(monkeypatch):
     for execution, grouped in (("loop", False), ("grouped", True)):
         problem, block = case("gru", execution=execution)
         problem.user_gradients(problem.initial(), block)
-        assert problem.computed() == {"grouped": grouped, "samples": 512, "own_recurrence": grouped}
+        assert problem.computed() == {"grouped": grouped, "samples": 512, "own_layers": grouped}
 
 
 def test_torch_has_as_many_threads_afterwards_and_one_within(monkeypatch):
@@ -207,3 +207,33 @@ def test_single_precision_is_close_to_double():
         x = double.initial()
         np.testing.assert_allclose(single.user_gradients(x, block), double.user_gradients(x, block), atol=1e-5)
     assert rows().features.dtype == np.float32
+
+
+class Beside(torch.autograd.Function):
+    """Somebody's own function, by which rows that are not looked up yet lose their way back to the table."""
+
+    @staticmethod
+    def forward(ctx, rows):
+        return rows + 0.0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Strange(nn.Module):
+    """An embedding that is read by `Beside`."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.scores = nn.Embedding(LEVELS + 1, 3), nn.Linear(3, LEVELS)
+
+    def forward(self, codes):
+        return self.scores(Beside.apply(self.embedding(codes)))
+
+
+def test_own_layers_that_give_other_gradients_are_left_aside():
+    made = Engine(Strange(), LOSSES["cross_entropy"], Windows(STEPS, (LEVELS,), "cross_entropy"), torch.float64)
+    assert made._place.own is made._place.plain
+    usual = engine("gru")
+    assert usual._place.own is not usual._place.plain

@@ -1,0 +1,155 @@
+"""Rows of an embedding that are looked up late: behind the matrix that reads them, where that is less work.
+
+With codes c, a table E (V, I) and a matrix W (K, I), ``E[c] W^T = (E W^T)[c]``. Of n codes the left side takes n I K
+multiplications and the right side V I K, and the way back as well: what is sent to the rows is added up by code before
+it is multiplied by W and by E. A user has far more codes than there are different ones.
+
+The same holds where places P are added to all sequences alike: ``(E[c] + P) W^T = (E W^T)[c] + P W^T``.
+
+So an embedding here returns a tensor that remembers codes and table. A matrix is applied to the table; steps are chosen
+and turned on the codes; for whatever else asks, the rows are looked up as torch would have.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_map_only
+
+
+class Looked(Tensor):
+    """Rows ``table[codes] + places`` (..., I), not looked up yet.
+
+    Attributes:
+        codes: (...) whole numbers.
+        table: (V, I).
+        products: what was applied to the table, and what became of it; shared with all that are chosen from the same
+            rows.
+        worth: whether there are more codes than rows of the table.
+        places: (L, I), for the L last codes of each; None without.
+    """
+
+    codes: Tensor
+    table: Tensor
+    products: dict[tuple[int, int], tuple[Tensor, ...]]
+    worth: bool
+    places: Tensor | None
+
+    @staticmethod
+    def of(codes: Tensor, table: Tensor) -> "Looked":
+        """Of an embedding's codes and table."""
+        return _made(codes, table, {}, codes.numel() > len(table))
+
+    def chosen(self, codes: Tensor) -> "Looked":
+        """Rows of the same table, of codes that are some of these."""
+        return _made(codes, self.table, self.products, self.worth)
+
+    def at(self, places: Tensor) -> "Looked":
+        """The same rows with places added."""
+        return _made(self.codes, self.table, {}, self.worth, places)
+
+    @property
+    def rows(self) -> Tensor:
+        """As torch's embedding returns them, with places."""
+        found = functional.embedding(self.codes, self.table)
+        return found if self.places is None else found + self.places
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        """By a rule, where there is one for these arguments; else of the rows."""
+        named = named or {}
+        if function in _ABOUT:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*arguments, **named)
+        rule = _RULES.get(function)
+        found = rule(*arguments) if rule is not None and not named else NotImplemented
+        if found is not NotImplemented:
+            return found
+        looked_up = tree_map_only(Looked, lambda looked: looked.rows, (arguments, dict(named)))
+        return function(*looked_up[0], **looked_up[1])
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:  # type: ignore[override]
+        """What passes by the rules would see no numbers here, and nothing would find the way back to the table."""
+        raise TypeError(f"{function} cannot be computed of rows that are not looked up yet")
+
+
+def _made(
+    codes: Tensor,
+    table: Tensor,
+    products: dict[tuple[int, int], tuple[Tensor, ...]],
+    worth: bool,
+    places: Tensor | None = None,
+) -> Looked:
+    shape = (*codes.shape, table.shape[-1])
+    made = Tensor._make_wrapper_subclass(Looked, shape, dtype=table.dtype, device=table.device)
+    made.codes, made.table, made.products, made.worth, made.places = codes, table, products, worth, places
+    return made
+
+
+def _linear(rows: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not (isinstance(rows, Looked) and rows.worth):
+        return NotImplemented
+    if rows.places is not None:
+        return functional.embedding(rows.codes, rows.table @ weight.mT) + functional.linear(rows.places, weight, bias)
+    key = id(weight), id(bias)
+    if key not in rows.products:  # which hold weight and bias, so that no other tensor gets their identity
+        product = functional.linear(rows.table, weight, bias)
+        rows.products[key] = (product, weight) if bias is None else (product, weight, bias)
+    return functional.embedding(rows.codes, rows.products[key][0])
+
+
+def _sum(rows: Any, other: Any) -> Any:
+    if not isinstance(rows, Looked) or isinstance(other, Looked) or not isinstance(other, Tensor):
+        return NotImplemented
+    fits = rows.ndim > other.ndim == 2 and other.shape == rows.shape[-2:] and other.dtype == rows.dtype
+    return rows.at(other) if fits and rows.places is None else NotImplemented
+
+
+def _transpose(rows: Any, first: int, second: int) -> Any:
+    if not isinstance(rows, Looked) or rows.places is not None:
+        return NotImplemented
+    turned = first % rows.ndim, second % rows.ndim
+    return NotImplemented if rows.ndim - 1 in turned else rows.chosen(rows.codes.transpose(*turned))
+
+
+def _chosen(rows: Any, index: Any) -> Any:
+    steps = index if isinstance(index, tuple) else (index,)
+    if not isinstance(rows, Looked) or rows.places is not None or len(steps) > rows.codes.ndim:
+        return NotImplemented
+    return rows.chosen(rows.codes[index]) if all(type(step) in (int, slice) for step in steps) else NotImplemented
+
+
+_ABOUT = {
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
+    *(Tensor.size, Tensor.dim, Tensor.__len__),
+}
+"""What is answered without numbers."""
+_RULES: Mapping[Any, Callable[..., Any]] = {
+    functional.linear: _linear,
+    Tensor.add: _sum,
+    Tensor.__add__: _sum,
+    torch.add: _sum,
+    Tensor.transpose: _transpose,
+    Tensor.__getitem__: _chosen,
+    Tensor.new_zeros: lambda rows, *shape: rows.table.new_zeros(*shape),
+}
+
+
+def _forward(own: nn.Embedding, codes: Tensor) -> Looked:
+    return Looked.of(codes, own.weight)
+
+
+def with_late_lookups(module: nn.Module) -> nn.Module:
+    """The module, whose plain embeddings look up late."""
+    for part in module.modules():
+        if type(part) is not nn.Embedding or part._forward_hooks:
+            continue
+        if part.padding_idx is None and part.max_norm is None and not (part.scale_grad_by_freq or part.sparse):
+            part.forward = partial(_forward, part)  # type: ignore[method-assign]
+    return module
