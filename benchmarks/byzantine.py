@@ -1,11 +1,11 @@
 """What users who answer in bad faith do to each strategy: attack x strategy x share of such users, error and guarantee.
 
 Two made-up tasks: where heavy-tailed vectors lie (20,000 users who agree, 20 samples each), and logistic regression
-(2,000 users, 10 samples each). Hostile users have honest data, know each other's honest answers, and answer something else; their node
-clips what they say, as nodes do, so an attack has to fit into the clip. A round of everything a strategy asks is
-attacked, its measuring rounds and its votes, too. The table holds, for each cell, the share of the way from the initial
-model to the optimum of the honest users that the model goes, in their loss: 1 is as if there were neither noise nor
-attack, 0 the initial model, below 0 is worse than not training.
+(2,000 users, 10 samples each). Hostile users have honest data, know each other's honest answers, and answer something
+else; their node clips what they say, as nodes do, so an attack has to fit into the clip. A round of everything a
+strategy asks is attacked, its measuring rounds and its votes, too. The table holds, for each cell, the share of the way
+from the initial model to the optimum of the honest users that the model goes, in their loss: 1 is as if there were
+neither noise nor attack, 0 the initial model, below 0 is worse than not training.
 
     python benchmarks/byzantine.py                    all that results/byzantine.csv does not have yet (minutes)
     python benchmarks/byzantine.py --again dp_fed_sgd measure these strategies anew
