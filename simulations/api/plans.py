@@ -9,8 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from simulations.reports.console import show_promise
-from simulations.reports.explain import shown
+from simulations.reports.explain import show_promise, shown
 from simulations.runs.advice import Advice
 from simulations.runs.advice import Progress as OnPlan
 from strategies.core.plan import Plan

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from simulations.api.prediction import THIS, load_model
 from simulations.records.run_directory import plain
-from simulations.reports.console import show_promise
-from simulations.reports.explain import shown_apart
+from simulations.reports.explain import show_promise, shown_apart
 from simulations.reports.report import INITIAL
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput, MissingColumn

@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulations.records.evaluation import main_metric
-from simulations.reports.explain import shown_apart
+from simulations.reports.explain import show_promise, shown_apart
 from simulations.reports.loading import cell_counts
 from simulations.reports.units import in_target_units
 
@@ -40,13 +39,6 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))
     show_promise(promised["sentence"], promised["assumptions"], console)
     console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-def show_promise(sentence: str, assumptions: Iterable[str], console: Console) -> None:
-    """Print a guarantee and what it rests on: none stands without the other."""
-    console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)
-    for assumption in assumptions:
-        console.print(f"  assuming: {assumption}", highlight=False, markup=False)
 
 
 def _standing(result: dict[str, Any]) -> tuple[str, Literal["green", "red", "yellow"]]:

@@ -1,6 +1,8 @@
-"""What metrics mean, and how numbers are written for people."""
+"""What metrics mean, and how numbers and promises are written for people."""
 
 from collections.abc import Iterable
+
+from rich.console import Console
 
 from simulations.records.measured import BINS, PERCENTILES, SPREAD
 
@@ -59,3 +61,10 @@ def percent(share: float) -> str:
     whole = 100.0 * share
     digits = 0 if abs(whole) < 99 or whole > 101 or whole < 0 else 2
     return f"{whole:,.{digits}f} %"
+
+
+def show_promise(sentence: str, assumptions: Iterable[str], console: Console) -> None:
+    """Print a guarantee and what it rests on: none stands without the other."""
+    console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)
+    for assumption in assumptions:
+        console.print(f"  assuming: {assumption}", highlight=False, markup=False)

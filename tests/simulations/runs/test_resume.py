@@ -19,6 +19,7 @@ from simulations.engines.grids import LocalGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
 from simulations.runs.run import run
+from simulations.terminal import BAD_INPUT
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 from userdp.sampling.allocated import AllocatedBatches, _Draw
@@ -287,15 +288,15 @@ def test_only_the_owner_reads_a_checkpoint(killed):
 def test_the_command_resumes_without_a_file_and_with_the_same(tmp_path, whole):
     assert killed_at(SEEDED, tmp_path / "run", 20)
     done = CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run"), "--seed", "9"])
-    assert done.exit_code == cli.BAD_INPUT
+    assert done.exit_code == BAD_INPUT
     done = CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run"), "--json"])
     assert done.exit_code == 0, done.output
     (tmp_path / "run" / "report.html").unlink()
     assert left(tmp_path / "run") == whole
-    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run")]).exit_code == cli.BAD_INPUT
-    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "absent")]).exit_code == cli.BAD_INPUT
+    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run")]).exit_code == BAD_INPUT
+    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "absent")]).exit_code == BAD_INPUT
     assert not (tmp_path / "absent").exists()
-    assert CliRunner().invoke(cli.app, ["run"]).exit_code == cli.BAD_INPUT
+    assert CliRunner().invoke(cli.app, ["run"]).exit_code == BAD_INPUT
 
 
 def test_checkpoints_take_a_twentieth_of_the_time_where_they_may_be_left_out(tmp_path, monkeypatch):
