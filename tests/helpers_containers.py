@@ -59,9 +59,9 @@ class Containers:
         assert not check or process.returncode == 0, said
         return said
 
-    def submit(self, overrides: str) -> "Run":
-        """Submit a run to the services that are up."""
-        variables = ["-e", f"OVERRIDES={overrides}"]
+    def submit(self, overrides: str, resume: str = "") -> "Run":
+        """Submit a run to the services that are up; or go on with one whose files are in the folder ``resume``."""
+        variables = ["-e", f"OVERRIDES={overrides}", "-e", f"RESUME={resume}"]
         before = {node: self.rounds(node) for node in NODES}
         return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), before)
 

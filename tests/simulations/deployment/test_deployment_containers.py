@@ -5,6 +5,7 @@ Seconds that a healthy round may take can be raised on a slow machine: USERDP_RO
 
 import json
 import os
+import re
 import shutil
 import time
 
@@ -277,19 +278,30 @@ def test_a_superlink_restarted_between_two_runs_leaves_the_second_as_the_first(f
     np.testing.assert_allclose(models[0], models[1], rtol=1e-9, atol=1e-12)
 
 
-def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_the_next_run_is_well(federation):
-    submitted = federation.submit(overrides(20))
-    submitted.wait_for_round(2)
+def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_end_that_it_would_have_had(
+    federation, tmp_path
+):
+    settings = overrides(6)
+    submitted = federation.submit(settings)
+    submitted.wait_for_round(3)
     federation.call("restart", "--timeout", "2", "superlink")
-    code, said, _, guarantee = submitted.end()
+    code, said, result, guarantee = submitted.end()
     assert code == 1, said
-    assert 0 < guarantee["epsilon"] < planned(overrides(20))  # of the rounds whose model is there
+    assert 0 < guarantee["epsilon"] < planned(settings)  # of the rounds whose model is there
+    assert 0 < result["rounds"] < 6
     assert "userdp: the run failed (lost: the SuperLink restarted or is gone" in said
+    folder = re.search(r"it can go on: --resume ([\w-]+)", said)[1]
     federation.call("up", "--detach", "--no-build", "--wait", "superlink", timeout=300)
-    code, said, result, guarantee = federation.submit(overrides(1)).end()
+    code, said, _, _ = federation.submit(settings.replace("rounds=6", "rounds=7"), folder).end()
+    assert code == 1, said
+    assert "strategy.rounds" in said
+    code, said, result, guarantee = federation.submit(settings, folder).end()
     assert code == 0, said
-    assert result["missing_users_private"] == 0
+    assert (result["rounds"], result["missing_users_private"]) == (6, 0)
     assert guarantee["holds"]
+    assert guarantee["epsilon"] == pytest.approx(planned(settings), rel=1e-6)
+    here = run(load_config(ROOT / "simulations/configs/demo.toml", settings.split("; ")), directory=tmp_path / "local")
+    np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, rtol=1e-9, atol=1e-12)
 
 
 def test_a_killed_silo_is_missing_and_two_killed_silos_stop_the_run_with_what_it_had(federation):
