@@ -101,8 +101,8 @@ def _incoming(gradient: Tensor | None, states: Tensor) -> Tensor:
 
 
 def _of_weight(sent: Tensor, states: Tensor) -> Tensor:
-    """(G, K, H): the weights' gradient, of what was sent to gates (L, G, N, gates, H) from states (L, G, N, H)."""
-    rows, read = (each.transpose(0, 1).flatten(1, 2) for each in (sent.flatten(-2), states))
+    """(G, K, H): the weights' gradient, of what was sent to gates (L, G, N, K) from states (L, G, N, H)."""
+    rows, read = (each.transpose(0, 1).flatten(1, 2) for each in (sent, states))
     return torch.bmm(rows.mT, read)
 
 
@@ -157,32 +157,37 @@ class _GatedUnit(_Recurrence):
             torch.mul(flowing, share, out=to_second)
             torch.mul(fresh, opened, out=to_third)
             flowing = torch.baddbmm(flowing.mul_(kept), rows, weight)
-        of_weight, of_offset = _of_weight(sent, states[:-1]), sent[..., 2, :].sum((0, 2))
+        of_weight, of_offset = _of_weight(sent.flatten(-2), states[:-1]), sent[..., 2, :].sum((0, 2))
         sent[..., 2, :] = to_new
         return sent.flatten(-2).transpose(0, 1), of_weight, of_offset
 
 
 class _LongShortTerm(_Recurrence):
-    """nn.LSTM from states of zeros: what inputs send (G, L, N, 4 H) to outputs (G, L, N, H), last cells (G, N, H)."""
+    """A layer of long short-term memory, of what inputs send (G, L, N, 4 H); states and cells start at zero.
+
+    Written with sigmoids alone, as tanh(x) = 2 sigmoid(2 x) - 1: here states are HALF of nn.LSTM's and cells DOUBLE,
+    and what goes to the third gate is double. With gates i, f, g, o, which are sigmoids of what is sent to them,
+
+        cell' = f cell + (4 g - 2) i,     state' = o (sigmoid(cell') - 1/2).
+    """
 
     shown = 2
 
     @staticmethod
     def forward(sent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The outputs and the last cells; gates i, f, g, o (L, 4, G, N, H), all cells, their tanh, and all states."""
-        gates, factors = _gates(sent, 4), _by_gate(weight, 4)
-        states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
-        states[0], one = 0, gates.new_ones(())
+        """States (G, L, N, H) and the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, and all states."""
+        sent, factors = sent.transpose(0, 1), weight.mT.contiguous()
+        gates = torch.empty_like(sent, memory_format=torch.contiguous_format)
+        states = gates.new_empty((len(gates) + 1, *gates.shape[1:-1], weight.shape[-1]))
         cells, sizes = torch.empty_like(states), torch.empty_like(states[1:])
-        cells[0] = 0
-        views = gates.flatten(1, 2), *gates.unbind(1), states[:-1], states[1:], cells[:-1], cells[1:], sizes
-        for own, put, kept, new, shown, state, after, cell, next_cell, size in _steps(*views):
-            _add_products(own, state, factors)
-            new.add_(new)  # with the next two lines a tanh, as in `_tanh`
-            own.sigmoid_()
-            new.add_(new).sub_(one)
-            torch.mul(kept, cell, out=next_cell).addcmul_(put, new)
-            torch.mul(_tanh(next_cell, one, out=size), shown, out=after)
+        state, cell = states[0].zero_(), cells[0].zero_()
+        views = sent, gates, *torch.unflatten(gates, -1, (4, -1)).unbind(-2), states[1:], cells[1:], sizes
+        for own, rows, put, kept, new, shown, next_state, next_cell, size in _steps(*views):
+            torch.baddbmm(own, state, factors, out=rows).sigmoid_()
+            torch.mul(kept, cell, out=next_cell).addcmul_(put, new, value=4).sub_(put, alpha=2)
+            torch.sigmoid(next_cell, out=size)
+            torch.mul(shown, size, out=next_state).sub_(shown, alpha=0.5)
+            state, cell = next_state, next_cell
         return states[1:].transpose(0, 1), cells[-1].clone(), gates, cells, sizes, states
 
     @staticmethod
@@ -197,26 +202,41 @@ class _LongShortTerm(_Recurrence):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
         """As that of `_GatedUnit`."""
         weight, gates, cells, sizes, states = ctx.saved_tensors
-        put, kept, new, shown = gates.unbind(1)
-        incoming = _incoming(gradients[0], states)
-        to_cell = _tanh_backward(shown, sizes)
-        to_put, to_kept = _sigmoid_backward(new, put), _sigmoid_backward(cells[:-1], kept)
-        to_new = _tanh_backward(put, new)
-        to_shown = _sigmoid_backward(sizes, shown)
-        sent = gates.new_empty((*sizes.shape[:-1], 4, sizes.shape[-1]))
-        flowing = torch.zeros_like(states[0])
-        of_cell = torch.zeros_like(flowing) if gradients[1] is None else gradients[1].clone()
-        shares = to_put, to_kept, to_new, to_shown
-        views = to_cell, kept, incoming, sent.flatten(-2), *shares, *sent.unbind(-2)
-        for size, stays, own, rows, *shares, first, second, third, last in _steps_back(*views):
-            flowing += own
-            torch.mul(flowing, shares[3], out=last)
+        sent, incoming = torch.empty_like(gates), _incoming(gradients[0], states)
+        of_cell = torch.zeros_like(states[0]) if gradients[1] is None else gradients[1].clone()
+        later: Tensor | None = None
+        shares = torch.unflatten(sent, -1, (4, -1))
+        kept, to_cell = _shares(shares, gates, cells[:-1], sizes)
+        views = to_cell, kept, incoming, sent, shares[..., :3, :], shares[..., 3, :]
+        for size, stays, own, rows, three, last in _steps_back(*views):
+            flowing = own if later is None else torch.baddbmm(own, later, weight)
+            last.mul_(flowing)
             of_cell.addcmul_(flowing, size)
-            for share, place in zip(shares, (first, second, third), strict=False):
-                torch.mul(share, of_cell, out=place)
+            three.mul_(of_cell.unsqueeze(-2))
             of_cell.mul_(stays)
-            flowing = torch.bmm(rows, weight)
-        return sent.flatten(-2).transpose(0, 1), _of_weight(sent, states[:-1])
+            later = rows
+        return sent.transpose(0, 1), _of_weight(sent, states[:-1])
+
+
+def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of a cell's gradient goes on to the cell before, and of a state's to its cell; for all steps.
+
+    Args:
+        shares: (L, G, N, 4, H), overwritten with how much of a cell's gradient goes to what is sent to each of the
+            first three gates, and of a state's to the last.
+        gates: (L, G, N, 4 H).
+        cells: (L, G, N, H) those before.
+        sizes: (L, G, N, H) the sigmoids of those after.
+    """
+    put, kept, new, shown = torch.unflatten(gates, -1, (4, -1)).unbind(-2)
+    of_put, of_kept, of_new, of_shown = shares.unbind(-2)
+    torch.mul(new, 4, out=of_put).sub_(2)
+    of_kept.copy_(cells)
+    torch.mul(put, 4, out=of_new)
+    torch.sub(sizes, 0.5, out=of_shown)
+    sent = shares.flatten(-2)
+    torch.ops.aten.sigmoid_backward.grad_input(sent, gates, grad_input=sent)
+    return kept, _sigmoid_backward(shown, sizes)
 
 
 def _unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
@@ -228,8 +248,14 @@ def _unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tenso
 
 def _long_short_term(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
     """Outputs (1, L, N, H) and last cells (1, N, H) of nn.LSTM for inputs (L, N, I)."""
-    sent = functional.linear(x, weights[0], biases[0] + biases[1])
-    return _applied(_LongShortTerm, sent.unsqueeze(0), weights[1].unsqueeze(0))[:2]
+    size = weights[1].shape[1]
+    double = weights[0].new_ones(4, size)
+    double[2] = 2
+    double = double.flatten()
+    sent = functional.linear(x, weights[0] * double[:, None], (biases[0] + biases[1]) * double)
+    weight = weights[1] * (2 * double[:, None])
+    halves, doubles = _applied(_LongShortTerm, sent.unsqueeze(0), weight.unsqueeze(0))[:2]
+    return 2 * halves, doubles / 2
 
 
 _Layer = Callable[[Tensor, list[Tensor], list[Tensor]], tuple[Tensor, ...]]
