@@ -95,8 +95,9 @@ def _page(name: str, strategy: Strategy) -> str:
     parts = [
         f"# {name}\n",
         f"{sentence(strategy.summary_line)} `{strategy.__name__}`, `{file}`.\n",
-        "\n".join(["| | |", "|---|---|", *(f"| {key} | {told} |" for key, told in facts.items()), ""]),
-        "In costs a node has N samples, there are d parameters, U users take part and K nodes answer.\n",
+        "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {told} |" for key, told in facts.items()), ""]),
+        "In costs a node has N samples, there are d parameters, U users take part and K nodes answer. Neighbours are "
+        "those of a small run with its defaults and a simple loss.\n",
         "## What is promised\n",
         f"{guarantees(strategy)}\n",
         "More on units, neighbours and who is trusted: [guarantees](../guarantees.md).\n",
