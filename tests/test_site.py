@@ -109,3 +109,22 @@ def test_commands_on_pages_are_commands_that_there_are(page):
         for verb, rest in re.findall(r"^userdp (\w+)([^#\n]*)", fence, re.MULTILINE):
             known = {option for parameter in commands[verb].params for option in parameter.opts}
             assert not set(re.findall(r"(?<=\s)--[\w-]+", rest)) - known, f"userdp {verb}{rest}"
+
+
+def test_pages_of_strategies_say_which_neighbours_a_setting_changes(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pages = importlib.import_module("making.strategy_pages")
+    assert pages.relations(STRATEGIES["dp_ftrl"]) == "replacing one"
+    assert pages.relations(STRATEGIES["non_private"]) == "none"
+    chosen = pages.relations(STRATEGIES["averaged_clipping"])
+    assert chosen == 'adding or removing one; replacing one with `batches = "disjoint"` or `batches = "full"`'
+
+
+def test_an_excerpt_is_what_stands_in_the_file(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    excerpts = importlib.import_module("making.excerpts")
+    fence, *lines, end = excerpts.table().splitlines()
+    assert (fence, lines[0], end) == ("```toml", "[data]", "```")
+    assert "\n".join(lines) in (excerpts.CONFIGS / "robust-table.toml").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="begins with"):
+        excerpts.excerpt("robust-table.toml", "[data]", "[nothing]")

@@ -115,6 +115,6 @@ def _problem(strategy: Strategy) -> Problem:
 
 def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:
     """That of a small run; None where nothing is promised."""
-    public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(8.0, 1e-5, strategy.units[0])
+    public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, strategy.units[0])
     guarantee = strategy(problem, public, privacy, **(dict(strategy.example) | options)).scheme.guarantee
     return guarantee.relation if guarantee.holds else None
