@@ -39,7 +39,7 @@ def reference(root: Path = ROOT) -> dict[str, str]:
 
 
 def navigation(entries: list[Any], pages: list[str]) -> list[Any]:
-    """The navigation with every folder, such as ``strategies/``, replaced by the pages in it, its README first."""
+    """The navigation with every folder, such as ``strategies/``, replaced by its pages, its README first."""
 
     def opened(entry: Any) -> Any:
         if isinstance(entry, dict):
@@ -50,7 +50,7 @@ def navigation(entries: list[Any], pages: list[str]) -> list[Any]:
 
     def listed(folder: str) -> list[str]:
         inside = [page for page in pages if page.startswith(folder)]
-        return sorted(inside, key=lambda page: (not page.endswith("/README.md"), page))
+        return sorted(inside, key=lambda page: not page.endswith("/README.md"))
 
     return [opened(entry) for entry in entries]
 

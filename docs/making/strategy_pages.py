@@ -9,7 +9,7 @@ from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
 from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
 from strategies.core.declarations import guarantees
-from userdp.accounting import Privacy, Relation
+from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
 from userdp.problems import Problem
 from userdp.problems.registry import PROBLEMS
@@ -55,7 +55,7 @@ def relations(strategy: Strategy) -> str:
         option = strategy.Options.model_fields.get(name)
         choices = _choices(option.annotation) if option else []
         changed = {choice: _relation(strategy, problem, **{name: choice}) for choice in choices}
-        for relation in sorted({*changed.values()} - {usual, None}):
+        for relation in sorted({one for one in changed.values() if one is not None and one != usual}):
             those = " or ".join(f'`{name} = "{choice}"`' for choice in choices if changed[choice] == relation)
             told.append(f"{RELATIONS[relation]} with {those}")
     return "; ".join(told)
@@ -115,6 +115,7 @@ def _problem(strategy: Strategy) -> Problem:
 
 def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:
     """That of a small run; None where nothing is promised."""
-    public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, strategy.units[0])
+    unit: Unit = "user" if strategy.units[0] == "user" else "sample"
+    public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
     guarantee = strategy(problem, public, privacy, **(dict(strategy.example) | options)).scheme.guarantee
     return guarantee.relation if guarantee.holds else None
