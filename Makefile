@@ -1,4 +1,5 @@
 # make demo: install into .venv, run the quickstart, say where the report is.   make test: the fast tests.
+# make site: the documentation, to read in a browser.
 # make mutants: plant each listed fault in a copy and see that the tests notice.
 # Needs python3 (3.11 or 3.12), make, and a network with a package index. Every target may be run again.
 #   make demo PYTHON=python3.12
@@ -16,7 +17,7 @@ STAMP := $(VENV)/.installed
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs install test test-slow test-all mutants containers lint format bench clean
+.PHONY: demo docs site install test test-slow test-all mutants containers lint format bench clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -55,6 +56,15 @@ containers: $(STAMP)
 # Every page that is made from the code. A test fails when one is stale.
 docs: $(STAMP)
 	$(BIN)/python docs/make.py
+
+# The pages as a site; a warning, such as a link that leads nowhere, is an error.
+site: docs $(STAMP)-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site: $(CURDIR)/build/site/index.html"
+
+$(STAMP)-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

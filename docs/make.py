@@ -1,4 +1,4 @@
-"""Every page that is made from the code: ``python docs/make.py``, or ``--check`` to be told which are stale.
+"""Every page and picture made from the code: ``python docs/make.py``, or ``--check`` to be told which are stale.
 
 A test fails when a page on disk is not what this makes.
 """
@@ -9,10 +9,14 @@ from pathlib import Path
 from making import (
     audit,
     byzantine,
+    concepts,
     configuration,
+    excerpts,
     neural,
     neural_speed,
+    pictures,
     strategies,
+    strategy_pages,
     structure,
     what_leaves,
     zero_tuning,
@@ -26,21 +30,34 @@ def pages() -> dict[str, str]:
     """Path of a page -> what it should hold."""
     guarantees = {
         "releases": strategies.releases(),
-        "strategies": strategies.sections(),
+        "strategies": strategies.claims(),
         "secure noise": strategies.secure_noise(),
     }
-    return {
+    in_concepts = {
+        "groups": concepts.groups(),
+        "epsilons": concepts.epsilons(),
+        "cohorts": concepts.cohorts(),
+        "relations": concepts.relations(),
+        "composition": concepts.composition(),
+    }
+    written = {
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
         "benchmarks/README.md": put(_written("benchmarks/README.md"), {"neural": neural_speed.section()}),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/audit.md": put(_written("docs/audit.md"), {"translation": audit.translation()}),
+        "docs/bring-a-table.md": put(_written("docs/bring-a-table.md"), {"table": excerpts.table()}),
         "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),
+        "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),
+        "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
+        "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
         "docs/what-leaves.md": what_leaves.page(),
         "docs/zero-tuning.md": put(_written("docs/zero-tuning.md"), {"zero tuning": zero_tuning.section()}),
     }
+    drawn = {f"docs/pictures/{name}.svg": svg for name, svg in pictures.pictures().items()}
+    return written | strategy_pages.pages() | drawn
 
 
 def main() -> None:
@@ -57,7 +74,8 @@ def main() -> None:
 
 
 def _written(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
+    """What is there; nothing of a page that is new."""
+    return (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).exists() else ""
 
 
 if __name__ == "__main__":

@@ -1,13 +1,8 @@
-"""What README.md and docs/guarantees.md say of each strategy, made from its class."""
-
-import inspect
-import textwrap
-from pathlib import Path
+"""What README.md, docs/guarantees.md and the pages of docs/strategies say of each strategy, made from its class."""
 
 from strategies import STRATEGIES, UserLevelStrategy
 from strategies.core.declarations import guarantees
 
-ROOT = Path(__file__).resolve().parents[2]
 Strategies = list[type[UserLevelStrategy]]
 
 
@@ -22,9 +17,10 @@ def table() -> str:
     )
 
 
-def sections() -> str:
-    """One section a strategy, for docs/guarantees.md: its source, and the *Formal guarantees* of its docstring."""
-    return "\n\n".join(_section(name, strategy) for name, strategy in STRATEGIES.items())
+def claims() -> str:
+    """One row a strategy, for docs/guarantees.md: its claim, and the page that says why it holds."""
+    rows = [f"| [{name}](strategies/{name}.md) | {_claim(one)} |" for name, one in STRATEGIES.items()]
+    return "\n".join(["| strategy | claim |", "|---|---|", *rows])
 
 
 def releases() -> str:
@@ -51,18 +47,20 @@ def secure_noise() -> str:
     """What becomes of each strategy with secure noise; those with one answer share a row."""
     answers: dict[str, Strategies] = {}
     for strategy in STRATEGIES.values():
-        refusal, told = strategy.without_secure_noise, strategy.with_secure_noise
-        answer = "; ".join(filter(None, ["yes", told])) if refusal is None else f"refused: {refusal}"
-        answers.setdefault(answer, []).append(strategy)
+        answers.setdefault(with_secure_noise(strategy), []).append(strategy)
     rows = [f"| {_names(those)} | {answer} |" for answer, those in answers.items()]
     return "\n".join(["| | with secure noise |", "|---|---|", *rows])
 
 
-def _section(name: str, strategy: type[UserLevelStrategy]) -> str:
-    file = Path(inspect.getfile(strategy)).resolve().relative_to(ROOT).as_posix()
-    source = f"`{strategy.__name__}`, `{file}`. {strategy.paper[0].upper()}{strategy.paper[1:]}."
-    paragraphs = [f"### {name}", source, *guarantees(strategy).split("\n\n")]
-    return "\n\n".join(textwrap.fill(one, 120, break_long_words=False) for one in paragraphs)
+def with_secure_noise(strategy: type[UserLevelStrategy]) -> str:
+    """Whether it can have it, and what becomes of it, or why not."""
+    refusal, told = strategy.without_secure_noise, strategy.with_secure_noise
+    return "; ".join(filter(None, ["yes", told])) if refusal is None else f"refused: {refusal}"
+
+
+def _claim(strategy: type[UserLevelStrategy]) -> str:
+    claim, _, _ = guarantees(strategy).partition("*Why.*")
+    return " ".join(claim.removeprefix("*Claim.*").split()).replace("|", "\\|")
 
 
 def _names(strategies: Strategies) -> str:

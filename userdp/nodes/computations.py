@@ -101,7 +101,7 @@ class Computation:
         centre: (p,) public vector that is taken off each row before the clip; the server adds it again. Rows that are
             not finite become zero after that, so such a user (like a missing one) counts as the centre. None for zero.
         statistic: a key of `STATISTICS`: one more column, computed before the clip, which ``clip_norm`` must then
-        give.
+            give.
         noise: what the node adds to each user's row after the clip.
         separate: compute users one by one. In one block the length of one user's data can change the last bits of
             another's row (matrix products round by shape), which a proof in floating point has to exclude.

@@ -1,0 +1,29 @@
+"""What mkdocs is told when it builds the site; what it does stands in `making/site.py`."""
+
+from making import site
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Folders of the navigation become their pages."""
+    config.nav = site.navigation(config.nav or [], [*site.sources().values(), *site.reference()])
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Pages that lie outside docs, and the reference, which lies nowhere."""
+    for source, place in site.ELSEWHERE.items():
+        files.append(File.generated(config, place, abs_src_path=str(site.ROOT / source)))
+    for place, text in site.reference().items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Links lead to pages of the site."""
+    places = site.sources()
+    written = {place: source for source, place in places.items()}
+    source = written.get(page.file.src_uri)
+    return markdown if source is None else site.rewritten(markdown, source, places)

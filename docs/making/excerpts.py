@@ -1,0 +1,46 @@
+"""Parts of shipped configurations, and what a plan says of one, for pages that explain them."""
+
+from pathlib import Path
+
+from simulations import load_config
+from simulations import plan as plan_of
+from simulations.reports.explain import shown
+from strategies import STRATEGIES
+from strategies.core.declarations import explained
+
+CONFIGS = Path(__file__).resolve().parents[2] / "simulations" / "configs"
+FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
+
+
+def table() -> str:
+    """The table of a shipped configuration, as it declares it."""
+    return excerpt("robust-table.toml", "[data]", "[privacy]")
+
+
+def comparison() -> str:
+    """Budget, grid and strategies of a shipped comparison."""
+    return excerpt("compare-quick.toml", "[privacy]", "# What clipping")
+
+
+def plan() -> str:
+    """The numbers of the quickstart's plan, and its promise."""
+    planned = plan_of(load_config(CONFIGS / "quickstart.toml"))
+    meanings = explained(STRATEGIES[planned.strategy])
+    numbers = {name: getattr(planned, name) for name in FIRST} | dict(planned.numbers)
+    rows = [f"| `{name}` | {shown(value)} | {meanings.get(name, '')} |" for name, value in numbers.items()]
+    promise = f"It promises {planned.guarantee.sentence()}. What that rests on:"
+    assumptions = "\n".join(f"- {one}" for one in planned.guarantee.assumptions)
+    return "\n".join(["| number | value | meaning |", "|---|---|---|", *rows, "", promise, "", assumptions])
+
+
+def excerpt(file: str, start: str, end: str) -> str:
+    """The lines of a configuration from one that begins with ``start`` to before one that begins with ``end``.
+
+    Raises:
+        ValueError: there is no such line.
+    """
+    lines = (CONFIGS / file).read_text(encoding="utf-8").splitlines()
+    places = [[at for at, line in enumerate(lines) if line.startswith(mark)] for mark in (start, end)]
+    if not all(places):
+        raise ValueError(f"{file} has no line that begins with {start!r}, or none with {end!r}")
+    return "\n".join(["```toml", *lines[places[0][0] : places[1][0]], "```"]).replace("\n\n```", "\n```")

@@ -1,0 +1,87 @@
+"""How the repository becomes a site: which pages there are, where their links lead, in what order they stand.
+
+Knows neither the packages nor the tool that builds the site, so that tests need neither.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ELSEWHERE = {
+    "README.md": "index.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Pages that lie outside docs, and their place in the site."""
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s]+)\)")
+_PUBLIC = re.compile(r"## Public faces\n.*?:\n\n(.*?)\n\n", re.DOTALL)
+
+
+def sources(root: Path = ROOT) -> dict[str, str]:
+    """Path of a page in the repository -> its place in the site."""
+    within = sorted(path.relative_to(root / "docs").as_posix() for path in (root / "docs").rglob("*.md"))
+    return ELSEWHERE | {f"docs/{path}": path for path in within}
+
+
+def reference(root: Path = ROOT) -> dict[str, str]:
+    """Place of a page in the site -> its text, for each package that programs may import from.
+
+    They are those that docs/architecture.md lists; their docstrings are read when the site is built.
+    """
+    architecture = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    found = _PUBLIC.search(architecture)
+    faces = re.findall(r"`([\w.]+)`", found[1]) if found else []
+    return {f"api/{face}.md": f"# {face}\n\n::: {face}\n" for face in faces}
+
+
+def navigation(entries: list[Any], pages: list[str]) -> list[Any]:
+    """The navigation with every folder, such as ``strategies/``, replaced by its pages, its README first."""
+
+    def opened(entry: Any) -> Any:
+        if isinstance(entry, dict):
+            return {title: opened(inside) for title, inside in entry.items()}
+        if isinstance(entry, list):
+            return navigation(entry, pages)
+        return listed(entry) if entry.endswith("/") else entry
+
+    def listed(folder: str) -> list[str]:
+        inside = [page for page in pages if page.startswith(folder)]
+        return sorted(inside, key=lambda page: not page.endswith("/README.md"))
+
+    return [opened(entry) for entry in entries]
+
+
+def rewritten(text: str, source: str, places: dict[str, str], root: Path = ROOT) -> str:
+    """A page with links that lead somewhere in the site.
+
+    A link to another page leads to that page's place. One to a file of the repository that is no part of the site
+    becomes the file's path, as code.
+
+    Args:
+        text: of the page.
+        source: its path in the repository.
+        places: what `sources` gives.
+        root: of the repository.
+    """
+    here = posixpath.dirname(places[source])
+
+    def link(match: re.Match[str]) -> str:
+        words, (target, mark, anchor) = match[1], match[2].partition("#")
+        if "://" in target or not target:
+            return match[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        place = places.get(path)
+        if place is None and path.startswith("docs/") and (root / path).is_file():
+            place = path.removeprefix("docs/")
+        if place is not None:
+            return f"[{words}]({posixpath.relpath(place, here or '.')}{mark}{anchor})"
+        same = words.strip("`") in (path, posixpath.basename(path))
+        return f"`{path}`" if same else f"{words} (`{path}`)"
+
+    between = _FENCED.split(text)
+    fenced = [*_FENCED.findall(text), ""]
+    return "".join(_LINK.sub(link, part) + code for part, code in zip(between, fenced, strict=True))

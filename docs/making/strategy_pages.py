@@ -1,0 +1,121 @@
+"""docs/strategies: a page for each strategy and one that lists them, made from their classes."""
+
+import inspect
+from pathlib import Path
+from typing import Any, get_args
+
+from making.configuration import sentence, table
+from making.strategies import with_secure_noise
+from simulations.config.run_config import strategy_section
+from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
+from strategies.core.declarations import guarantees
+from userdp.accounting import Privacy, Relation, Unit
+from userdp.data.shape import Shape
+from userdp.problems import Problem
+from userdp.problems.registry import PROBLEMS
+
+ROOT = Path(__file__).resolve().parents[2]
+Strategy = type[UserLevelStrategy]
+USERS = 4000
+SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 1.0))
+SETTINGS = ("relation", "sampling", "batches")
+"""That decide how cohorts are drawn, and with it which neighbours a promise is about."""
+RELATIONS: dict[Relation, str] = {"replace_one": "replacing one", "add_or_remove": "adding or removing one"}
+
+LIST = """\
+# Strategies
+
+Each name is a `strategy.kind` of a configuration and a class of `strategies`; its page says what it promises and why,
+what it costs, and what can be set. `userdp advise FILE` ranks them for a run by what their plans predict, and
+[compare strategies](../compare-strategies.md) on data. What the promises mean: [guarantees](../guarantees.md).
+
+This page and those it leads to are made by `docs/make.py` from the strategies' classes.
+
+| strategy | what it does | protects | needs |
+|---|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """Path of a page in the repository -> what it should hold."""
+    rows = [f"| [{name}]({name}.md) | {one.summary_line} | {one.promise} | {one.needs} |" for name, one in _all()]
+    return {"docs/strategies/README.md": LIST + "\n".join([*rows, ""])} | {
+        f"docs/strategies/{name}.md": _page(name, one) for name, one in _all()
+    }
+
+
+def relations(strategy: Strategy) -> str:
+    """For which neighbours it promises: those of its defaults, and the choices of a setting that change them."""
+    problem = _problem(strategy)
+    usual = _relation(strategy, problem)
+    if usual is None:
+        return "none"
+    told = [RELATIONS[usual]]
+    for name in SETTINGS:
+        option = strategy.Options.model_fields.get(name)
+        choices = _choices(option.annotation) if option else []
+        changed = {choice: _relation(strategy, problem, **{name: choice}) for choice in choices}
+        for relation in sorted({one for one in changed.values() if one is not None and one != usual}):
+            those = " or ".join(f'`{name} = "{choice}"`' for choice in choices if changed[choice] == relation)
+            told.append(f"{RELATIONS[relation]} with {those}")
+    return "; ".join(told)
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The texts that a setting may be."""
+    parts = get_args(annotation)
+    return [one for part in parts for one in ([part] if isinstance(part, str) else _choices(part))]
+
+
+def _all() -> list[tuple[str, Strategy]]:
+    return list(STRATEGIES.items())
+
+
+def _page(name: str, strategy: Strategy) -> str:
+    file = Path(inspect.getfile(strategy)).resolve().relative_to(ROOT).as_posix()
+    facts = {
+        "family": strategy.family,
+        "source": strategy.paper,
+        "protects": strategy.promise,
+        "unit": " or ".join(strategy.units),
+        "neighbours differ by": relations(strategy),
+        "who may see what": strategy.adversary,
+        "released": {"round": "every iterate", "phase": "the model at the end of each phase"}[strategy.release],
+        "pure privacy, `delta = 0`": "can be asked for" if strategy.pure else "no",
+        "needs": strategy.needs,
+        "cost of a round": strategy.cost,
+        "secure noise": with_secure_noise(strategy),
+        "`output.compare_with_initial`": f"refused: {strategy.without_comparison}"
+        if strategy.without_comparison
+        else "can be asked for",
+    }
+    settings = (
+        table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields]) or "It has none of its own.\n"
+    )
+    parts = [
+        f"# {name}\n",
+        f"{sentence(strategy.summary_line)} `{strategy.__name__}`, `{file}`.\n",
+        "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {told} |" for key, told in facts.items()), ""]),
+        "In costs a node has N samples, there are d parameters, U users take part and K nodes answer. Neighbours are "
+        "those of a small run with its defaults and a simple loss.\n",
+        "## What is promised\n",
+        f"{guarantees(strategy)}\n",
+        "More on units, neighbours and who is trusted: [guarantees](../guarantees.md).\n",
+        "## Settings\n",
+        settings or "It has none of its own.\n",
+        "Those that all strategies have: [configuration](../configuration.md#strategy).",
+    ]
+    return "\n".join([*parts, ""])
+
+
+def _problem(strategy: Strategy) -> Problem:
+    section = dict(strategy.example_problem)
+    return PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section).build(SHAPE, seed=0)
+
+
+def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:
+    """That of a small run; None where nothing is promised."""
+    unit: Unit = "user" if strategy.units[0] == "user" else "sample"
+    public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
+    guarantee = strategy(problem, public, privacy, **(dict(strategy.example) | options)).scheme.guarantee
+    return guarantee.relation if guarantee.holds else None

@@ -1,0 +1,130 @@
+"""The site holds every page once, its links lead somewhere, and what it shows can be typed. Needs no site builder."""
+
+import importlib
+import posixpath
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from simulations.cli import app
+from strategies import STRATEGIES
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
+PLACES = {"README.md": "index.md", "benchmarks/README.md": "benchmarks.md", "docs/own.md": "own.md"}
+PLACES |= {"docs/papers/one.md": "papers/one.md"}
+
+
+@pytest.fixture(scope="module")
+def site():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield importlib.import_module("making.site")
+
+
+def listed(entries) -> list[str]:
+    """Every page of a navigation."""
+    if isinstance(entries, str):
+        return [entries]
+    inside = entries.values() if isinstance(entries, dict) else entries
+    return [page for entry in inside for page in listed(entry)]
+
+
+def settings() -> dict:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def test_the_navigation_has_every_page_once_and_no_other(site):
+    pages = [*site.sources().values(), *site.reference()]
+    shown = listed(site.navigation(settings()["nav"], pages))
+    assert Counter(shown) == Counter(pages)
+    assert {page.removeprefix("docs/") for page in PAGES} <= set(shown)
+
+
+def test_a_folder_of_the_navigation_stands_for_its_pages_the_readme_first(site):
+    pages = ["a.md", "b/a.md", "b/README.md", "c/d.md"]
+    opened = site.navigation(["a.md", {"Many": "b/"}, {"Deep": [{"Of": "c/"}]}], pages)
+    assert opened == ["a.md", {"Many": ["b/README.md", "b/a.md"]}, {"Deep": [{"Of": ["c/d.md"]}]}]
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "shown"),
+    [
+        ("README.md", "[own](docs/own.md#a-part)", "[own](own.md#a-part)"),
+        ("docs/papers/one.md", "[own](../own.md)", "[own](../own.md)"),
+        ("docs/papers/one.md", "[start](../../README.md)", "[start](../index.md)"),
+        ("benchmarks/README.md", "[one](../docs/papers/one.md)", "[one](papers/one.md)"),
+        ("docs/own.md", "[the run](../userdp/run.py)", "the run (`userdp/run.py`)"),
+        ("docs/own.md", "[userdp/run.py](../userdp/run.py)", "`userdp/run.py`"),
+        ("docs/own.md", "[elsewhere](https://example.org), [above](#above)", None),
+        ("docs/own.md", "```\n[code](../userdp/run.py)\n```\n", None),
+        ("README.md", "![alt](docs/drawn.svg)", "![alt](drawn.svg)"),
+    ],
+)
+def test_links_lead_to_pages_and_what_is_no_page_is_a_path(site, tmp_path, source, text, shown):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "drawn.svg").touch()
+    assert site.rewritten(text, source, PLACES, tmp_path) == (text if shown is None else shown)
+
+
+def test_every_link_of_the_site_leads_to_a_page_or_a_file_of_it(site):
+    places = site.sources()
+    there = {*places.values(), *site.reference()}
+    for source, place in places.items():
+        text = site.rewritten((ROOT / source).read_text(encoding="utf-8"), source, places)
+        for link in re.findall(r"\]\(([^)\s#]+)", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
+            assert "://" in link or target in there or (ROOT / "docs" / target).is_file(), f"{source}: {link}"
+
+
+def test_the_reference_has_every_public_face(site):
+    names = [place.removeprefix("api/").removesuffix(".md") for place in site.reference()]
+    assert {"userdp", "strategies", "simulations", "userdp.accounting"} <= set(names)
+    assert all(importlib.import_module(name).__doc__ for name in names)
+
+
+def test_every_strategy_has_a_page_and_no_other_does():
+    assert {path.stem for path in ROOT.glob("docs/strategies/*.md")} == {*STRATEGIES, "README"}
+
+
+def test_pictures_have_words_for_who_does_not_see_them_and_are_all_shown():
+    shown = [
+        (words, posixpath.normpath(posixpath.join(posixpath.dirname(page), target)))
+        for page in PAGES
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    ]
+    assert all(len(words) > 20 for words, _ in shown)
+    assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/pictures/*")} == {file for _, file in shown}
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_commands_on_pages_are_commands_that_there_are(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    commands = typer.main.get_command(app).commands
+    for fence in re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        for verb, rest in re.findall(r"^userdp (\w+)([^#\n]*)", fence, re.MULTILINE):
+            known = {option for parameter in commands[verb].params for option in parameter.opts}
+            assert not set(re.findall(r"(?<=\s)--[\w-]+", rest)) - known, f"userdp {verb}{rest}"
+
+
+def test_pages_of_strategies_say_which_neighbours_a_setting_changes(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pages = importlib.import_module("making.strategy_pages")
+    assert pages.relations(STRATEGIES["dp_ftrl"]) == "replacing one"
+    assert pages.relations(STRATEGIES["non_private"]) == "none"
+    chosen = pages.relations(STRATEGIES["averaged_clipping"])
+    assert chosen == 'adding or removing one; replacing one with `batches = "disjoint"` or `batches = "full"`'
+
+
+def test_an_excerpt_is_what_stands_in_the_file(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    excerpts = importlib.import_module("making.excerpts")
+    fence, *lines, end = excerpts.table().splitlines()
+    assert (fence, lines[0], end) == ("```toml", "[data]", "```")
+    assert "\n".join(lines) in (excerpts.CONFIGS / "robust-table.toml").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="begins with"):
+        excerpts.excerpt("robust-table.toml", "[data]", "[nothing]")
