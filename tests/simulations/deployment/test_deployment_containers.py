@@ -285,10 +285,9 @@ def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_e
     submitted = federation.submit(settings)
     submitted.wait_for_round(3)
     federation.call("restart", "--timeout", "2", "superlink")
-    code, said, result, guarantee = submitted.end()
+    code, said, _, guarantee = submitted.end()
     assert code == 1, said
     assert 0 < guarantee["epsilon"] < planned(settings)  # of the rounds whose model is there
-    assert 0 < result["rounds"] < 6
     assert "userdp: the run failed (lost: the SuperLink restarted or is gone" in said
     folder = re.search(r"it can go on: --resume ([\w-]+)", said)[1]
     federation.call("up", "--detach", "--no-build", "--wait", "superlink", timeout=300)
