@@ -47,7 +47,7 @@ def starting_problem(config: RunConfig) -> Problem:
 def build_privacy(config: RunConfig) -> Privacy:
     """The budget."""
     section = config.privacy
-    return Privacy(section.epsilon, section.delta, section.unit, section.allow_large_delta, section.noise)
+    return Privacy(**section.model_dump())
 
 
 def load_datasets(config: RunConfig) -> Datasets:
@@ -160,7 +160,7 @@ def make_strategy(
         BadInput: the plan cannot be made; the sentence says what to change.
     """
     if name:
-        simulated = replace(build_privacy(config), noise="seeded")
+        simulated = replace(build_privacy(config), noise="seeded", trust="server", colluding=0.0)
         return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
     make = partial(
         STRATEGIES[config.strategy.kind],

@@ -75,7 +75,7 @@ def test_secret_shares_have_the_deviation_too():
 def test_seeded_shares_depend_on_seed_round_and_node_alone():
     one = summed(4096.0, 2, 1000)
     np.testing.assert_array_equal(one, summed(4096.0, 2, 1000))
-    keys, public = nodes_of(2)
+    _, public = nodes_of(2)
     alone = MaskedSum(IntegerGrid(0), 4096.0, 0, 0, public)
     shares = [alone._share(1000, user) for user in (0, 1)]
     for other in (summed(4096.0, 2, 1000, seed=1), summed(4096.0, 2, 1000, index=1)):
