@@ -31,6 +31,7 @@ def releases() -> str:
     """Who is trusted, and what is seen, by when a strategy releases something."""
     late = [one for one in STRATEGIES.values() if one.release == "phase"]
     untrusting = [one for one in STRATEGIES.values() if not one.server_trusted]
+    masking = [one for one in STRATEGIES.values() if one.masked and one.promise != "none"]
     return f"""
 | | round release | phase release |
 |---|---|---|
@@ -43,7 +44,9 @@ trusted: they see the iterates of their phase, which are NOT private |
 | nodes that answer dishonestly | cannot weaken the guarantee of a user whose own node is honest | \
 could: every node must answer with the certified function of the model |
 
-Users are protected against the server by these alone: {_names(untrusting)}. Secure aggregation is not part of userdp.
+Users are protected against the server by {_names(untrusting)} always, and with `privacy.trust = "sum"` by these: \
+{_names(masking)}.
+All others refuse that setting.
 """
 
 

@@ -160,7 +160,7 @@ def make_strategy(
         BadInput: the plan cannot be made; the sentence says what to change.
     """
     if name:
-        simulated = replace(build_privacy(config), noise="seeded", trust="server", colluding=0.0)
+        simulated = replace(build_privacy(config), noise="seeded")
         return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
     make = partial(
         STRATEGIES[config.strategy.kind],

@@ -78,7 +78,7 @@ def masked_in_round(computation: Computation, index: int) -> Computation:
 def masked_guarantee(ideal: Guarantee, privacy: Privacy) -> Guarantee:
     """That of masked sums, from that of continuous noise at `masked_budget`."""
     share = privacy.colluding
-    colluders = f"at most {share:.0%} of the nodes of a sum" if share else "no node of a sum"
+    colluders = f"at most {share:.0%} of the nodes of a sum"
     return replace(
         ideal,
         delta=privacy.delta,
@@ -86,7 +86,7 @@ def masked_guarantee(ideal: Guarantee, privacy: Privacy) -> Guarantee:
         assumptions=(
             *ideal.assumptions,
             "nodes clip each user as told, and add their share of the noise and their masks",
-            f"{colluders} tells the server what it keeps secret",
+            f"{colluders} tell the server what they keep secret" if share else "no node of a sum sides with the server",
             "the server passes nodes' public keys on as they are, and asks what the plan says",
             "X25519, HKDF-SHA256 and ChaCha20 are as strong as they are taken for",
         ),

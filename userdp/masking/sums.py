@@ -68,7 +68,8 @@ class MaskedSum:
        sigma. More noise is post-processing.
 
     *Assumptions.* Nodes are honest in what they compute and add. Whoever adds up passes keys on as they are and asks
-    what the plan says: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.
+    what the plan says, each question once: it is curious, not active. Seeded shares are a simulation, rounded from
+    continuous noise.
 
     Attributes:
         grid: that rows are put on.

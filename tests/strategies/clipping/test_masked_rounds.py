@@ -308,7 +308,7 @@ def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
 # --- What is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"dp_fed_sgd", "dp_fed_avg"}))
+@pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"dp_fed_sgd", "dp_fed_avg", "non_private"}))
 def test_a_strategy_that_needs_more_than_noisy_sums_refuses_by_name(name):
     with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} needs more"):
         STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].units[0]))
