@@ -265,7 +265,7 @@ class ClippedStrategy(UserLevelStrategy):
         )
 
     def _ask(self, index: int) -> Request:
-        computation = masked_in_round(of_round(self.scheme.computation, self.seed, index), index)
+        computation = masked_in_round(self, of_round(self.scheme.computation, self.seed, index), index)
         return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:

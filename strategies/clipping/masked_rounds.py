@@ -58,7 +58,7 @@ def masked_sum(strategy: UserLevelStrategy, sampler: Sampler, clip_norm: float, 
     honest = sampler.sensitivity_factor * clip_norm * multiplier * (1 + SUM_SLACK)
     deviation = honest / math.sqrt(1 - privacy.colluding)
     grid = IntegerGrid.finest(deviation, sampler.batch, clip_norm)
-    made = MaskedSum(grid, deviation, strategy.seed if privacy.noise == "seeded" else None, 0)
+    made = MaskedSum(grid, deviation)
     excess = sampler.rounds * made.excess(privacy.colluding, strategy.problem.dimension, privacy.epsilon)
     if excess > privacy.delta * _DISCRETE:
         raise BadInput(
@@ -68,11 +68,12 @@ def masked_sum(strategy: UserLevelStrategy, sampler: Sampler, clip_norm: float, 
     return made
 
 
-def masked_in_round(computation: Computation, index: int) -> Computation:
+def masked_in_round(strategy: UserLevelStrategy, computation: Computation, index: int) -> Computation:
     """The computation in that round, where its sum is masked: shares and masks are its own."""
     if computation.masked is None:
         return computation
-    return replace(computation, masked=replace(computation.masked, round=index))
+    seed = strategy.seed if strategy.privacy.noise == "seeded" else None
+    return replace(computation, masked=replace(computation.masked, seed=seed, round=index))
 
 
 def masked_guarantee(ideal: Guarantee, privacy: Privacy) -> Guarantee:

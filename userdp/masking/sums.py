@@ -81,8 +81,8 @@ class MaskedSum:
 
     grid: IntegerGrid
     deviation: float
-    seed: int | None
-    round: int
+    seed: int | None = None
+    round: int = 0
     keys: tuple[bytes, ...] = ()
 
     def excess(self, colluding: float, dimension: int, epsilon: float) -> float:

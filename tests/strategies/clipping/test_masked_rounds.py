@@ -83,6 +83,12 @@ def test_the_order_of_replies_changes_no_bit():
     assert not np.array_equal(one, final(run(masked(seed=1), PEOPLE, 7)))
 
 
+def test_every_seed_of_a_strategy_has_noise_of_its_own():
+    method = masked()
+    method.seed = 9  # as an audit does with copies
+    np.testing.assert_array_equal(final(run(method, PEOPLE, 7)), final(run(masked(seed=9), PEOPLE, 7)))
+
+
 def test_secret_noise_is_drawn_anew_and_has_the_planned_size():
     privacy = Privacy(2.0, 1e-3, noise="secure", trust="sum")
     zeros = federation_of(np.zeros((4, 2000)))
@@ -147,7 +153,7 @@ def test_the_same_question_in_two_rounds_is_masked_anew():
 def test_a_node_that_is_asked_about_another_model_gives_nothing_away():
     wide, people = Quadratic(5000, 9.0, 9.0), federation_of(np.zeros((4, 5000)))
     nodes = [Node(wide, people, users) for users in shards(4, 2)]
-    asked = masked(problem=wide, users=4).scheme.computation
+    asked = masked(problem=wide, users=4)._ask(0).computation
     asked = replace(asked, masked=replace(asked.masked, keys=tuple(node.key.public for node in nodes)))
     x = np.zeros(5000)
     parts = [node.compute(x, node.users, asked).masked for node in nodes]
@@ -163,7 +169,7 @@ def test_a_node_that_is_asked_about_another_model_gives_nothing_away():
 def test_a_user_moves_the_sum_by_at_most_the_sensitivity_that_is_priced():
     rng, most = np.random.default_rng(0), 0.0
     loss = Quadratic(2, 1e3, 1e3)
-    asked = masked(problem=loss, users=4).scheme.computation
+    asked = masked(problem=loss, users=4)._ask(0).computation
     asked = replace(asked, separate=True)
 
     def total(data):
@@ -361,8 +367,9 @@ def test_nothing_but_plain_sums_is_masked(changes):
 
 
 def test_what_a_node_is_told_travels_in_the_message():
-    asked = masked(privacy=replace(PRIVACY, noise="secure")).scheme.computation
-    for one in (asked, masked().scheme.computation):
+    asked = masked(privacy=replace(PRIVACY, noise="secure"))._ask(0).computation
+    assert asked.masked.seed is None
+    for one in (asked, masked(seed=5)._ask(0).computation):
         keyed = replace(one, masked=replace(one.masked, round=4, keys=(bytes(range(32)), bytes(32))))
         message = Message(train_content(model_record(np.zeros(3)), np.arange(2), keyed), 1, MessageType.TRAIN)
         assert read_request(message)[1] == keyed
