@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 from helpers import ChangedNode, Wild, federation_of, final, gathered, make, run
 from helpers_flower import ClientGrid
 
-from simulations.engines.grids import LocalGrid, RayGrid, shards
+from simulations.engines.grids import InMachineGrid, LocalGrid, RayGrid, shards
 from strategies import DPFedSGD, LocalDP, client_app
 from strategies.wire.protocol import Holding, model_record, read_request, roster_question, train_content
 from userdp.accounting import Cost, epsilon_of
@@ -204,6 +204,7 @@ def test_a_node_that_fails_says_only_that_it_did():
 def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
     """What it makes of an actor's outcome; no actor is needed for that."""
     grid = RayGrid.__new__(RayGrid)
+    InMachineGrid.__init__(grid, 1)
     noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
     users, values = np.arange(2), np.zeros((1, 2))
     for computation, facts in ((noisy, {}), (Computation(reduce="sum", clip_norm=1.0), {"non_finite": 1})):
