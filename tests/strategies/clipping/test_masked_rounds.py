@@ -13,6 +13,7 @@ from scipy import stats
 from simulations.engines.grids import LocalGrid, RayGrid, shards
 from strategies import STRATEGIES, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
 from strategies.auto.preparation import LearnCoordinates
+from strategies.core.resuming import Resumed
 from strategies.drop_in import ClientWire
 from strategies.wire.protocol import counts_wanted, model_record, read_request, train_content
 from userdp.accounting import Cost, Privacy, epsilon_of
@@ -302,6 +303,26 @@ def test_an_answer_that_is_no_masked_sum_counts_as_silent(fault):
     assert records[0].facts.get("lost", 0.0) == float(fault != "twice")
     if fault == "twice":
         np.testing.assert_array_equal(final(result), final(run(masked(rounds=2), PEOPLE, 10)))
+
+
+class Kept:
+    """Keeps every state of a run."""
+
+    def __init__(self):
+        self.states = []
+
+    def ask(self, taken):
+        raise AssertionError("seeded rounds are never lost")
+
+    def keep(self, take, *, must):
+        self.states.append(take())
+
+
+def test_a_killed_run_goes_on_to_the_bit_though_keys_are_new():
+    keeper = Kept()
+    whole = final(run(masked(), PEOPLE, 7, keeper=keeper))
+    for state in keeper.states:
+        np.testing.assert_array_equal(final(run(masked(), PEOPLE, 7, resumed=Resumed(state))), whole)
 
 
 def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
