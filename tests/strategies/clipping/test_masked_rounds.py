@@ -338,8 +338,8 @@ def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"dp_fed_sgd", "dp_fed_avg", "non_private"}))
-def test_a_strategy_that_needs_more_than_noisy_sums_refuses_by_name(name):
-    with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} needs more"):
+def test_a_strategy_that_does_not_work_on_masked_sums_refuses_by_name(name):
+    with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} does not work on"):
         STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].units[0]))
 
 
