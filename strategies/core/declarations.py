@@ -116,8 +116,8 @@ def check_budget(strategy: type[Declarations], privacy: Privacy, users: int) -> 
     check_noise(privacy, strategy.name, strategy.without_secure_noise)
     if privacy.trust == "sum" and not strategy.masked:
         raise BadInput(
-            f"privacy.trust = 'sum': {strategy.name} does not work on sums that nodes make noisy and mask; use dp_fed_sgd "
-            "or dp_fed_avg, or trust = 'server'"
+            f"privacy.trust = 'sum': {strategy.name} does not work on sums that nodes make noisy and mask; use "
+            "dp_fed_sgd or dp_fed_avg, or trust = 'server'"
         )
 
 
