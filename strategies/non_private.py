@@ -136,6 +136,7 @@ class NonPrivate(UserLevelStrategy):
     )
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
     pure: ClassVar[bool] = True  # any budget goes with no promise
+    masked: ClassVar[bool] = True  # and so does any trust
     without_comparison: ClassVar[str | None] = "training without privacy has no budget to compare with"
     without_secure_noise: ClassVar[str | None] = "it adds no noise at all"
     promise: ClassVar[str] = "none"

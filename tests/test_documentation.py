@@ -59,8 +59,8 @@ def test_every_sharp_edge_names_a_test_that_there_is():
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_in_the_documents_with_its_assumptions(name):
     assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"| [{name}](strategies/{name}.md) |" in (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
-    page = (ROOT / f"docs/strategies/{name}.md").read_text(encoding="utf-8")
+    assert f"| [{name}](strategy/{name}.md) |" in (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+    page = (ROOT / f"docs/strategy/{name}.md").read_text(encoding="utf-8")
     assert "*Claim.*" in page
     assert f"`{STRATEGIES[name].__name__}`" in page
     if name != "non_private":

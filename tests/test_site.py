@@ -88,7 +88,7 @@ def test_the_reference_has_every_public_face(site):
 
 
 def test_every_strategy_has_a_page_and_no_other_does():
-    assert {path.stem for path in ROOT.glob("docs/strategies/*.md")} == {*STRATEGIES, "README"}
+    assert {path.stem for path in ROOT.glob("docs/strategy/*.md")} == {*STRATEGIES, "README"}
 
 
 def test_pictures_have_words_for_who_does_not_see_them_and_are_all_shown():

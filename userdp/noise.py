@@ -171,6 +171,23 @@ def _opendp() -> Any:
     return dp
 
 
+def discrete_gaussian(length: int, deviation: float) -> NDArray[np.int64]:
+    """(length,) whole numbers, each with probability proportional to ``exp(-x^2 / (2 deviation^2))``.
+
+    Exact, from the operating system's randomness, by OpenDP (Canonne, Kamath, Steinke 2020); beyond 64 bits the numbers
+    end at the last one.
+
+    Raises:
+        BadInput: the deviation is no positive number.
+    """
+    if not 0 < deviation < math.inf:
+        raise BadInput(f"discrete noise of deviation {deviation} cannot be drawn: it must be a positive number")
+    dp = _opendp()
+    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=length)
+    measurement = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=deviation)
+    return np.array(measurement([0] * length), dtype=np.int64)
+
+
 def granularity(scale: float) -> int:
     """k: secure noise of that scale lives on multiples of ``2^k <= 2^-100 scale``.
 

@@ -74,7 +74,7 @@ def page() -> str:
     parts += ["## [privacy]\n", table(PrivacySection)]
     parts += [
         "## [strategy]\n",
-        "`kind` chooses the strategy; [its page](strategies/README.md) says what it promises. All have:\n",
+        "`kind` chooses the strategy; [its page](strategy/README.md) says what it promises. All have:\n",
     ]
     parts.append(table(StrategyOptions))
     for name in STRATEGIES:

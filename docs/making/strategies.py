@@ -1,4 +1,4 @@
-"""What README.md, docs/guarantees.md and the pages of docs/strategies say of each strategy, made from its class."""
+"""What README.md, docs/guarantees.md and the pages of docs/strategy say of each strategy, made from its class."""
 
 from strategies import STRATEGIES, UserLevelStrategy
 from strategies.core.declarations import guarantees
@@ -19,7 +19,7 @@ def table() -> str:
 
 def claims() -> str:
     """One row a strategy, for docs/guarantees.md: its claim, and the page that says why it holds."""
-    rows = [f"| [{name}](strategies/{name}.md) | {_claim(one)} |" for name, one in STRATEGIES.items()]
+    rows = [f"| [{name}](strategy/{name}.md) | {_claim(one)} |" for name, one in STRATEGIES.items()]
     return "\n".join(["| strategy | claim |", "|---|---|", *rows])
 
 
@@ -27,6 +27,7 @@ def releases() -> str:
     """Who is trusted, and what is seen, by when a strategy releases something."""
     late = [one for one in STRATEGIES.values() if one.release == "phase"]
     untrusting = [one for one in STRATEGIES.values() if not one.server_trusted]
+    masking = [one for one in STRATEGIES.values() if one.masked and one.promise != "none"]
     return f"""
 | | round release | phase release |
 |---|---|---|
@@ -39,7 +40,9 @@ trusted: they see the iterates of their phase, which are NOT private |
 | nodes that answer dishonestly | cannot weaken the guarantee of a user whose own node is honest | \
 could: every node must answer with the certified function of the model |
 
-Users are protected against the server by these alone: {_names(untrusting)}. Secure aggregation is not part of userdp.
+Users are protected against the server by {_names(untrusting)} always, and with `privacy.trust = "sum"` by these: \
+{_names(masking)}.
+All others refuse that setting.
 """
 
 

@@ -1,4 +1,4 @@
-"""docs/strategies: a page for each strategy and one that lists them, made from their classes."""
+"""docs/strategy: a page for each strategy and one that lists them, made from their classes."""
 
 import inspect
 from pathlib import Path
@@ -39,8 +39,8 @@ This page and those it leads to are made by `docs/make.py` from the strategies' 
 def pages() -> dict[str, str]:
     """Path of a page in the repository -> what it should hold."""
     rows = [f"| [{name}]({name}.md) | {one.summary_line} | {one.promise} | {one.needs} |" for name, one in _all()]
-    return {"docs/strategies/README.md": LIST + "\n".join([*rows, ""])} | {
-        f"docs/strategies/{name}.md": _page(name, one) for name, one in _all()
+    return {"docs/strategy/README.md": LIST + "\n".join([*rows, ""])} | {
+        f"docs/strategy/{name}.md": _page(name, one) for name, one in _all()
     }
 
 

@@ -13,7 +13,6 @@ from simulations.reports.explain import show_promise, shown
 from simulations.runs.advice import Advice
 from simulations.runs.advice import Progress as OnPlan
 from strategies.core.plan import Plan
-from strategies.registry import STRATEGIES
 
 _FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
 
@@ -82,7 +81,7 @@ def show_advice(found: Sequence[Advice]) -> None:
         noise = "" if values["model_noise"] is None else shown(values["model_noise"])
         name = each.strategy + (" (*)" if each.configured else "")
         style = "red" if each.predicted is not None and start is not None and each.predicted >= start else ""
-        server = "trusted" if STRATEGIES[each.strategy].server_trusted else "need not be trusted"
+        server = "trusted" if each.trusting else "need not be trusted"
         table.add_row(str(place), name, predicted, noise, shown(values["rounds"]), server, style=style)
     console = Console()
     console.print(table)

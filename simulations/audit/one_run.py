@@ -18,6 +18,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
 from userdp.errors import BadInput
+from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import LENGTHS, Computation
 from userdp.nodes.node import Answer, Node
 from userdp.problems.base import Problem
@@ -108,6 +109,7 @@ class Canaries:
         self, problem: Problem, users: NDArray[np.int64], pulls: Vector, coins: NDArray[np.int64], *, absent: bool
     ) -> None:
         self.problem, self.users, self.labels, self.clipped_samples = problem, users, None, 0
+        self.key = MaskKey()
         self._rows = pulls if absent else pulls * coins[:, None]
         self._there = coins == 1 if absent else np.ones(len(coins), dtype=bool)
 
@@ -131,6 +133,10 @@ class Canaries:
             rows = np.where(self._there[places, None], dense(finished), 0.0)
         if computation.noise is not None:
             rows = computation.noise.add(rows, users)
+        if (masked := computation.masked) is not None:
+            total = masked.grid.whole(rows).sum(axis=0)
+            hidden = masked.hidden(total, self.key, computation.question(x), int(users[0]))
+            return Answer(users, np.zeros((1, 0)), 0, masked=hidden)
         values = rows.sum(axis=0, keepdims=True) if computation.reduce == "sum" else rows
         return Answer(users, values, 0, np.full(len(users), _FAR * clip) if computation.lengths else None)
 

@@ -234,7 +234,7 @@ class _Course:
 def reference_job(cell: Cell) -> Job:
     """Training without privacy on a cell's data: the same run for all strategies and all budgets."""
     config = cell.reference()
-    budget = config.privacy.model_copy(update={"epsilon": 1.0, "delta": 1e-12})
+    budget = config.privacy.model_copy(update={"epsilon": 1.0, "delta": 1e-12, "trust": "server", "colluding": 0.0})
     return Job("reference", "non_private", config.model_copy(update={"privacy": budget}))
 
 

@@ -61,6 +61,19 @@ class PrivacySection(Section):
         description="Where noise comes from. seeded: the seed, so that a run can be repeated; for simulations, never "
         "for real releases. secure: the operating system, safe in floating point; other noise in each run.",
     )
+    trust: Literal["server", "sum"] = Field(
+        "server",
+        description="Whom users have to trust with what leaves their node. server: the server, which sees nodes' sums. "
+        "sum: nodes add the noise themselves and mask what they send, so that the server sees nothing but noisy sums "
+        "over all nodes; for dp_fed_sgd and dp_fed_avg.",
+    )
+    colluding: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Largest share of the nodes of a sum that may side with the server, for trust = sum: the others' "
+        "noise is then enough.",
+    )
 
 
 class EngineSection(Section):

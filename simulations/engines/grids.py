@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from strategies.wire.protocol import (
+    Holding,
     answer_content,
     answer_message,
     counts_wanted,
     failed,
+    keys_wanted,
     read_model,
     read_request,
     roster_content,
@@ -193,7 +195,7 @@ class _Worker:
 
     def compute(
         self, x: NDArray[np.float64] | None, tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
-    ) -> list[tuple[NDArray[np.int64], Any, int, Any] | UserdpError | str]:
+    ) -> list[Answer | Holding | UserdpError | str]:
         """Answers in order; a task without computation asks whom the node holds."""
         with one_thread():
             return [self._one(x, *task) for task in tasks]
@@ -204,20 +206,19 @@ class _Worker:
         node_id: int,
         users: NDArray[np.int64] | None,
         computation: Computation | None,
-    ) -> tuple[NDArray[np.int64], Any, int, Any] | UserdpError | str:
+    ) -> Answer | Holding | UserdpError | str:
         """An answer, an error that may be told, or the kind of a foreign one."""
         try:
             if node_id not in self._nodes:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
             node = self._nodes[node_id]
             if x is None or users is None or computation is None:
-                return node.users, None, node.clipped_samples, None
-            answer = node.compute(x, users, computation)
+                return Holding(node.users, node.clipped_samples, key=node.key.public)
+            return node.compute(x, users, computation)
         except UserdpError as error:
             return error
         except Exception as error:
             return type(error).__name__
-        return answer.users, answer.values, answer.non_finite, answer.lengths
 
 
 class RayGrid(InMachineGrid):
@@ -350,9 +351,8 @@ class RayGrid(InMachineGrid):
             return _error_reply(message, outcome)
         if isinstance(outcome, str):
             return failed(message, outcome)
-        (users, values, count, lengths), counts = outcome, counts_wanted(message)
-        if values is None:
-            return Message(roster_content(users, count if counts else None), reply_to=message)
-        return Message(
-            answer_content(Answer(users, values, count, lengths), counts=counts, share=True), reply_to=message
-        )
+        counts = counts_wanted(message)
+        if isinstance(outcome, Holding):
+            key, clipped = outcome.key if keys_wanted(message) else None, outcome.clipped_samples if counts else None
+            return Message(roster_content(outcome.users, clipped, key=key), reply_to=message)
+        return Message(answer_content(outcome, counts=counts, share=True), reply_to=message)

@@ -32,12 +32,14 @@ class Advice:
         configured: whether it is the file's own, with the file's settings; others have their defaults.
         plan: None where it refuses.
         reason: why it refuses; empty where it does not.
+        trusting: whether users have to trust the server.
     """
 
     strategy: str
     configured: bool
     plan: Plan | None
     reason: str
+    trusting: bool
 
     @property
     def predicted(self) -> float | None:
@@ -59,7 +61,7 @@ class Advice:
             "cohort": None if plan is None else plan.cohort,
             "users_needed": None if plan is None else plan.users_needed,
             "guarantee": None if plan is None else plan.guarantee.sentence(),
-            "adversary": kind.adversary,
+            "adversary": kind.adversary if plan is None or not plan.guarantee.holds else plan.guarantee.adversary,
             "cost": kind.cost,
             "warnings": [] if plan is None else list(plan.warnings),
             "refused": self.reason or None,
@@ -91,6 +93,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
 
 def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) -> Advice:
     own = name == config.strategy.kind
+    trusting = STRATEGIES[name].server_trusted and config.privacy.trust == "server"
     try:
         if own:
             made = make_strategy(config, problem, facts)
@@ -98,8 +101,8 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
             make = partial(STRATEGIES[name], problem, facts, build_privacy(config), seed=config.seed)
             made = prepared_if("where_useful", make)
     except UserdpError as error:
-        return Advice(name, own, None, str(error))
-    return Advice(name, own, with_declarations(made.plan, config), "")
+        return Advice(name, own, None, str(error), trusting)
+    return Advice(name, own, with_declarations(made.plan, config), "", trusting)
 
 
 def _order(advice: Advice) -> tuple[bool, bool, float]:

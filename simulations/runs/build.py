@@ -47,7 +47,7 @@ def starting_problem(config: RunConfig) -> Problem:
 def build_privacy(config: RunConfig) -> Privacy:
     """The budget."""
     section = config.privacy
-    return Privacy(section.epsilon, section.delta, section.unit, section.allow_large_delta, section.noise)
+    return Privacy(**section.model_dump())
 
 
 def load_datasets(config: RunConfig) -> Datasets:

@@ -37,7 +37,8 @@ def with_lengths(strategy: UserLevelStrategy, computation: Computation) -> Compu
     `strategies.wire.protocol.answer_message`.
     """
     simulated = strategy.privacy.noise == "seeded" and not strategy.require_identities
-    if not (simulated and strategy.server_trusted and strategy.wire.asks_more):
+    trusted = strategy.server_trusted and strategy.privacy.trust == "server"
+    if not (simulated and trusted and strategy.wire.asks_more):
         return computation
     return replace(computation, lengths=True)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.local_options import of_round
+from strategies.clipping.masked_rounds import LOST_FACT, masked_budget, masked_guarantee, masked_in_round, masked_sum
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -171,7 +172,7 @@ class ClippedStrategy(UserLevelStrategy):
     """
 
     with_secure_noise: ClassVar[str] = SECRET_COHORTS
-    notes: ClassVar[Mapping[str, Fact]] = CLIP_FACTS
+    notes: ClassVar[Mapping[str, Fact]] = {**CLIP_FACTS, **LOST_FACT}
     options: ClippedOptions
     scheme: ClippedScheme
     memory: ServerOptimiser
@@ -183,11 +184,33 @@ class ClippedStrategy(UserLevelStrategy):
         gradient: Callable[[Vector], Vector] = as_is,
         numbers: Mapping[str, Number] | None = None,
     ) -> ClippedScheme:
-        """Gaussian noise for the clip, as the sampler calibrates it."""
-        sampler = sampler_of(self, self.options)
-        mechanism = mean_mechanism(sampler, self.options.clip_norm, self.privacy)
-        return self._scheme_of(
+        """Gaussian noise for the clip, as the sampler calibrates it; in shares of nodes where the server adds none."""
+        sampler, masked = sampler_of(self, self.options), self.privacy.trust == "sum"
+        budget = masked_budget(self.privacy) if masked else self.privacy
+        mechanism = mean_mechanism(sampler, self.options.clip_norm, budget)
+        plain = self._scheme_of(
             sampler, mechanism.noise_multiplier, mechanism, computation, rate, gradient, numbers or {}
+        )
+        return self._masked(plain) if masked else plain
+
+    def _masked(self, plain: ClippedScheme) -> ClippedScheme:
+        """The same, of sums that nodes make noisy and mask."""
+        sampler, multiplier = plain.sampler, plain.noise_multiplier
+        budget = masked_budget(self.privacy)
+        asked = masked_sum(self, sampler, self.options.clip_norm, multiplier)
+        deviation = asked.deviation / sampler.expected_batch
+        sensitivity = sampler.sensitivity_factor * self.options.clip_norm / sampler.expected_batch
+        # What is priced is the noise of honest nodes; what is released has that of all.
+        louder = GaussianMechanism(sensitivity, deviation / sensitivity)
+        return replace(
+            plain,
+            guarantee=masked_guarantee(sampler.guarantee(multiplier, budget.delta, "", ()), self.privacy),
+            ledger=lambda privacy: sampler.ledger(multiplier, masked_budget(privacy)),
+            mechanism=louder,
+            noise_multiplier=louder.noise_multiplier,
+            noise=deviation * math.sqrt(self.problem.dimension),
+            computation=replace(plain.computation, masked=asked),
+            summands=1,  # whole numbers are added without rounding
         )
 
     def _scheme_of(
@@ -242,13 +265,16 @@ class ClippedStrategy(UserLevelStrategy):
         )
 
     def _ask(self, index: int) -> Request:
-        computation = of_round(self.scheme.computation, self.seed, index)
+        computation = masked_in_round(self, of_round(self.scheme.computation, self.seed, index), index)
         return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme = self.scheme
+        if gathered.lost:
+            return Step(x, x, {"lost": 1.0})
         mean = gathered.values / scheme.sampler.expected_batch
-        released = scheme.mechanism.release(mean, self._noise(index))
+        noisy = scheme.computation.masked is not None  # nodes saw to it
+        released = mean if noisy else scheme.mechanism.release(mean, self._noise(index))
         deviation = scheme.mechanism.standard_deviation
         x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released), deviation))
         facts = {"noise_deviation": deviation}

@@ -58,6 +58,7 @@ class DPFedAvg(ClippedStrategy):
     name: ClassVar[str] = "dp_fed_avg"
     summary_line: ClassVar[str] = "mean of clipped model updates after local steps, with noise, every round"
     family: ClassVar[str] = "clipping"
+    masked: ClassVar[bool] = True
     cost: ClassVar[str] = "node O(steps N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
     example: ClassVar[Mapping[str, Any]] = {"rounds": 3}

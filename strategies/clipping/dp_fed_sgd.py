@@ -37,16 +37,18 @@ class DPFedSGD(ClippedStrategy):
     sampling, while cohorts stay secret. allocation: all rounds are accounted together, while cohorts stay secret.
     Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
     answer larger than clipped users can add up to is refused. The sampler that draws the cohorts is the one that
-    accounts them.
+    accounts them. With ``privacy.trust = "sum"`` the server sees nothing of a round but the sum over all nodes with
+    their noise: `userdp.masking.sums.MaskedSum` prices it.
 
-    *Assumptions.* The server is trusted. Nodes clip each of their users and return the sum; a sum larger than
-    clipped users can add up to is refused. Disjoint and cyclic: n and who takes part are public. Poisson, fixed
-    size and allocation: cohorts stay secret.
+    *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active. Nodes clip each of
+    their users and return the sum; a sum larger than clipped users can add up to is refused, where it is not masked.
+    Disjoint and cyclic: n and who takes part are public. Poisson, fixed size and allocation: cohorts stay secret.
     """
 
     name: ClassVar[str] = "dp_fed_sgd"
     summary_line: ClassVar[str] = "mean of clipped user gradients with noise, every round"
     family: ClassVar[str] = "clipping"
+    masked: ClassVar[bool] = True
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
     example: ClassVar[Mapping[str, Any]] = {"rounds": 3}

@@ -109,6 +109,11 @@ def divided(
             "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
             "ordinary Flower app cannot tell: leave them out"
         )
+    if (compare_with_initial or preparation is not None) and privacy.trust == "sum":
+        raise BadInput(
+            "privacy.trust = 'sum': compare_with_initial and preparation ask for sums without noise, with which the "
+            "server would have to be trusted; leave them out"
+        )
     if compare_with_initial:
         check_comparison(strategy.name, strategy.without_comparison)
         privacy, after = LastComparison.within(privacy, strategy.public.users)

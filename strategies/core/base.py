@@ -1,8 +1,8 @@
 """The round loop that every userdp strategy shares.
 
-A strategy owns sampler, computation, estimator, noise and ledger together. It is a Flower `Strategy`: put it in any
-ServerApp, on any `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does
-not answer never changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
+A strategy owns sampler, computation, estimator, noise and ledger together. It is a Flower `Strategy`, for any ServerApp
+and `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does not answer never
+changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
 """
 
 import logging
@@ -29,7 +29,7 @@ from strategies.core.resuming import Keeper, Resumable, Resumed
 from strategies.core.scheme import Scheme, Step
 from strategies.core.secure_noise import SECURE_ASSUMPTIONS, separately
 from strategies.core.ways import Way
-from strategies.wire.replies import Gathered, Request, gather
+from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
@@ -204,7 +204,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             return []
         if self.privacy.noise == "secure":
             self._request = separately(self._request)
-        request = self._request
+        request = self._request = with_keys(self._request, self._roster)
         return [
             Message(
                 self.wire.content(arrays, config, users, request.computation),
@@ -359,7 +359,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         self.summary()
         self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
-        self._roster.counts = self.server_trusted
+        self._roster.keys = self.privacy.trust == "sum"
+        self._roster.counts = self.server_trusted and not self._roster.keys
         self._roster.gather(grid, roster_timeout)
         result = PrivateResult(
             arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=self._roster.clipped_samples

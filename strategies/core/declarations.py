@@ -50,6 +50,8 @@ class Declarations:
     """Why ``compare_with_initial`` is refused; None where it can be had."""
     pure: ClassVar[bool] = False
     """Whether ``privacy.delta = 0`` can be asked for."""
+    masked: ClassVar[bool] = False
+    """Whether ``privacy.trust = "sum"`` can be asked for."""
     server_trusted: ClassVar[bool] = True
     """Whether nodes tell the server exact counts of what their users' data are like."""
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
@@ -112,6 +114,11 @@ def check_budget(strategy: type[Declarations], privacy: Privacy, users: int) -> 
             f"1/n = {1 / users:g}"
         )
     check_noise(privacy, strategy.name, strategy.without_secure_noise)
+    if privacy.trust == "sum" and not strategy.masked:
+        raise BadInput(
+            f"privacy.trust = 'sum': {strategy.name} does not work on sums that nodes make noisy and mask; use "
+            "dp_fed_sgd or dp_fed_avg, or trust = 'server'"
+        )
 
 
 def meanings_of(strategy: type[Declarations]) -> dict[str, str]:

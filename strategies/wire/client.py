@@ -12,14 +12,17 @@ A Flower user writes the loading function and is done:
 
 import logging
 from collections.abc import Callable
+from typing import cast
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from strategies.wire.protocol import answer_message, failed
+from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 
 log = logging.getLogger("userdp")
+_KEY = "userdp.mask_key"
 
 
 def client_app(load: Callable[[Context], Node]) -> ClientApp:
@@ -36,7 +39,9 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
 
     def respond(message: Message, context: Context) -> Message:
         try:
-            return answer_message(load(context), message)
+            node = load(context)
+            node.key = _key(context)
+            return answer_message(node, message)
         except Exception as error:
             log.exception("this node cannot answer")
             return failed(message, type(error).__name__)
@@ -44,3 +49,10 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
     app.train()(respond)
     app.query()(respond)
     return app
+
+
+def _key(context: Context) -> MaskKey:
+    """The node's key of this run, which its state keeps: Flower may load the node anew for every message."""
+    if _KEY not in context.state:
+        context.state[_KEY] = ConfigRecord({"secret": MaskKey().secret})
+    return MaskKey(cast(bytes, context.state[_KEY]["secret"]))

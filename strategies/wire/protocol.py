@@ -6,8 +6,12 @@ NODE'S users is in, and no other.
 
 | message | server -> node | node -> server |
 |---|---|---|
-| query | ``question``: a salt | ``roster``: users, ``identities`` if it has labels; ``facts``: samples clipped |
+| query | ``question``: a salt | ``roster``: users, ``identities`` if it has labels, ``key`` if asked for; ``facts``: \
+samples clipped |
 | train | ``model``, ``cohort`` (users), ``computation`` | ``answer``: users and values; ``facts``: rows not finite |
+
+Where sums are masked (`strategies.wire.masked_sums`), nodes' public ``key`` is asked for in the query, and the answer
+holds whole numbers, ``masked``, for values.
 
 Within one machine, where a simulation asks for them, users' ``lengths`` before the clip are in the answer too.
 
@@ -26,6 +30,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from strategies.wire.masked_sums import masked_record, read_key, read_masked, read_masked_sum
 from strategies.wire.untrusted import AtMost, SharedArray, read_array, read_count, read_record, untrusted
 from userdp.arrays.sparse_rows import Sparse, require_canonical, sparse_rows
 from userdp.errors import BadInput
@@ -74,16 +79,10 @@ def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
 def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Computation) -> RecordDict:
     """What the server asks of a node."""
     config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
-    if computation.clip_norm is not None:
-        config["clip_norm"] = computation.clip_norm
-    if computation.l1_norm is not None:
-        config["l1_norm"] = computation.l1_norm
-    if computation.separate:
-        config["separate"] = True
-    if computation.lengths:
-        config["lengths"] = True
-    if computation.statistic is not None:
-        config["statistic"] = computation.statistic
+    for name in ("clip_norm", "l1_norm", "separate", "lengths", "statistic"):
+        value = getattr(computation, name)
+        if value is not None and value is not False:  # a clip at zero is one
+            config[name] = value
     if (noise := computation.noise) is not None:
         config |= {"noise.deviation": noise.deviation, "noise.round": noise.round}
         if noise.seed is not None:
@@ -104,6 +103,8 @@ def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Com
         content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
     if computation.centre is not None:
         content["centre"] = model_record(computation.centre)
+    if computation.masked is not None:
+        content["masked"] = masked_record(computation.masked)
     if arrays := _arrays_of(computation):
         content["arrays"] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
     if (partition := computation.partition) is not None:
@@ -137,6 +138,7 @@ def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
         coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
         centre=model_vector(cast(ArrayRecord, message.content["centre"])) if "centre" in message.content else None,
         partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
+        masked=read_masked(message.content["masked"]) if "masked" in message.content else None,
         **_read_arrays(message.content.get("arrays", {})),
     )
     users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
@@ -177,11 +179,16 @@ def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
 def counts_wanted(message: Message) -> bool:
     """Whether the reply to a message tells exact counts.
 
-    Not where users are protected against the server: a query says so, and in training the node adds the noise itself.
+    Not where users are protected against the server: a query says so, and in training the node adds noise itself.
     """
     if message.metadata.message_type == MessageType.QUERY:
         return message.content["question"]["counts"] is True
-    return "noise.deviation" not in message.content["computation"]
+    return "noise.deviation" not in message.content["computation"] and "masked" not in message.content
+
+
+def keys_wanted(message: Message) -> bool:
+    """Whether the reply to a query tells the node's public key."""
+    return message.content["question"].get("keys") is True
 
 
 def answer_content(answer: Answer, *, counts: bool, share: bool) -> RecordDict:
@@ -202,6 +209,8 @@ def answer_content(answer: Answer, *, counts: bool, share: bool) -> RecordDict:
         facts["columns"] = answer.values.shape[1]
         for part in _SPARSE:
             arrays[part] = wrap(getattr(answer.values, part))
+    elif answer.masked is not None:
+        arrays["masked"] = wrap(answer.masked)
     else:
         arrays["values"] = wrap(answer.values)
     if answer.lengths is not None:
@@ -231,8 +240,9 @@ def read_answer(message: Message, users: NDArray[np.int64], computation: Computa
         sparse = "columns" in content["facts"]
         if sparse and not computation.keeps_zeros:
             raise BadInput("sparse values of a computation that leaves no entry zero")
-        counted = {"non_finite"} if computation.noise is None else set()
-        told, parts = (counted | {"columns"}, _SPARSE) if sparse else (counted, ("values",))
+        counted = {"non_finite"} if computation.trusting else set()
+        plain = "values" if computation.masked is None else "masked"
+        told, parts = (counted | {"columns"}, _SPARSE) if sparse else (counted, (plain,))
         facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, told)
         # Nodes on other machines do not tell lengths, whatever they are asked.
         named = ("lengths",) if computation.lengths and "lengths" in content["answer"] else ()
@@ -241,6 +251,8 @@ def read_answer(message: Message, users: NDArray[np.int64], computation: Computa
             raise BadInput("there are other records than answer and facts")
         if not np.array_equal(read_array(arrays["users"], "users", "i", users.shape), users):
             raise BadInput("it speaks for other users than asked")
+        if computation.masked is not None:
+            return Answer(users, np.zeros((1, 0)), 0, masked=read_masked_sum(arrays["masked"], shape[1]))
         non_finite = read_count(facts["non_finite"], "non_finite", len(users)) if counted else 0
         lengths = read_array(arrays["lengths"], "lengths", "f", users.shape) if named else None
         if lengths is not None and not np.all(lengths >= 0):
@@ -272,33 +284,41 @@ class Holding:
         users: (U,) indices, of any integer type and as many as it likes: no copy until the roster has counted them.
         clipped_samples: how many of their samples were clipped into the declared bounds; zero where that was not asked.
         identities: (U, 16) salted digests of what they are called; None where a node does not know.
+        key: public key of the node's masks; None where that was not asked.
     """
 
     users: NDArray[np.signedinteger[Any]]
     clipped_samples: int
     identities: NDArray[np.uint8] | None = None
+    key: bytes | None = None
 
 
-def roster_question(salt: bytes, *, counts: bool) -> RecordDict:
-    """The question whom a node holds, and (if ``counts``) how many of their samples it had to clip."""
-    return RecordDict({"question": ConfigRecord({"salt": salt, "counts": counts})})
+def roster_question(salt: bytes, *, counts: bool, keys: bool = False) -> RecordDict:
+    """The question whom a node holds, (if ``counts``) how many of their samples it had to clip, and its public key."""
+    return RecordDict({"question": ConfigRecord({"salt": salt, "counts": counts, "keys": keys})})
 
 
 def roster_content(
-    users: NDArray[np.int64], clipped_samples: int | None, identities: NDArray[np.uint8] | None = None
+    users: NDArray[np.int64],
+    clipped_samples: int | None,
+    identities: NDArray[np.uint8] | None = None,
+    key: bytes | None = None,
 ) -> RecordDict:
     """Which users a node holds, and how many of their samples were clipped into the declared bounds, if asked."""
     arrays = {"users": Array(users)} | ({} if identities is None else {"identities": Array(identities)})
+    if key is not None:
+        arrays["key"] = Array(np.frombuffer(key, dtype=np.uint8))
     facts = MetricRecord({} if clipped_samples is None else {"clipped_samples": clipped_samples})
     return RecordDict({"roster": ArrayRecord(arrays), "facts": facts})
 
 
-def read_roster(message: Message, *, counts: bool) -> Holding:
+def read_roster(message: Message, *, counts: bool, keys: bool = False) -> Holding:
     """What the reply to a query says.
 
     Args:
         message: the reply.
         counts: whether counts were asked for.
+        keys: whether public keys were.
 
     Raises:
         BadInput: the reply does not follow the protocol.
@@ -306,7 +326,8 @@ def read_roster(message: Message, *, counts: bool) -> Holding:
     with untrusted(_STRANGE_REPLY):
         content = message.content
         named = "identities" in content["roster"]
-        arrays = read_record(content, "roster", ArrayRecord, {"users", "identities"} if named else {"users"})
+        parts = {"users"} | ({"identities"} if named else set()) | ({"key"} if keys else set())
+        arrays = read_record(content, "roster", ArrayRecord, parts)
         facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, {"clipped_samples"} if counts else set())
         if set(content) != {"roster", "facts"}:
             raise BadInput("there are other records than roster and facts")
@@ -315,7 +336,7 @@ def read_roster(message: Message, *, counts: bool) -> Holding:
         if digests is not None and digests.dtype != np.uint8:
             raise BadInput("identities must be bytes")
         clipped = read_count(facts["clipped_samples"], "clipped_samples", _MOST_SAMPLES) if counts else 0
-        return Holding(users, clipped, digests)
+        return Holding(users, clipped, digests, read_key(arrays["key"]) if keys else None)
 
 
 def failed(message: Message, kind: str) -> Message:
@@ -354,7 +375,8 @@ def answer_message(
     if message.metadata.message_type == MessageType.QUERY:
         users, salt = node.users, cast(bytes, message.content["question"]["salt"])
         digests = None if node.labels is None else node.identities(salt)
-        return Message(roster_content(users, node.clipped_samples if counts else None, digests), reply_to=message)
+        key = node.key.public if keys_wanted(message) else None
+        return Message(roster_content(users, node.clipped_samples if counts else None, digests, key), reply_to=message)
     users, computation = read_request(message)
     if not share or node.labels is not None:
         computation = replace(computation, lengths=False)

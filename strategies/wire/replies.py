@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import Message
@@ -41,6 +41,7 @@ class Gathered:
             themselves, nobody does.
         broken_sums: answers that were no finite sum, and became zero with all the users that they speak for.
         lengths: (B,) l2 norms of users before the clip, NaN where none is told; None where nobody tells.
+        lost: whether a masked sum cannot be read, because a node of it did not answer: nothing is known of anybody.
     """
 
     values: NDArray[np.float64]
@@ -48,6 +49,16 @@ class Gathered:
     non_finite: int
     broken_sums: int = 0
     lengths: NDArray[np.float64] | None = None
+    lost: bool = False
+
+
+def with_keys(request: Request, roster: Roster) -> Request:
+    """The request, with the public keys of the nodes that will be asked where their sum is masked."""
+    masked = request.computation.masked
+    if masked is None:
+        return request
+    keys = tuple(roster.key(node) for node, _ in roster.assign(request.users))
+    return replace(request, computation=replace(request.computation, masked=replace(masked, keys=keys)))
 
 
 def gather(
@@ -74,6 +85,8 @@ def gather(
     Raises:
         RunFailed: more users are missing than that.
     """
+    if request.computation.masked is not None:
+        return _gather_masked(request, roster, replies, dimension, max_missing, read)
     expected = dict(roster.assign(request.users))
     first = {node: int(users[0]) for node, users in expected.items()}
     complaint = "no reply in time"
@@ -106,13 +119,56 @@ def gather(
         else:
             values[positions] = dense(rows)
     missing = int((~answered).sum())
-    if missing > max_missing * len(request.users):
+    _check_missing(missing, len(request.users), max_missing, complaint)
+    told = request.computation.lengths and not np.isnan(lengths).all()
+    return Gathered(values, missing, non_finite, broken_sums, lengths if told else None)
+
+
+def _gather_masked(
+    request: Request,
+    roster: Roster,
+    replies: Iterable[Message],
+    dimension: int,
+    max_missing: float,
+    read: Read,
+) -> Gathered:
+    """The sum under the masks, which all nodes that were asked must have answered for.
+
+    A node that did not is left out of the rounds after: whatever came back of its own would lose them as well.
+    """
+    masked = request.computation.masked
+    assert masked is not None
+    # Without keys nobody was asked, so nobody fell silent.
+    expected = dict(roster.assign(request.users)) if masked.keys else {}
+    total, answered, complaint = np.zeros(dimension, dtype=np.uint64), 0, "no reply in time"
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        try:
+            answer = _checked(reply, expected.get(node), request.computation, dimension, read)
+        except BadInput as error:
+            complaint = str(error)
+            log.warning("node %d counts as missing: %s", node, complaint)
+            continue
+        del expected[node]
+        assert answer.masked is not None
+        total += answer.masked
+        answered += len(answer.users)
+    for node in expected:
+        roster.leave_out(node)
+    _check_missing(len(request.users) - answered, len(request.users), max_missing, complaint)
+    if expected or not masked.keys:
+        log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
+        return Gathered(np.zeros(dimension), len(request.users), 0, lost=True)
+    return Gathered(masked.grid.values(total), len(request.users) - answered, 0)
+
+
+def _check_missing(missing: int, users: int, max_missing: float, complaint: str) -> None:
+    """Refuse to go on without so many."""
+    if missing > max_missing * users:
         raise RunFailed(
             f"too many users of a cohort did not answer ({complaint}): strategy.max_missing = {max_missing} is the "
             "largest share that may be missing"
         )
-    told = request.computation.lengths and not np.isnan(lengths).all()
-    return Gathered(values, missing, non_finite, broken_sums, lengths if told else None)
 
 
 def _check_size(answer: Answer, nodes: int) -> None:
@@ -130,7 +186,7 @@ def _checked(
     if users is None:
         raise BadInput("it was not asked, or answered twice")
     answer = read(reply, users, computation, dimension)
-    if computation.reduce == "sum" and computation.noise is None:
+    if computation.reduce == "sum" and computation.trusting:
         total = entries(answer.values)[: computation.length(dimension)]
         for order, norm in ((2, computation.clip_norm), (1, computation.l1_norm)):
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows exceeds the limit as well

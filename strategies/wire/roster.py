@@ -34,17 +34,20 @@ class Roster:
     Attributes:
         require_identities: refuse nodes that do not know what their users are called, as data of real people demand.
         counts: ask how many samples were clipped; not where users are protected against the server.
+        keys: ask for nodes' public keys, where sums are masked.
         clipped_samples: how many were, as far as nodes were asked.
     """
 
     require_identities: bool = False
     counts: bool = True
+    keys: bool = False
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
         self._digests: list[NDArray[np.uint8]] = []
         self._owner = np.full(users, _NOBODY, dtype=np.int64)
         self._nodes: list[int] = []
+        self._keys: dict[int, bytes] = {}
         self.clipped_samples = 0
 
     @property
@@ -67,7 +70,7 @@ class Roster:
             new = [node for node in grid.get_node_ids() if node not in asked]
             if new:
                 asked.update(new)
-                question = roster_question(self._salt, counts=self.counts)
+                question = roster_question(self._salt, counts=self.counts, keys=self.keys)
                 left = max(_POLL_SECONDS, deadline - time.monotonic())
                 queries = [Message(question, node, MessageType.QUERY) for node in new]
                 for reply in grid.send_and_receive(queries, timeout=left):
@@ -85,10 +88,13 @@ class Roster:
             log.warning("node %d could not say whom it holds: %s", node, failure(reply))
             return
         try:
-            holding = read_roster(reply, counts=self.counts)
+            holding = read_roster(reply, counts=self.counts, keys=self.keys)
         except BadInput as error:
             # As one that does not answer: whoever garbles a reply must not end the run of everybody else.
             log.warning("node %d could not say whom it holds: %s", node, error)
+            return
+        if holding.key is not None and holding.key in self._keys.values():
+            log.warning("node %d counts as absent: its key is that of another node", node)
             return
         planned, users = len(self._owner), holding.users
         if len(users) > planned or (users.size and (users.min() < 0 or users.max() >= planned)):
@@ -100,6 +106,8 @@ class Roster:
         self._identify(node, holding)
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)
+        if holding.key is not None:
+            self._keys[node] = holding.key
         self.clipped_samples += holding.clipped_samples
 
     def _identify(self, node: int, holding: Holding) -> None:
@@ -122,6 +130,14 @@ class Roster:
                 f"node {node} holds somebody twice or together with another silo: one person in two places has no "
                 "guarantee; leave these people in one silo only"
             )
+
+    def key(self, node: int) -> bytes:
+        """The public key of a node that holds users."""
+        return self._keys[node]
+
+    def leave_out(self, node: int) -> None:
+        """Ask that node no more: its users have no node from now on."""
+        self._owner[self._owner == self._nodes.index(node)] = _NOBODY
 
     def assign(self, cohort: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Split a rising cohort by node: (node id, its users, rising); users without a node are in none."""

@@ -15,6 +15,7 @@ from userdp.errors import BadInput
 Unit = Literal["user", "sample"]
 Relation = Literal["replace_one", "add_or_remove"]
 NoiseKind = Literal["seeded", "secure"]
+Trust = Literal["server", "sum"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Privacy:
         unit: whose replacement the promise is about: one whole user, or one sample (a weaker promise).
         allow_large_delta: accept a delta of 1/n or more, which permits publishing one user's data outright.
         noise: where noise comes from, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
+        trust: whom users have to trust with what leaves their nodes: "server", or "sum": nobody, for the server sees
+            nothing but noisy sums over nodes (`userdp.masking`).
+        colluding: largest share of the nodes of a sum, in [0, 1), that may side with the server; for "sum" alone.
     """
 
     epsilon: float
@@ -35,6 +39,8 @@ class Privacy:
     unit: Unit = "user"
     allow_large_delta: bool = False
     noise: NoiseKind = "seeded"
+    trust: Trust = "server"
+    colluding: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -45,6 +51,15 @@ class Privacy:
             raise BadInput(f"privacy.unit = {self.unit!r}: must be 'user' or 'sample'")
         if self.noise not in ("seeded", "secure"):
             raise BadInput(f"privacy.noise = {self.noise!r}: must be 'seeded' or 'secure'")
+        if self.trust not in ("server", "sum"):
+            raise BadInput(f"privacy.trust = {self.trust!r}: must be 'server' or 'sum'")
+        if not 0 <= self.colluding < 1:
+            raise BadInput(f"privacy.colluding = {self.colluding}: must be at least 0 and below 1, such as 0.1")
+        if self.colluding and self.trust == "server":
+            raise BadInput(
+                f"privacy.colluding = {self.colluding} with privacy.trust = 'server': nodes can side with a server "
+                "only where it is not trusted; set privacy.trust = 'sum', or leave privacy.colluding out"
+            )
 
     def check_population(self, users: int) -> None:
         """Refuse a delta that would permit publishing a whole user.

@@ -7,6 +7,7 @@ node (clipping); robust statistics need the rows.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from userdp.arrays.sparse_rows import (
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.masking.sums import MaskedSum
 from userdp.nodes import moments, truncated
 from userdp.nodes.local_training import local_update
 from userdp.nodes.partition import Partition
@@ -110,6 +112,7 @@ class Computation:
         arrays: further keyword arguments of the function, public arrays.
         coordinates: in which the model of the message is z, and vectors are by z; None for the model's own.
         lengths: also tell each user's l2 norm before the clip (about the centre): exact, for simulations alone.
+        masked: the sum is put on a grid, noisy and masked before it leaves the node; for plain sums of clipped rows.
         partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
             ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
     """
@@ -128,8 +131,11 @@ class Computation:
     arrays: Mapping[str, Array] = field(default_factory=dict, compare=False)
     lengths: bool = False
     coordinates: Coordinates | None = field(default=None, compare=False)
+    masked: MaskedSum | None = None
 
     def __post_init__(self) -> None:
+        if self.masked is not None:
+            self._check_masked()
         if self.partition is not None:
             others = (self.centre, self.statistic, self.noise, self.l1_norm)
             if self.reduce != "sum" or self.name not in GROUPED or any(other is not None for other in others):
@@ -141,6 +147,24 @@ class Computation:
             raise BadInput("lengths are told of users who are clipped, and neither noisy, drawn by samples nor grouped")
         if self.coins is not None and (self.centre is not None or self.statistic is not None):
             raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
+
+    def _check_masked(self) -> None:
+        """Refuse to mask what is not priced as a masked sum, or what `question` does not name."""
+        others = (self.centre, self.statistic, self.noise, self.l1_norm, self.coins, self.partition, self.coordinates)
+        plain = self.reduce == "sum" and self.clip_norm is not None and not self.arrays and not self.lengths
+        if not plain or any(other is not None for other in others):
+            raise BadInput(f"computation {self.name!r} cannot be masked: only plain sums of clipped rows can")
+
+    def question(self, x: Vector) -> bytes:
+        """Digest of a masked computation at a model: the same for all nodes that are asked the same."""
+        parameters = sorted((name, float(value)) for name, value in self.parameters.items())
+        asked = repr((self.name, self.clip_norm, parameters, self.separate, self.masked))
+        return sha256(asked.encode() + np.asarray(x, dtype="<f8").tobytes()).digest()
+
+    @property
+    def trusting(self) -> bool:
+        """Whether the server sees more than noisy values, and may be told exact counts."""
+        return self.noise is None and self.masked is None
 
     def __call__(self, problem: Problem, x: Vector, block: Block) -> tuple[AnyRows, int]:
         """The block's (U, p) rows, centred, finite and clipped, and how many users' rows became zero.
@@ -234,7 +258,7 @@ class Computation:
     @property
     def keeps_zeros(self) -> bool:
         """Whether sparse gradients give sparse rows; a centre, a statistic, noise and groups make all entries count."""
-        filled = (self.centre, self.statistic, self.noise, self.partition)
+        filled = (self.centre, self.statistic, self.noise, self.partition, self.masked)
         return self.name in KEEPS_ZEROS and all(other is None for other in filled)
 
     def width(self, dimension: int) -> int:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
 from userdp.errors import BadInput, UserdpError
+from userdp.masking.grid import Residues
+from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import SAMPLE_SUMS, Computation, lengths_of
 from userdp.nodes.identities import identities
 from userdp.problems.base import Problem
@@ -32,15 +35,17 @@ class Answer:
     Attributes:
         users: (U,) the users that the values speak for, rising.
         values: (U, p) rows, or (1, p) their sum; a `scipy.sparse.csr_array` for sparse rows, and for a sum of them
-            that takes fewer bytes that way.
+            that takes fewer bytes that way. (1, 0) where the sum is masked.
         non_finite: users whose row was not finite, or whose data could not be used, and became zero.
         lengths: (U,) l2 norms before the clip, where they were asked for.
+        masked: (p,) the sum on a grid, noisy and masked, where that was asked for.
     """
 
     users: NDArray[np.int64]
     values: AnyRows
     non_finite: int
     lengths: NDArray[np.float64] | None = None
+    masked: Residues | None = None
 
 
 class Node:
@@ -84,6 +89,11 @@ class Node:
             bounded, self.clipped_samples = problem.bound(federation.block(self._rows))
             self._local = ColumnarFederation(bounded)
 
+    @cached_property
+    def key(self) -> MaskKey:
+        """Of this node's masks, drawn when it is first asked for; whoever makes nodes anew puts the old one back."""
+        return MaskKey()
+
     def identities(self, salt: bytes) -> NDArray[np.uint8]:
         """(U, 16) salted digests of the labels; see `userdp.nodes.identities`.
 
@@ -107,22 +117,22 @@ class Node:
                 users have labels.
         """
         users = np.asarray(users, dtype=np.int64)
-        positions = np.searchsorted(self.users, users)
-        if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
-            raise BadInput("the node was asked for users that it does not hold")
+        positions = self._positions(users)
         if computation.lengths and self.labels is not None:
             raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         sparse, summed = self.problem.sparse and computation.keeps_zeros, computation.reduce == "sum"
-        shape = (1 if summed else len(users), computation.width(self.problem.dimension))
+        masked, width = computation.masked, computation.width(self.problem.dimension)
+        shape = (1 if summed else len(users), width if masked is None else 0)
+        total = np.zeros(0 if masked is None else width, dtype=np.int64)
         values = None if sparse and not summed else np.zeros(shape)
         kept: list[AnyRows] = []
         non_finite, lengths = 0, np.zeros(len(users)) if computation.lengths else None
         source: Federation = self._federation if self._local is None else self._local
         ids = self._rows[positions] if self._local is None else positions
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.
-        wide = None if sparse else max(1, ROW_BYTES // (8 * computation.width(self.problem.dimension)))
+        wide = None if sparse else max(1, ROW_BYTES // (8 * width))
         max_users = 1 if computation.separate else wide
         for where, block in source.blocks(ids, max_users=max_users):
             if lengths is None:
@@ -135,7 +145,9 @@ class Node:
             non_finite += bad
             if computation.noise is not None:
                 rows = computation.noise.add(dense(rows), users[where])
-            if values is None:
+            if masked is not None:
+                total += masked.grid.whole(dense(rows)).sum(axis=0)
+            elif values is None:
                 kept.append(rows)
             elif summed:
                 add_rows(values[0], rows)
@@ -143,7 +155,21 @@ class Node:
                 values[where] = dense(rows)
         if values is None:
             return Answer(users, stacked(kept), non_finite, lengths)
+        if masked is not None:
+            hidden = masked.hidden(total, self.key, computation.question(x), int(users[0]))
+            return Answer(users, values, 0, masked=hidden)
         return Answer(users, compacted(values) if sparse else values, non_finite, lengths)
+
+    def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where these users are among the node's own.
+
+        Raises:
+            BadInput: somebody is not, or there is nobody.
+        """
+        positions = np.searchsorted(self.users, users)
+        if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
+            raise BadInput("the node was asked for users that it does not hold")
+        return positions
 
     def _answered(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[AnyRows, int]:
         """A block's rows; user by user if the loss fails, so that it fails for those alone who make it."""

@@ -55,6 +55,7 @@ def engine(tmp_path_factory):
         (8, ()),
         (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6")),
         (8, ('strategy={kind="dp_fed_avg", rounds=2}', "preparation=learn", *REGRESSION)),
+        (8, ('privacy.trust="sum"', "privacy.colluding=0.3")),
     ],
 )
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):

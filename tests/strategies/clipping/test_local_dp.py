@@ -6,14 +6,14 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 from helpers import ChangedNode, Wild, federation_of, final, gathered, make, run
 from helpers_flower import ClientGrid
 
-from simulations.engines.grids import LocalGrid, RayGrid, shards
+from simulations.engines.grids import InMachineGrid, LocalGrid, RayGrid, shards
 from strategies import DPFedSGD, LocalDP, client_app
-from strategies.wire.protocol import model_record, read_request, roster_question, train_content
+from strategies.wire.protocol import Holding, model_record, read_request, roster_question, train_content
 from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation, LocalNoise
-from userdp.nodes.node import Node
+from userdp.nodes.node import Answer, Node
 from userdp.problems import Quadratic
 
 
@@ -204,14 +204,15 @@ def test_a_node_that_fails_says_only_that_it_did():
 def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
     """What it makes of an actor's outcome; no actor is needed for that."""
     grid = RayGrid.__new__(RayGrid)
+    InMachineGrid.__init__(grid, 1)
     noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
     users, values = np.arange(2), np.zeros((1, 2))
     for computation, facts in ((noisy, {}), (Computation(reduce="sum", clip_norm=1.0), {"non_finite": 1})):
         content = train_content(model_record(np.zeros(2)), users, computation)
-        reply = grid._reply(Message(content, 1, MessageType.TRAIN), (users, values, 1, None))
+        reply = grid._reply(Message(content, 1, MessageType.TRAIN), Answer(users, values, 1))
         assert dict(reply.content["facts"]) == facts
     for counts, facts in ((False, {}), (True, {"clipped_samples": 1})):
         query = Message(roster_question(b"", counts=counts), 1, MessageType.QUERY)
-        assert dict(grid._reply(query, (users, None, 1, None)).content["facts"]) == facts
+        assert dict(grid._reply(query, Holding(users, 1)).content["facts"]) == facts
     query = Message(roster_question(b"", counts=True), 1, MessageType.QUERY)
     assert grid._reply(query, "ValueError").error.reason == "ValueError"

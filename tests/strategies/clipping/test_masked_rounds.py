@@ -1,0 +1,400 @@
+"""Rounds whose server sees noisy sums over all nodes alone: what it sees, what is released, what a lost node costs."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, MessageType, RecordDict
+from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, federation_of, final, local_grid, run
+from helpers_flower import ClientGrid
+from scipy import stats
+
+from simulations.engines.grids import LocalGrid, RayGrid, shards
+from strategies import STRATEGIES, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
+from strategies.auto.preparation import LearnCoordinates
+from strategies.core.resuming import Resumed
+from strategies.drop_in import ClientWire
+from strategies.wire.protocol import counts_wanted, model_record, read_request, train_content
+from userdp.accounting import Cost, Privacy, epsilon_of
+from userdp.errors import BadInput, RunFailed
+from userdp.nodes.node import Node
+from userdp.problems import Quadratic
+
+PRIVACY = Privacy(2.0, 1e-3, trust="sum")
+PEOPLE = federation_of(np.random.default_rng(3).normal(size=(40, 3)))
+LOSS = Quadratic(3, 9.0, 9.0)
+
+
+def masked(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, seed=0, **options):
+    options = {"rounds": 3, "clip_norm": 0.5} | options
+    return kind(problem, PublicFacts(users), privacy, seed=seed, **options)
+
+
+class Overheard(LocalGrid):
+    """Keeps what it delivers, as a curious server would."""
+
+    def __init__(self, grid):
+        super().__init__(grid._nodes)
+        self.asked, self.answers = [], []
+
+    def _deliver(self, messages, timeout):
+        for reply in super()._deliver(messages, timeout):
+            self.answers.append(reply)
+            yield reply
+        self.asked.extend(messages)
+
+
+def rounds_of(overheard):
+    """Of each round: its messages' requests, and the residues in the replies, in the same order."""
+    trained = [message for message in overheard.asked if "model" in message.content]
+    answers = [reply for reply in overheard.answers if "answer" in reply.content]
+    for message, reply in zip(trained, answers, strict=True):
+        yield message, read_request(message), reply.content["answer"]["masked"].numpy()
+
+
+# --- What is released ---------------------------------------------------------------------------------------------
+
+
+def shares_of(computation, starts, length):
+    """The noise of a round's sum, in units of the values."""
+    return sum(computation.masked._share(length, user) for user in starts) * computation.masked.grid.step
+
+
+@pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg])
+def test_a_run_gives_the_model_of_an_unmasked_one_with_the_same_noise(kind):
+    method, grid = masked(kind), Overheard(local_grid(LOSS, PEOPLE, 7))
+    found = final(method.start(grid))
+    x, plain = LOSS.initial(), masked(kind)
+    everybody = Node(LOSS, PEOPLE, np.arange(40))
+    messages = [read_request(message)[1] for message, *_ in rounds_of(grid)][::6]
+    for index, computation in enumerate(messages):
+        assert len(computation.masked.keys) == 6
+        rows = everybody.compute(x, np.arange(40), replace(computation, masked=None, reduce="rows")).values
+        mean = (rows.sum(axis=0) + shares_of(computation, range(0, 40, 7), 3)) / 40
+        x = LOSS.domain.project(plain.memory.step(x, plain.scheme.gradient(mean), 0.0))
+        assert computation.masked.round == index
+    np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
+
+
+def test_the_order_of_replies_changes_no_bit():
+    one = final(run(masked(), PEOPLE, 7))
+    with ShuffledGrid([Node(LOSS, PEOPLE, users) for users in shards(40, 7)]) as grid:
+        np.testing.assert_array_equal(one, final(masked().start(grid)))
+    assert not np.array_equal(one, final(run(masked(seed=1), PEOPLE, 7)))
+
+
+def test_every_seed_of_a_strategy_has_noise_of_its_own():
+    method = masked()
+    method.seed = 9  # as an audit does with copies
+    found = final(run(method, PEOPLE, 7))
+    np.testing.assert_array_equal(found, final(run(masked(seed=9), PEOPLE, 7)))
+    assert not np.array_equal(found, final(run(masked(), PEOPLE, 7)))
+
+
+def test_secret_noise_is_drawn_anew_and_has_the_planned_size():
+    privacy = Privacy(2.0, 1e-3, noise="secure", trust="sum")
+    zeros = federation_of(np.zeros((4, 2000)))
+    wide = Quadratic(2000, 9.0, 1e4)
+    steps = [final(run(masked(problem=wide, users=4, privacy=privacy, rounds=1, learning_rate=1.0), zeros, 2))]
+    steps.append(final(run(masked(problem=wide, users=4, privacy=privacy, rounds=1, learning_rate=1.0), zeros, 2)))
+    assert not np.array_equal(*steps)
+    deviation = masked(problem=wide, users=4, privacy=privacy, rounds=1).scheme.mechanism.standard_deviation
+    assert stats.kstest(steps[0] / deviation, "norm").pvalue > 1e-9  # no seed: a false alarm in 1e9 runs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray drops its own processes
+def test_the_run_is_the_same_on_ray():
+    with RayGrid(LOSS, PEOPLE, shards(40, 7), workers=2) as grid:
+        np.testing.assert_array_equal(final(masked().start(grid)), final(run(masked(), PEOPLE, 7)))
+
+
+class StatefulGrid(ClientGrid):
+    """Nodes of Flower: loaded anew for every message, with a state of their own."""
+
+    def __init__(self, app, nodes):
+        super().__init__(app, nodes)
+        self.states = {node: RecordDict() for node in range(1, nodes + 1)}
+
+    def _deliver(self, messages, timeout):
+        for message in messages:
+            node = message.metadata.dst_node_id
+            context = Context(1, node, {"partition-id": node - 1}, self.states[node], {})
+            yield self._app(message, context)
+
+
+def test_the_run_is_the_same_with_clients_that_are_loaded_anew_for_every_message():
+    blocks = shards(40, 7)
+    app = client_app(lambda context: Node(LOSS, PEOPLE, blocks[int(context.node_config["partition-id"])]))
+    with StatefulGrid(app, len(blocks)) as grid:
+        np.testing.assert_array_equal(final(masked().start(grid)), final(run(masked(), PEOPLE, 7)))
+
+
+# --- What the server sees -------------------------------------------------------------------------------------------
+
+
+def test_the_server_gets_masked_vectors_no_counts_and_no_lengths():
+    wide = Quadratic(5000, 9.0, 9.0)
+    people = federation_of(np.random.default_rng(0).normal(size=(6, 5000)))
+    grid = Overheard(local_grid(wide, people, 2))
+    masked(problem=wide, users=6, rounds=1).start(grid)
+    for reply in grid.answers:
+        assert not dict(reply.content["facts"])
+    for _, _, residues in rounds_of(grid):
+        assert stats.kstest(residues / 2.0**64, "uniform").pvalue > 1e-9  # keys have no seed
+
+
+def test_the_same_question_in_two_rounds_is_masked_anew():
+    # At a step of almost nothing the model stays where it is, to the bit.
+    grid = Overheard(local_grid(LOSS, federation_of(np.zeros((4, 3))), 2))
+    masked(users=4, rounds=2, learning_rate=1e-300).start(grid)
+    parts = [residues for *_, residues in rounds_of(grid)]
+    assert not np.any(parts[0] == parts[2])
+
+
+def test_a_node_that_is_asked_about_another_model_gives_nothing_away():
+    wide, people = Quadratic(5000, 9.0, 9.0), federation_of(np.zeros((4, 5000)))
+    nodes = [Node(wide, people, users) for users in shards(4, 2)]
+    asked = masked(problem=wide, users=4)._ask(0).computation
+    asked = replace(asked, masked=replace(asked.masked, keys=tuple(node.key.public for node in nodes)))
+    x = np.zeros(5000)
+    parts = [node.compute(x, node.users, asked).masked for node in nodes]
+    assert np.abs((parts[0] + parts[1]).view(np.int64)).max() < 2.0**62
+    for other in (
+        nodes[1].compute(x + 1, nodes[1].users, asked).masked,
+        nodes[1].compute(x, nodes[1].users, replace(asked, clip_norm=0.6)).masked,
+        nodes[1].compute(x, nodes[1].users, replace(asked, masked=replace(asked.masked, round=1))).masked,
+    ):
+        assert stats.kstest((parts[0] + other) / 2.0**64, "uniform").pvalue > 1e-9  # keys have no seed
+
+
+def test_a_user_moves_the_sum_by_at_most_the_sensitivity_that_is_priced():
+    rng, most = np.random.default_rng(0), 0.0
+    loss = Quadratic(2, 1e3, 1e3)
+    asked = masked(problem=loss, users=4)._ask(0).computation
+    asked = replace(asked, separate=True)
+
+    def total(data):
+        node = Node(loss, federation_of(data), np.arange(4))
+        keyed = replace(asked, masked=replace(asked.masked, keys=(node.key.public,)))
+        return node.compute(np.zeros(2), np.arange(4), keyed).masked
+
+    for _ in range(200):
+        data = rng.normal(size=(4, 2)) * 10.0 ** rng.integers(-3, 3)
+        neighbour = data.copy()
+        neighbour[1] = rng.choice([rng.normal(size=2) * 100, -100 * data[1], np.full(2, np.nan)], axis=0)
+        # Seeded shares are the same: what is left is what the data moved.
+        moved = (total(data) - total(neighbour)).view(np.int64).astype(object)
+        most = max(most, math.sqrt(int((moved**2).sum())) * asked.masked.grid.step)
+    assert 0.99 < most <= 1.0 * (1 + 2.0**-22)
+
+
+# --- What it costs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.3])
+@pytest.mark.parametrize(("rounds", "cohort", "takes_part"), [(4, None, 4), (4, 10, 1)])
+def test_the_noise_of_honest_nodes_spends_the_budget(colluding, rounds, cohort, takes_part):
+    method = masked(privacy=replace(PRIVACY, colluding=colluding), rounds=rounds, cohort=cohort)
+    asked = method.scheme.computation.masked
+    honest = asked.deviation * math.sqrt(1 - colluding) / (2 * method.options.clip_norm)
+    spent = epsilon_of(Cost(noise_multiplier=honest), takes_part, 1e-3)
+    assert 0.99 < spent / 2.0 < 1
+    guarantee = method.plan.guarantee
+    assert spent <= guarantee.epsilon <= 2.0
+    assert guarantee.delta == 1e-3
+    assert "the server, which sees the noisy sum" in guarantee.sentence()
+    assert ("also with at most 30%" in guarantee.sentence()) == (colluding > 0)
+    # What is set aside of delta covers that the noise is discrete.
+    excess = rounds * asked.excess(colluding, 3, 2.0)
+    assert epsilon_of(Cost(noise_multiplier=honest), takes_part, 1e-3 - excess) <= guarantee.epsilon
+    assert method.plan.numbers["noise_deviation"] == pytest.approx(asked.deviation / (cohort or 40))
+
+
+def test_the_noise_released_has_the_planned_size_whoever_may_collude():
+    zeros, wide = federation_of(np.zeros((6, 4000))), Quadratic(4000, 9.0, 1e4)
+    method = masked(problem=wide, users=6, privacy=replace(PRIVACY, colluding=0.5), rounds=1, learning_rate=1.0)
+    found = final(run(method, zeros, 2)) / method.plan.numbers["noise_deviation"]
+    assert stats.kstest(found, "norm").pvalue > 1e-4  # seeded
+
+
+def test_the_ledger_is_charged_as_planned():
+    method = masked()
+    run(method, PEOPLE, 7)
+    assert method.spent_epsilon == pytest.approx(method.plan.guarantee.epsilon)
+
+
+# --- Who falls silent ------------------------------------------------------------------------------------------------
+
+
+def marked(user):
+    values = np.random.default_rng(3).normal(size=(40, 3))
+    values[user, 0] = MARK
+    return federation_of(values)
+
+
+def test_a_round_whose_node_falls_silent_is_lost_and_charged_and_the_run_goes_on(tmp_path):
+    problem, people = FaultyQuadratic(3, "raise", tmp_path / "once"), marked(39)
+    method = masked(problem=problem, max_missing=0.3)
+    records, models = [], []
+    run(method, people, 10, on_round=records.append, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))
+    np.testing.assert_array_equal(models[0], models[1])  # nothing is released
+    assert not np.array_equal(models[1], models[2])
+    assert [record.facts.get("lost", 0.0) for record in records] == [1.0, 0.0, 0.0]
+    assert [record.missing_users for record in records] == [40, 10, 10]
+    assert method.spent_epsilon == pytest.approx(method.plan.guarantee.epsilon)
+
+
+def test_too_many_silent_nodes_end_the_run(tmp_path):
+    problem = FaultyQuadratic(3, "raise", tmp_path / "once")
+    with pytest.raises(RunFailed, match="max_missing"):
+        run(masked(problem=problem, max_missing=0.2), marked(39), 10)
+
+
+def test_users_without_a_node_lose_no_round():
+    nodes = [Node(LOSS, PEOPLE, users) for users in shards(40, 7)[:-1]]
+    records = []
+    with LocalGrid(nodes) as grid:
+        masked().start(grid, roster_timeout=0.1, on_round=records.append)
+    assert [record.missing_users for record in records] == [5, 5, 5]
+    assert not any("lost" in record.facts for record in records)
+
+
+def test_a_node_that_lost_its_key_counts_as_silent_and_not_as_a_wrong_sum():
+    nodes = [Node(LOSS, PEOPLE, users) for users in shards(40, 10)]
+
+    def restart(record):
+        if record.round == 1:
+            nodes[3] = Node(LOSS, PEOPLE, nodes[3].users)
+
+    method, records = masked(max_missing=0.3), []
+    with LocalGrid(nodes) as grid:
+        method.start(grid, on_round=lambda record: (records.append(record), restart(record)))
+    assert [record.facts.get("lost", 0.0) for record in records] == [0.0, 1.0, 0.0]
+
+
+def test_a_node_with_the_key_of_another_counts_as_absent():
+    nodes = [Node(LOSS, PEOPLE, users) for users in shards(40, 10)]
+    nodes[2].key = nodes[0].key
+    records = []
+    with LocalGrid(nodes) as grid:
+        masked(max_missing=0.3).start(grid, roster_timeout=0.1, on_round=records.append)
+    assert [record.missing_users for record in records] == [10, 10, 10]
+
+
+@pytest.mark.parametrize("fault", ["short", "float", "twice"])
+def test_an_answer_that_is_no_masked_sum_counts_as_silent(fault):
+    def change(answer):
+        residues = {"short": answer.masked[:2], "float": answer.masked / 2.0, "twice": answer.masked}[fault]
+        return replace(answer, masked=residues)
+
+    class Doubled(LocalGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            return replies + replies[-1:] if fault == "twice" and "answer" in replies[0].content else replies
+
+    nodes = [Node(LOSS, PEOPLE, users) for users in shards(40, 10)]
+    records, method = [], masked(max_missing=0.3, rounds=2)
+    if fault != "twice":
+        nodes[3] = ChangedNode(nodes[3], change)
+    with Doubled(nodes) as grid:
+        result = method.start(grid, on_round=records.append)
+    assert records[0].facts.get("lost", 0.0) == float(fault != "twice")
+    if fault == "twice":
+        np.testing.assert_array_equal(final(result), final(run(masked(rounds=2), PEOPLE, 10)))
+
+
+class Kept:
+    """Keeps every state of a run."""
+
+    def __init__(self):
+        self.states = []
+
+    def ask(self, taken):
+        raise AssertionError("seeded rounds are never lost")
+
+    def keep(self, take, *, must):
+        self.states.append(take())
+
+
+def test_a_killed_run_goes_on_to_the_bit_though_keys_are_new():
+    keeper = Kept()
+    whole = final(run(masked(), PEOPLE, 7, keeper=keeper))
+    for state in keeper.states:
+        np.testing.assert_array_equal(final(run(masked(), PEOPLE, 7, resumed=Resumed(state))), whole)
+
+
+def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
+    method = masked(privacy=Privacy(2.0, 1e-3, noise="secure", trust="sum"))
+    method._lost = 1
+    records = []
+    run(method, PEOPLE, 10, on_round=records.append)
+    assert [record.facts.get("lost", 0.0) for record in records] == [1.0, 0.0, 0.0]
+    assert [record.missing_users for record in records] == [40, 0, 0]
+
+
+# --- What is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"dp_fed_sgd", "dp_fed_avg", "non_private"}))
+def test_a_strategy_that_does_not_work_on_masked_sums_refuses_by_name(name):
+    with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} does not work on"):
+        STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].units[0]))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "allocation"])
+def test_secret_cohorts_are_refused(sampling):
+    with pytest.raises(BadInput, match="cohorts cannot stay secret"):
+        masked(sampling=sampling)
+
+
+def test_what_needs_sums_without_noise_is_refused():
+    with pytest.raises(BadInput, match="compare_with_initial and preparation"):
+        DPFedSGD(LOSS, PublicFacts(40), PRIVACY, compare_with_initial=True)
+    with pytest.raises(BadInput, match="compare_with_initial and preparation"):
+        DPFedSGD(LOSS, PublicFacts(40), PRIVACY, preparation=LearnCoordinates)
+
+
+def test_ordinary_clients_are_refused():
+    with pytest.raises(BadInput, match="ordinary Flower app mask nothing"):
+        DPFedSGD(LOSS, PublicFacts(40), PRIVACY, wire=ClientWire(None))
+
+
+def test_a_budget_that_discrete_noise_would_exceed_is_refused():
+    with pytest.raises(BadInput, match="discrete noise would add"):
+        masked(privacy=replace(PRIVACY, epsilon=200.0), users=40)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"trust": "nobody"}, "privacy.trust"),
+        ({"colluding": 1.0}, "privacy.colluding"),
+        ({"colluding": math.nan}, "privacy.colluding"),
+        ({"trust": "server", "colluding": 0.1}, "set privacy.trust = 'sum'"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(changes, complaint):
+    with pytest.raises(BadInput, match=complaint):
+        replace(PRIVACY, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"reduce": "rows"}, {"clip_norm": None}, {"l1_norm": 1.0}, {"statistic": "unclipped"}, {"lengths": True}],
+)
+def test_nothing_but_plain_sums_is_masked(changes):
+    with pytest.raises(BadInput, match="cannot be masked"):
+        replace(masked().scheme.computation, **changes)
+
+
+def test_what_a_node_is_told_travels_in_the_message():
+    asked = masked(privacy=replace(PRIVACY, noise="secure"))._ask(0).computation
+    assert asked.masked.seed is None
+    LocalGrid([])  # Flower's messages ask for an identity, which a grid sees to
+    for one in (asked, masked(seed=5)._ask(0).computation):
+        keyed = replace(one, masked=replace(one.masked, round=4, keys=(bytes(range(32)), bytes(32))))
+        message = Message(train_content(model_record(np.zeros(3)), np.arange(2), keyed), 1, MessageType.TRAIN)
+        assert read_request(message)[1] == keyed
+        assert not counts_wanted(message)

@@ -1,0 +1,91 @@
+"""Real vectors as whole numbers, whose sums are exact in any order and modulo 2^64.
+
+>>> import numpy as np
+>>> from userdp.masking.grid import IntegerGrid
+>>> grid = IntegerGrid.finest(deviation=1.0, terms=3, longest=1.0)
+>>> total = grid.whole(np.array([[0.5], [-0.25], [0.125]])).sum(axis=0).view(np.uint64)
+>>> grid.values(total).tolist()
+[0.375]
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.arrays.types import Rows, Vector
+from userdp.errors import BadInput
+
+Residues = NDArray[np.uint64]
+"""Whole numbers modulo 2^64."""
+
+_BITS = 62
+"""A sum and its noise stay below 2^62 in absolute value: a quarter of what 64 bits hold, signs included."""
+_TAIL = 16
+"""Standard deviations that noise is within; all p coordinates are, but for a chance of p 2^-180."""
+_CLIP_ERROR = 2.0**-20
+"""How much longer a clipped row can be than its clip, relatively; see `userdp.noise.rounding_slack`."""
+_EXPONENTS = range(-900, 900)
+
+
+@dataclass(frozen=True)
+class IntegerGrid:
+    """The multiples of ``2^exponent``.
+
+    *Formal guarantees.* (a) *Sensitivity.* A row is moved towards zero, coordinate by coordinate, to the next multiple.
+    No coordinate grows, so the l2 norm of a row on the grid is at most that of the row: what is proven of clipped rows
+    holds of it without a term for rounding, and adding whole numbers has no rounding at all. (b) *No wrap-around.* With
+    at most ``terms`` rows of norm at most ``longest (1 + 2^-20)`` and noise within 16 standard deviations, each
+    coordinate of the total is at most 2^62 grid steps. Sums are taken modulo 2^64, so parts may wrap as they like: the
+    total, read as a signed number, is the true one. Should noise be larger, the release is wrong and as private as any
+    other, for a residue is a function of the total.
+
+    Attributes:
+        exponent: of the grid step, a power of two.
+
+    Raises:
+        BadInput: an exponent whose power float64 does not have with room to spare.
+    """
+
+    exponent: int
+
+    def __post_init__(self) -> None:
+        if self.exponent not in _EXPONENTS:
+            raise BadInput(
+                f"the grid step 2^{self.exponent} of a masked sum is out of range: measure values in other units"
+            )
+
+    @classmethod
+    def finest(cls, deviation: float, terms: int, longest: float) -> Self:
+        """The finest grid on which no sum wraps around.
+
+        Args:
+            deviation: standard deviation of the noise of a sum, > 0.
+            terms: rows added up, at most.
+            longest: l2 norm that rows are clipped to, > 0.
+
+        Raises:
+            BadInput: a number out of range.
+        """
+        reach = terms * longest * (1 + _CLIP_ERROR) + _TAIL * deviation
+        if not (terms >= 1 and longest > 0 and deviation > 0 and math.isfinite(reach)):
+            raise BadInput(
+                f"a masked sum of {terms} vectors of norm {longest} with noise {deviation}: each must be positive and "
+                "finite"
+            )
+        return cls(math.frexp(reach)[1] - _BITS)
+
+    @property
+    def step(self) -> float:
+        """Between neighbouring points."""
+        return math.ldexp(1.0, self.exponent)
+
+    def whole(self, rows: Rows) -> NDArray[np.int64]:
+        """Finite rows in grid steps, each coordinate moved towards zero; same shape."""
+        return np.trunc(np.ldexp(rows, -self.exponent)).astype(np.int64)
+
+    def values(self, total: Residues) -> Vector:
+        """What a sum of whole numbers, known modulo 2^64, stands for; same shape."""
+        return np.asarray(np.ldexp(total.view(np.int64).astype(np.float64), self.exponent))

@@ -1,0 +1,90 @@
+"""Pairwise masks: each of some parties adds noise-like residues that vanish from the sum of all of them.
+
+>>> import numpy as np
+>>> from userdp.masking.masks import MaskKey
+>>> parties = [MaskKey() for _ in range(3)]
+>>> keys = [party.public for party in parties]
+>>> int(sum(party.mask(keys, b"round 1", 2) for party in parties)[0])
+0
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from userdp.errors import BadInput
+from userdp.masking.grid import Residues
+
+KEY_BYTES = 32
+_PURPOSE = b"userdp pairwise mask "
+_NONCE = bytes(16)
+_WORD = np.dtype("<u8")
+
+
+class MaskKey:
+    """One party's half of every pair: a key of X25519, drawn by the operating system.
+
+    *Formal guarantees.* (a) *Cancelling.* Of each pair the one earlier in the list of keys adds what the later one
+    subtracts, modulo 2^64, so the masks of all parties add up to zero. (b) *Hiding.* Let an adversary see all public
+    keys and masked vectors, know the private keys of some parties, and not change what is sent. Take HKDF of the X25519
+    secret of two others for a random key (hashed Diffie-Hellman, Abdalla, Bellare, Rogaway 2001), and ChaCha20 under it
+    for random bytes; each key is for one context, so it makes one stream. Then each pair of others shares uniform
+    residues. These pairs connect all others, so their masked vectors are jointly uniform among those with the
+    same sum: the adversary sees that sum and nothing else of their vectors (Bonawitz et al. 2017, Lemma 6.1). This
+    holds against whoever cannot break these primitives; a party's masks are no stronger than its private key is secret.
+
+    Args:
+        secret: 32 bytes that an earlier key gave; a fresh key if not given.
+
+    Attributes:
+        public: 32 bytes for everybody.
+
+    Raises:
+        BadInput: a secret of another length.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        if secret is not None and len(secret) != KEY_BYTES:
+            raise BadInput(f"the secret of a mask key must be {KEY_BYTES} bytes, got {len(secret)}: leave it out")
+        self._private = X25519PrivateKey.generate() if secret is None else X25519PrivateKey.from_private_bytes(secret)
+        self.public = self._private.public_key().public_bytes_raw()
+
+    @property
+    def secret(self) -> bytes:
+        """32 bytes to make the key from again, for its owner's own machine alone."""
+        return self._private.private_bytes_raw()
+
+    def mask(self, keys: Sequence[bytes], context: bytes, length: int) -> Residues:
+        """(length,) this party's mask.
+
+        Args:
+            keys: public keys of all parties, this one's among them, in the same order for all.
+            context: what the sum is for; no two sums may share one.
+            length: numbers masked, the same for all.
+
+        Raises:
+            BadInput: this party's key is not among the keys, one is there twice, or one is no key.
+        """
+        if len(set(keys)) < len(keys) or self.public not in keys:
+            raise BadInput("the keys of a masked sum must be different ones, this party's own among them")
+        place, mask = keys.index(self.public), np.zeros(length, dtype=np.uint64)
+        for other, key in enumerate(keys):
+            if other > place:
+                mask += self._shared(key, context, length)
+            elif other < place:
+                mask -= self._shared(key, context, length)
+        return mask
+
+    def _shared(self, key: bytes, context: bytes, length: int) -> Residues:
+        """(length,) uniform residues that the owner of that public key computes too, and nobody else."""
+        try:
+            secret = self._private.exchange(X25519PublicKey.from_public_bytes(key))
+        except ValueError:  # of another length, or one with which every secret is the same
+            raise BadInput("a key of a masked sum is no public key of X25519: leave its party out") from None
+        own = HKDF(SHA256(), KEY_BYTES, salt=None, info=_PURPOSE + context).derive(secret)
+        stream = Cipher(algorithms.ChaCha20(own, _NONCE), mode=None).encryptor()
+        return np.frombuffer(stream.update(bytes(length * _WORD.itemsize)), dtype=_WORD).astype(np.uint64)

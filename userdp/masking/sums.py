@@ -1,0 +1,118 @@
+"""A sum over nodes that shows its adder the noisy total alone: grid, shares of discrete noise and masks, as one value.
+
+>>> import numpy as np
+>>> from userdp.masking.grid import IntegerGrid
+>>> from userdp.masking.masks import MaskKey
+>>> from userdp.masking.sums import MaskedSum
+>>> nodes = [MaskKey(), MaskKey()]
+>>> asked = MaskedSum(IntegerGrid(-40), deviation=0.001, seed=0, round=0, keys=tuple(node.public for node in nodes))
+>>> parts = [asked.hidden(asked.grid.whole(np.ones(1)), node, b"", place) for place, node in enumerate(nodes)]
+>>> bool(abs(asked.grid.values(parts[0] + parts[1])[0] - 2) < 0.01)
+True
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.errors import BadInput
+from userdp.masking.grid import IntegerGrid, Residues
+from userdp.masking.masks import MaskKey
+from userdp.noise import discrete_gaussian
+from userdp.randomness import stream
+
+SUM_SLACK = 2.0**-20
+"""How much more noise is added than the sensitivity asks for, relatively; covers that of clipped rows in float64."""
+
+_SHARE = 8
+"""Label that keeps nodes' shares of noise apart from the server's and from users' own."""
+_LEAST_SHARE = 8.0
+"""Of a share's deviation, in grid steps."""
+_MOST_SHARE = 2.0**58
+"""Of the same: 16 of them, beside a sum below 2^62, are a number of 64 bits with a sign."""
+_MOST_NODES = 1 << 30
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """What a node is told of a sum to which it adds its part.
+
+    *Formal guarantees.* *Claim.* Let each user's row be clipped to norm C, and each of the k nodes of a sum add to the
+    sum of its users' rows an independent discrete Gaussian share of deviation ``deviation / sqrt(k)`` on each of p
+    coordinates. Let at most ``beta k`` nodes, beta < 1, give their keys, data and shares to whoever adds up, and let
+    ``sigma = deviation sqrt(1 - beta)`` be at least ``z`` times the sensitivity, enlarged by `SUM_SLACK`. Then the sum
+    is for users of the other nodes as private as the Gaussian mechanism with noise multiplier z, but for an addition to
+    delta of less than ``(1 + e^epsilon) p (step / sigma)^2 / 40``, against everybody who knows the parts of the others
+    and the masked parts of these. *Unit and relation.* Those of the sensitivity: a user; 2C for replacing one. *Proof.*
+
+    1. *What is seen.* Given the others' parts, all that masked parts tell is the sum of these nodes' rows and shares
+       modulo 2^64 (`MaskKey`; this step asks for a bounded adversary), a function of that sum.
+    2. *Sensitivity.* A user's row on the grid is at most ``C (1 + 2^-22)`` long (`IntegerGrid`, `rounding_slack`), so
+       the sum moves by no more than the sensitivity enlarged by `SUM_SLACK`, exactly: whole numbers are added.
+    3. *Shares add up to one discrete Gaussian, nearly.* Let X and Y be discrete Gaussians on the whole numbers with
+       parameters s and t; ``r^2 = s^2 t^2 / (s^2 + t^2)``, ``c = s^2 / (s^2 + t^2)``. Completing the square,
+       ``P(X + Y = y)`` is proportional to ``exp(-y^2 / (2 (s^2 + t^2))) sum_x exp(-(x - c y)^2 / (2 r^2))``. By Poisson
+       summation the sum over x is ``sqrt(2 pi) r (1 + e)`` with ``|e| <= 2 sum_j exp(-2 pi^2 r^2 j^2)`` for every y. So
+       the law of X + Y is that of one discrete Gaussian of parameter ``sqrt(s^2 + t^2)`` up to a factor within
+       ``(1 + e) / (1 - e)`` of 1. Adding h equal shares one by one, ``r^2 >= s^2 / 2``, so after h of them the factor
+       is within ``5 h exp(-pi^2 s^2)`` of 1: below 1e-260 for the s >= 8 and h <= 2^30 demanded here (Kairouz, Liu,
+       Steinke 2021, Theorem 11, is like it).
+    4. *One discrete Gaussian is a rounded continuous one, nearly.* Their total variation is below
+       ``(step / sigma)^2 / 49`` on each coordinate, by the midpoint rule (`userdp.noise.SecureNoise`, step 3); with
+       what step 3 adds, below a fortieth. Rounding is post-processing of the Gaussian mechanism on whole numbers, and
+       an output law within total variation t of an (epsilon, delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
+       Over coordinates and adaptive rounds these t add up.
+    5. *Honest shares.* At least ``(1 - beta) k`` nodes keep their shares secret, whose deviation together is at least
+       sigma. More noise is post-processing.
+
+    *Assumptions.* Nodes are honest in what they compute and add. Whoever adds up passes keys on as they are and asks
+    what the plan says, each question once: it is curious, not active. Seeded shares are a simulation, rounded from
+    continuous noise.
+
+    Attributes:
+        grid: that rows are put on.
+        deviation: of all shares together, on each coordinate, > 0, in units of the values.
+        seed: of SIMULATED shares; None for the operating system's.
+        round: sums of different rounds have shares and masks of their own.
+        keys: public keys of the nodes of this sum; empty before anybody is asked.
+    """
+
+    grid: IntegerGrid
+    deviation: float
+    seed: int | None = None
+    round: int = 0
+    keys: tuple[bytes, ...] = ()
+
+    def excess(self, colluding: float, dimension: int, epsilon: float) -> float:
+        """What this sum adds to delta, at most, where that share of nodes colludes; see *Formal guarantees*."""
+        closeness = self.grid.step / (self.deviation * math.sqrt(1 - colluding))
+        return (1 + math.exp(min(epsilon, 700.0))) * dimension * closeness**2 / 40
+
+    def hidden(self, total: NDArray[np.int64], key: MaskKey, question: bytes, first_user: int) -> Residues:
+        """(p,) what leaves a node, of the (p,) sum of its users' rows on the grid.
+
+        Args:
+            total: the sum.
+            key: the node's own.
+            question: digest of what the nodes were asked; masks of nodes that were asked different things do not
+                vanish, so that nobody learns of an answer to a question of its own by asking others another.
+            first_user: of the node's users in this sum; names its stream, where shares are seeded.
+
+        Raises:
+            BadInput: the node's key is not among the keys, or its share would be too small.
+        """
+        share = self._share(len(total), first_user)
+        return (total + share).view(np.uint64) + key.mask(self.keys, question, len(total))
+
+    def _share(self, length: int, first_user: int) -> NDArray[np.int64]:
+        """(length,) one node's noise, in grid steps."""
+        nodes = len(self.keys)
+        deviation = math.ldexp(self.deviation, -self.grid.exponent) / math.sqrt(max(1, nodes))
+        if not (0 < nodes <= _MOST_NODES and _LEAST_SHARE <= deviation <= _MOST_SHARE):
+            raise BadInput(f"a masked sum of {nodes} nodes, shares of {deviation:g} grid steps: use a finer grid")
+        if self.seed is None:
+            return discrete_gaussian(length, deviation)
+        generator = stream(self.seed, "noise", self.round, _SHARE, first_user)
+        return np.rint(generator.normal(scale=deviation, size=length)).astype(np.int64)
