@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
+from userdp.accounting import ACCOUNTANT
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
@@ -14,9 +15,6 @@ from userdp.problems.linear import Linear
 
 Floats = NDArray[np.float64]
 Coins = NDArray[np.int64]
-
-_TESTS = "randomised responses"
-"""In the name of an accountant who counts tests."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
         return Attack(name, np.zeros(1, dtype=np.int64), direction, others, far * every[None], tail * every[None])
 
     found = [one(f"a canary at the edge against {against}", crowd, np.nan if add else -far)]
-    if _TESTS in instance.plan.guarantee.accountant:
+    if instance.plan.guarantee.accountant.startswith(ACCOUNTANT):
         for share in (1 / 3, 1 / 2):
             colluders = np.where(np.arange(users)[:, None] < share * users, far, 0.0) * every
             found.append(one(f"{share:.0%} of colluders far away, and a canary who joins them or not", colluders, 0.0))

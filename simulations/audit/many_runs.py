@@ -2,103 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulations.audit.canaries import Coins, attacks
+from simulations.audit.finding import Audit
 from simulations.audit.instance import Instance
 from simulations.audit.trials import Laboratory, Observer, Runs, laboratory
 from simulations.config.run_config import RunConfig
-from userdp.accounting.guarantee import Guarantee
 from userdp.audit.coins import mu_lower_bound
 from userdp.audit.events import error_rates
 from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound
 from userdp.audit.statistic import Direction
-from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
+from userdp.audit.trade_off import Gaussian
 from userdp.errors import BadInput
 
 Floats = NDArray[np.float64]
 
-GAUSSIAN = "analytic Gaussian mechanism"
-"""How an accountant's name begins whose claim is that a whole run is as good as one Gaussian."""
-
 LEAST_RUNS = 200
 _PILOT = 100
 """Runs of each data set that choose among attacks, where there are several."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What an audit found.
-
-    Attributes:
-        strategy: its name.
-        guarantee: what the small instance claims.
-        attack: who the canaries were.
-        canaries: in each run.
-        users: of the small instance.
-        rounds: of one run.
-        runs: all of them, with the half that taught how to guess.
-        confidence: of the bound.
-        mu: lower bound on mu where the claim is Gaussian; None where it is not.
-        measured: lower bound on epsilon at the claim's delta.
-        false_positives: (P,) measured on the second half of the runs, for the chart.
-        false_negatives: (P,) likewise.
-    """
-
-    strategy: str
-    guarantee: Guarantee
-    attack: str
-    canaries: int
-    users: int
-    rounds: int
-    runs: int
-    confidence: float
-    mu: float | None
-    measured: float
-    false_positives: Floats
-    false_negatives: Floats
-
-    @property
-    def refuted(self) -> bool:
-        """Whether more was measured than is claimed."""
-        return self.measured > self.guarantee.epsilon * (1 + 1e-6)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "strategy": self.strategy,
-            "claimed_epsilon": self.guarantee.epsilon,
-            "delta": self.guarantee.delta,
-            "unit": self.guarantee.unit,
-            "relation": self.guarantee.relation,
-            "claimed_mu": claim.mu if isinstance(claim := claim_of(self.guarantee), Gaussian) else None,
-            "measured_epsilon": self.measured,
-            "measured_mu": self.mu,
-            "bound": "coins" if self.mu is None else "Gaussian",
-            "confidence": self.confidence,
-            "refuted": self.refuted,
-            "attack": self.attack,
-            "users": self.users,
-            "rounds": self.rounds,
-            "canaries": self.canaries,
-            "runs": self.runs,
-        }
-
-
-def claim_of(guarantee: Guarantee) -> TradeOff:
-    """The promised trade-off between an attacker's two errors."""
-    if is_gaussian(guarantee):
-        return Gaussian.of(guarantee.epsilon, guarantee.delta)
-    return Approximate(guarantee.epsilon, guarantee.delta)
-
-
-def is_gaussian(guarantee: Guarantee) -> bool:
-    """Whether the claim is that of one Gaussian mechanism, beyond its (epsilon, delta)."""
-    # Parts around a strategy, such as a preparation, add their own accountant's name to it.
-    return guarantee.accountant.startswith(GAUSSIAN) and ";" not in guarantee.accountant
 
 
 def audit(
@@ -140,27 +64,32 @@ def audit(
     scores = _scorer(learnt, observer.alike)
     before, after = scores(learnt), scores(tested)
     guarantee = instance.plan.guarantee
-    mu = None
-    if is_gaussian(guarantee):
-        mu = mu_lower_bound(_right(before, learnt.coins), _right(after, tested.coins), confidence)
-        measured = Gaussian(mu).epsilon(guarantee.delta)
+    mu, guesses = None, after.size
+    if guarantee.is_one_gaussian:
+        right = _right(after, tested.coins)
+        mu = mu_lower_bound(_right(before, learnt.coins), right, confidence)
+        measured, correct = Gaussian(mu).epsilon(guarantee.delta), round(float(right.sum()) * after.shape[1])
     else:
-        share = best_guesses(before, learnt.coins, guarantee.delta)
-        guesses = max(2, int(share * after.size))
-        right = int(np.count_nonzero(guessed(after.ravel(), guesses) == tested.coins.ravel()))
-        measured = one_run_lower_bound(after.size, guesses, right, guarantee.delta, confidence)
+        guesses = 2 * max(1, int(best_guesses(before, learnt.coins, guarantee.delta) * after.size) // 2)
+        correct = int(np.count_nonzero(guessed(after.ravel(), guesses) == tested.coins.ravel()))
+        measured = one_run_lower_bound(after.size, guesses, correct, guarantee.delta, confidence)
+    false_positives, false_negatives = error_rates(after[tested.coins == 1], after[tested.coins == -1])
     return Audit(
-        instance.plan.strategy,
-        guarantee,
-        observer.attack.name,
-        len(observer.attack.canaries),
-        instance.facts.users,
-        instance.plan.rounds,
-        runs,
-        confidence,
-        mu,
-        measured,
-        *error_rates(after[tested.coins == 1], after[tested.coins == -1]),
+        strategy=instance.plan.strategy,
+        guarantee=guarantee,
+        attack=observer.attack.name,
+        bound="coins" if mu is None else "Gaussian",
+        canaries=len(observer.attack.canaries),
+        users=instance.facts.users,
+        rounds=instance.plan.rounds,
+        runs=runs,
+        guesses=guesses,
+        correct=correct,
+        confidence=confidence,
+        mu=mu,
+        measured=measured,
+        false_positives=false_positives,
+        false_negatives=false_negatives,
     )
 
 
