@@ -203,6 +203,11 @@ def _explain(one: Audit, console: Console) -> None:
     values, runs = one.as_dict(), "one run" if one.runs == 1 else f"{one.runs} runs"
     if one.mu is not None:
         console.print("The claim is that of one Gaussian mechanism, and was tested as such.", highlight=False)
+    if one.exact is not None:
+        console.print(
+            f"Of the worst canaries a test or choice of one round alone costs epsilon = {shown(one.exact)}, exactly.",
+            highlight=False,
+        )
     console.print(f"[bold]Attack.[/bold] {one.attack}; {one.users} users, {runs}.", highlight=False)
     console.print(f"[bold]Guarantee.[/bold] {one.guarantee.sentence()}", highlight=False)
     console.print(

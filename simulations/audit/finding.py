@@ -35,7 +35,9 @@ class Audit:
         correct: how many of them rightly.
         confidence: of the bound.
         mu: lower bound on mu where the claim is Gaussian; None where it is not.
-        measured: lower bound on epsilon at the claim's delta.
+        exact: least epsilon, at the claim's delta, of a round that begins with one of finitely many outcomes, whose
+            probabilities are known; None where it does not.
+        measured: lower bound on epsilon at the claim's delta; that of the guesses, or `exact` where it is larger.
         false_positives: (P,) measured in the runs of the test, for the chart; none of one run.
         false_negatives: (P,) likewise.
     """
@@ -52,6 +54,7 @@ class Audit:
     correct: int
     confidence: float
     mu: float | None
+    exact: float | None
     measured: float
     false_positives: Floats
     false_negatives: Floats
@@ -85,6 +88,7 @@ class Audit:
             "claimed_mu": claim.mu if isinstance(claim, Gaussian) else None,
             "measured_epsilon": self.measured,
             "measured_mu": self.mu,
+            "exact_epsilon": self.exact,
             "bound": self.bound,
             "confidence": self.confidence,
             "refuted": self.refuted,

@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.audit.canaries import Coins, attacks
+from simulations.audit.exact import exact_step
 from simulations.audit.finding import Audit
 from simulations.audit.instance import Instance
 from simulations.audit.trials import Laboratory, Observer, Runs, laboratory
 from simulations.config.run_config import RunConfig
+from userdp.accounting.guarantee import Guarantee
 from userdp.audit.coins import mu_lower_bound
 from userdp.audit.events import error_rates
 from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound
@@ -38,7 +40,8 @@ def audit(
     *Formal guarantees.* If what is claimed holds, the bound exceeds it with probability at most ``1 - confidence``: the
     attack is chosen on runs of its own, how to guess on the first half of the rest, and the bound is computed on the
     second half, whose runs are independent of all that (`mu_lower_bound` for claims of one Gaussian,
-    `one_run_lower_bound` for others).
+    `one_run_lower_bound` for others). Where a round begins with one of finitely many outcomes the bound is at least
+    what that outcome costs, exactly (`exact_step`).
 
     Args:
         config: of the run; its plan must be complete without data.
@@ -58,12 +61,51 @@ def audit(
     with laboratory(instance, workers) as rooms:
         attack = _best_attack(rooms, cases, runs, count)
         made = rooms.runs(attack, range(runs), count)
-    observer = Observer.of(instance, attack)
-    half = runs // 2
+    observer, guarantee = Observer.of(instance, attack), instance.plan.guarantee
+    found, exact = bound_of(made, observer.alike, guarantee, confidence), exact_step(instance)
+    return Audit(
+        strategy=instance.plan.strategy,
+        guarantee=guarantee,
+        attack=observer.attack.name,
+        bound="coins" if found.mu is None else "Gaussian",
+        canaries=len(observer.attack.canaries),
+        users=instance.facts.users,
+        rounds=instance.plan.rounds,
+        runs=runs,
+        confidence=confidence,
+        exact=exact,
+        **(vars(found) | {"measured": max(found.measured, exact or 0.0)}),
+    )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What runs show; the fields are those of `Audit`."""
+
+    mu: float | None
+    measured: float
+    guesses: int
+    correct: int
+    false_positives: Floats
+    false_negatives: Floats
+
+
+def bound_of(made: Runs, alike: NDArray[np.bool_], guarantee: Guarantee, confidence: float) -> Bound:
+    """How much of a claim the guesses of some runs prove.
+
+    *Formal guarantees.* Those of `audit`: how to guess is learnt from the first half of the runs, and the bound is that
+    of the second half alone, which the first is independent of.
+
+    Args:
+        made: the runs.
+        alike: (F,) which features are expected to differ by about the same.
+        guarantee: what is claimed.
+        confidence: of the bound.
+    """
+    half = len(made.coins) // 2
     learnt, tested = made[:half], made[half:]
-    scores = _scorer(learnt, observer.alike)
+    scores = _scorer(learnt, alike)
     before, after = scores(learnt), scores(tested)
-    guarantee = instance.plan.guarantee
     mu, guesses = None, after.size
     if guarantee.is_one_gaussian:
         right = _right(after, tested.coins)
@@ -73,24 +115,8 @@ def audit(
         guesses = 2 * max(1, int(best_guesses(before, learnt.coins, guarantee.delta) * after.size) // 2)
         correct = int(np.count_nonzero(guessed(after.ravel(), guesses) == tested.coins.ravel()))
         measured = one_run_lower_bound(after.size, guesses, correct, guarantee.delta, confidence)
-    false_positives, false_negatives = error_rates(after[tested.coins == 1], after[tested.coins == -1])
-    return Audit(
-        strategy=instance.plan.strategy,
-        guarantee=guarantee,
-        attack=observer.attack.name,
-        bound="coins" if mu is None else "Gaussian",
-        canaries=len(observer.attack.canaries),
-        users=instance.facts.users,
-        rounds=instance.plan.rounds,
-        runs=runs,
-        guesses=guesses,
-        correct=correct,
-        confidence=confidence,
-        mu=mu,
-        measured=measured,
-        false_positives=false_positives,
-        false_negatives=false_negatives,
-    )
+    errors = error_rates(after[tested.coins == 1], after[tested.coins == -1])
+    return Bound(mu, measured, guesses, correct, *errors)
 
 
 @dataclass
@@ -126,8 +152,9 @@ def _best_attack(rooms: Laboratory, cases: int, runs: int, count: Callable[[int]
     for attack in range(cases):
         # Numbers that no run of the audit itself has.
         made = rooms.runs(attack, range(1 << 30, (1 << 30) + _PILOT), count)
-        learnt, tested = made[: _PILOT // 2], made[_PILOT // 2 :]
-        right = _right(_scorer(learnt, Observer.of(rooms.instance, attack).alike)(tested), tested.coins)
+        halves, alike = (made[: _PILOT // 2], made[_PILOT // 2 :]), Observer.of(rooms.instance, attack).alike
+        # Each half is guessed as the other teaches.
+        right = [_right(_scorer(learnt, alike)(tested), tested.coins) for learnt, tested in (halves, halves[::-1])]
         # Less what so many guesses leave open, here and in the audit.
-        told.append(float(right.mean()) - (tested.coins.size**-0.5 + (runs * tested.coins.shape[1]) ** -0.5))
+        told.append(float(np.mean(right)) - (made.coins.size**-0.5 + (runs * made.coins.shape[1]) ** -0.5))
     return int(np.argmax(told))

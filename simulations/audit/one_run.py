@@ -168,6 +168,7 @@ def audit_one_run(
         correct=correct,
         confidence=confidence,
         mu=None,
+        exact=None,
         measured=measured,
         false_positives=np.empty(0),
         false_negatives=np.empty(0),

@@ -78,6 +78,10 @@ Points are shares in the {{ one.tested | shown }} runs of the test; those of few
 {% if one.claimed_mu is not none %}
 The claim is that of one Gaussian mechanism, mu = {{ one.claimed_mu | shown }}, and was tested as such: measured is mu of at
 least {{ one.measured_mu | shown }}. It allows an attacker less than its epsilon alone.
+{% endif %}
+{% if one.exact_epsilon is not none %}
+A round begins with one of finitely many outcomes, a test or a choice, whose probabilities are known: of the worst of the
+canaries tried it alone costs epsilon = {{ one.exact_epsilon | shown }}, exactly, whatever the runs show.
 {% endif %}</p>
 
 <h3>The attack</h3>

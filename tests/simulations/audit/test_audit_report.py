@@ -41,6 +41,7 @@ FOUND = Audit(
     correct=1980,
     confidence=0.95,
     mu=0.41,
+    exact=None,
     measured=1.37,
     false_positives=ALARMS,
     false_negatives=1 - ALARMS,
@@ -52,6 +53,7 @@ ONE_RUN = replace(
 
 def page_of(directory, *found, wanted=None, refusals=None):
     """(the page without needless white space, what audit.json holds)."""
+    directory.mkdir(exist_ok=True)
     wanted = Wanted(everything=len(found) != 1) if wanted is None else wanted
     values = leave(directory, parse_config(changed(name="attacked", seed=11)), wanted, found, refusals or {})
     assert json.loads((directory / "audit.json").read_text()) == values
@@ -63,6 +65,7 @@ def test_the_page_tells_claim_measurement_confidence_canaries_runs_versions_and_
     assert "The claim stands" in page
     for told in (shown(2.0), shown(1.37), chance(0.95), FOUND.attack, "900", "of 3 rounds", "32 users", "seed is 11"):
         assert told in page
+    assert f"Measured: at least {shown(1.37)}, with confidence" in page
     for told in ("1,980 of 3,150 guesses", chance(1980 / 3150), "n is public", "nodes clip as told"):
         assert told in page
     for package, number in values["versions"].items():
@@ -98,6 +101,11 @@ def test_the_page_of_one_run_has_no_curve_of_measured_errors(tmp_path):
     assert "userdp audit config.toml --one-run --canaries 7" in page
     assert chance(Approximate(0.3, 1e-5).membership_accuracy) in page
     assert not (tmp_path / "trade-off.csv").exists()
+
+
+def test_what_a_discrete_outcome_costs_exactly_is_told_where_there_is_one(tmp_path):
+    assert "exactly" not in page_of(tmp_path / "none", FOUND)[0]
+    assert f"costs epsilon = {shown(0.625)}, exactly" in page_of(tmp_path / "one", replace(FOUND, exact=0.625))[0]
 
 
 def test_a_refuted_claim_is_named_first(tmp_path):
