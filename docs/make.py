@@ -33,7 +33,9 @@ def pages() -> dict[str, str]:
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
         "benchmarks/README.md": put(_written("benchmarks/README.md"), {"neural": neural_speed.section()}),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
-        "docs/audit.md": put(_written("docs/audit.md"), {"translation": audit.translation()}),
+        "docs/audit.md": put(
+            _written("docs/audit.md"), {"translation": audit.translation(), "measured": audit.measured()}
+        ),
         "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),

@@ -1,5 +1,6 @@
 """The exact epsilon of a round's first outcome: against the claim, and against broken mechanisms."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from test_audit_command import NAMES, config_of
 from simulations.audit.canaries import _tipping, attacks
 from simulations.audit.exact import exact_step
 from simulations.audit.instance import Instance
+from strategies import STRATEGIES
 from strategies.core.scheme import DiscreteScheme
 from userdp.mechanisms.exponential import ExponentialMechanism
 
@@ -56,3 +58,9 @@ def test_canaries_stay_within_the_declared_bounds_and_pull_where_they_say():
     for attack in attacks(instance):
         assert np.nanmax(np.abs(attack.heads)) <= 1e3
         np.testing.assert_allclose(np.linalg.norm(attack.directions, axis=1), 1.0)
+
+
+def test_strategies_that_compare_users_say_so():
+    """By what their class says a round costs: the square of a cohort, or of groups."""
+    for strategy in STRATEGIES.values():
+        assert strategy.compares_users == bool(re.search(r"[Uk]\^2 d", strategy.cost)), strategy.name
