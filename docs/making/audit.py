@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from strategies import STRATEGIES
 from userdp.audit import Approximate, Gaussian, TradeOff
 
 MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "audit.json"
@@ -48,9 +49,14 @@ def measured() -> str:
 def _told(entries: list[dict[str, Any]]) -> str:
     first = next(one for one in entries if "refused" not in one)
     command = first["command"].replace("config.toml", "benchmarks/audit.toml")
+    risk = sum(1 - one["confidence"] for one in entries if "refused" not in one)
+    left = [
+        f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
+    ]
+    missing = f" It was stopped before {', '.join(left)}." if left else ""
     return (
         f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
-        f"with confidence {1 - len(entries) * (1 - first['confidence']):.2g}. Delta is {first['delta']:g}."
+        f"with confidence {1 - risk:.2g}. Delta is {first['delta']:g}.{missing}"
     )
 
 

@@ -82,7 +82,7 @@ def _messages() -> list[str]:
     for message, sender in dict.fromkeys((one.message, one.sender) for one in MESSAGE_FIELDS):
         own = [one for one in MESSAGE_FIELDS if (one.message, one.sender) == (message, sender)]
         way = "server to node" if sender == "server" else "node to server"
-        rows = _rows((f"`{one.name}{'...' if one.name.endswith('.') else ''}`", one.kind, one.told) for one in own)
+        rows = _rows((f"`{one.name}{'*' if one.name.endswith('.') else ''}`", one.kind, one.told) for one in own)
         parts.append(f"### {_TITLES[message]}, {way}\n\n| field | kind | what it is |\n|---|---|---|\n{rows}\n")
     return parts
 

@@ -76,15 +76,19 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     if wanted.one_run and wanted.everything:
         raise BadInput("--one-run runs the file's own strategy: leave --all out")
     refusals: dict[str, str] = {}
-    with _bar() as told:
-        if wanted.one_run:
-            found: list[Audit] = [_one(config, wanted, told)]
-        elif wanted.everything:
-            found = list(_all(config, wanted, told, refusals))
-        else:
-            found = [_many(config, wanted, told)]
+    found: list[Audit] = []
     kind = "all" if wanted.everything else config.strategy.kind
     directory = new_directory(Path(config.output.directory) / f"{config.name}-{kind}-audit", secure=False)
+    with _bar() as told:
+        if wanted.one_run:
+            found.append(_one(config, wanted, told))
+        elif wanted.everything:
+            for one in _all(config, wanted, told, refusals):
+                found.append(one)
+                # Whoever stops after hours keeps what there is.
+                leave(directory, config, wanted, found, refusals)
+        else:
+            found.append(_many(config, wanted, told))
     values = leave(directory, config, wanted, found, refusals)
     return Done(values, found, refusals, directory)
 

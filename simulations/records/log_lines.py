@@ -165,7 +165,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             "warning",
             "a step of %s overflows, and is not taken: lower its step size",
             "server",
-            "public",
+            "private",
             {"self.name": "of the strategy"},
         ),
         (
