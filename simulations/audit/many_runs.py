@@ -23,8 +23,8 @@ from userdp.errors import BadInput
 Floats = NDArray[np.float64]
 
 LEAST_RUNS = 200
-_PILOT = 100
-"""Runs of each data set that choose among attacks, where there are several."""
+_LEAST_PILOT, _PILOT = 100, 1 / 5
+"""Runs of each attack that choose among them, where there are several: at least, and as a share of the audit's own."""
 
 
 def audit(
@@ -57,9 +57,10 @@ def audit(
         raise BadInput(f"runs = {runs}: fewer than {LEAST_RUNS} support no bound worth having")
     instance = Instance.of(config)
     cases = len(attacks(instance))
-    count = _Count(runs + (_PILOT * cases if cases > 1 else 0), progress)
+    pilot = max(_LEAST_PILOT, round(_PILOT * runs))
+    count = _Count(runs + (pilot * cases if cases > 1 else 0), progress)
     with laboratory(instance, workers) as rooms:
-        attack = _best_attack(rooms, cases, runs, count)
+        attack = _best_attack(rooms, cases, pilot, runs, count)
         made = rooms.runs(attack, range(runs), count)
     observer, guarantee = Observer.of(instance, attack), instance.plan.guarantee
     found, exact = bound_of(made, observer.alike, guarantee, confidence), exact_step(instance)
@@ -144,15 +145,15 @@ def _right(scores: Floats, coins: Coins) -> Floats:
     return np.asarray((np.sign(scores) == coins).mean(axis=1))
 
 
-def _best_attack(rooms: Laboratory, cases: int, runs: int, count: Callable[[int], None]) -> int:
+def _best_attack(rooms: Laboratory, cases: int, pilot: int, runs: int, count: Callable[[int], None]) -> int:
     """The attack that tells most, by runs that nothing else uses."""
     if cases == 1:
         return 0
     told = []
     for attack in range(cases):
         # Numbers that no run of the audit itself has.
-        made = rooms.runs(attack, range(1 << 30, (1 << 30) + _PILOT), count)
-        halves, alike = (made[: _PILOT // 2], made[_PILOT // 2 :]), Observer.of(rooms.instance, attack).alike
+        made = rooms.runs(attack, range(1 << 30, (1 << 30) + pilot), count)
+        halves, alike = (made[: pilot // 2], made[pilot // 2 :]), Observer.of(rooms.instance, attack).alike
         # Each half is guessed as the other teaches.
         right = [_right(_scorer(learnt, alike)(tested), tested.coins) for learnt, tested in (halves, halves[::-1])]
         # Less what so many guesses leave open, here and in the audit.
