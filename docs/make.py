@@ -44,7 +44,9 @@ def pages() -> dict[str, str]:
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
         "benchmarks/README.md": put(_written("benchmarks/README.md"), {"neural": neural_speed.section()}),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
-        "docs/audit.md": put(_written("docs/audit.md"), {"translation": audit.translation()}),
+        "docs/audit.md": put(
+            _written("docs/audit.md"), {"translation": audit.translation(), "measured": audit.measured()}
+        ),
         "docs/bring-a-table.md": put(_written("docs/bring-a-table.md"), {"table": excerpts.table()}),
         "docs/byzantine.md": put(_written("docs/byzantine.md"), {"byzantine": byzantine.section()}),
         "docs/compare-strategies.md": put(_written("docs/compare-strategies.md"), {"grid": excerpts.comparison()}),

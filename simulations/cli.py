@@ -262,7 +262,8 @@ def audit(
 @app.command()
 def report(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A directory of a run or of a comparison.", show_default=False)
+        Path,
+        typer.Argument(metavar="DIR", help="A directory of a run, of a comparison or of an audit.", show_default=False),
     ],
     released: Annotated[
         Path | None,
@@ -275,7 +276,7 @@ def report(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write the report of a run or a comparison anew, for finished ones and for failed ones.
+    """Write the report of a run, a comparison or an audit anew, for finished ones and for failed ones.
 
     [dim]Examples:[/dim]
 
@@ -284,12 +285,15 @@ def report(
       userdp report runs/quickstart-auto-seed1 --released for-others
     """
     with exit_codes(debug):
+        from simulations.audit.report import is_audit, render_audit  # noqa: PLC0415
         from simulations.comparison.report import is_comparison, render_comparison  # noqa: PLC0415
         from simulations.reports.report import render  # noqa: PLC0415
         from simulations.runs.released_copy import copy_released  # noqa: PLC0415
 
         if released is not None:
             typer.echo(copy_released(directory, released))
+        elif is_audit(directory):
+            typer.echo(render_audit(directory))
         else:
             typer.echo(render_comparison(directory) if is_comparison(directory) else render(directory))
 

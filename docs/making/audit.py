@@ -1,6 +1,13 @@
-"""What docs/audit.md says that an epsilon leaves an attacker, computed from the trade-off functions."""
+"""What docs/audit.md says that an epsilon leaves an attacker, and what an audit of every strategy measured."""
 
+import json
+from pathlib import Path
+from typing import Any
+
+from strategies import STRATEGIES
 from userdp.audit import Approximate, Gaussian, TradeOff
+
+MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "audit.json"
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-6
@@ -20,3 +27,44 @@ def translation() -> str:
             numbers = [claim.membership_accuracy, *(claim.guess_success(rate) for rate in RATES)]
             lines.append(f"| {epsilon:g} | {name} | {' | '.join(f'{100 * number:.1f}%' for number in numbers)} |")
     return "\n".join(lines)
+
+
+def measured() -> str:
+    """A table of what `userdp audit benchmarks/audit.toml --all` left, one row a strategy."""
+    entries = json.loads(MEASURED.read_text(encoding="utf-8"))
+    head = [
+        "strategy",
+        "claimed",
+        "measured, at least",
+        "share",
+        "tested as",
+        "an outcome alone, exactly",
+        "runs",
+        "attack",
+    ]
+    lines = [_told(entries), "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(_row(one) for one in entries)])
+
+
+def _told(entries: list[dict[str, Any]]) -> str:
+    first = next(one for one in entries if "refused" not in one)
+    command = first["command"].replace("config.toml", "benchmarks/audit.toml")
+    risk = sum(1 - one["confidence"] for one in entries if "refused" not in one)
+    left = [
+        f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
+    ]
+    missing = f" It was stopped before {', '.join(left)}." if left else ""
+    return (
+        f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
+        f"with confidence {1 - risk:.2g}. Delta is {first['delta']:g}.{missing}"
+    )
+
+
+def _row(one: dict[str, Any]) -> str:
+    if "refused" in one:
+        return f"| `{one['strategy']}` | {' | '.join('' for _ in range(6))} | not audited: {one['refused']} |"
+    exact = "" if one["exact_epsilon"] is None else f"{one['exact_epsilon']:.2f}"
+    kind = "one Gaussian" if one["bound"] == "Gaussian" else "any mechanism"
+    values = [f"{one['claimed_epsilon']:.2f}", f"{one['measured_epsilon']:.2f}"]
+    share = f"{one['measured_epsilon'] / one['claimed_epsilon']:.0%}"
+    return f"| `{one['strategy']}` | {' | '.join([*values, share, kind, exact, str(one['runs']), one['attack']])} |"

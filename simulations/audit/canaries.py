@@ -1,5 +1,6 @@
 """Worst cases: canaries of few users, as far away as data within the declared bounds can be, chosen by coins."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
+from strategies.core.scheme import DiscreteScheme
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
@@ -14,9 +16,6 @@ from userdp.problems.linear import Linear
 
 Floats = NDArray[np.float64]
 Coins = NDArray[np.int64]
-
-_TESTS = "randomised responses"
-"""In the name of an accountant who counts tests."""
 
 
 @dataclass(frozen=True)
@@ -60,24 +59,39 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
 
     Canaries pull in orthogonal directions, rows of a Hadamard matrix, which lie in corners of the declared bounds: each
     is as long as users can be in any norm. Beside many, others pull in a direction of their own, as a strategy that
-    believes what stands out of its noise alone would else believe nothing; beside one, they hold zeros. Where a test
-    looks at whether users agree, it passes for one canary; colluders who disagree with the others bring it to where it
-    may go either way.
+    believes what stands out of its noise alone would else believe nothing; beside one, they hold zeros. One canary also
+    pulls in one column alone, for a server may keep few of them. Where a test looks at whether users agree, colluders
+    who disagree with the others bring it to where it may go either way, and beyond the radius of agreement nobody moves
+    a robust mean further.
     """
     users, columns, far = instance.facts.users, instance.problem.columns, edge(instance.problem)
-    crowd, every = np.zeros((users, columns)), np.ones(columns)
+    dimension, numbers = instance.problem.dimension, instance.plan.numbers
+    crowd, every, first = np.zeros((users, columns)), np.ones(columns), np.eye(1, columns)[0]
     add = instance.plan.guarantee.relation == "add_or_remove"
     against = "nobody" if add else "its negative"
 
-    def one(name: str, others: Floats, tail: float) -> Attack:
-        direction = np.full((1, instance.problem.dimension), instance.problem.dimension**-0.5)
-        return Attack(name, np.zeros(1, dtype=np.int64), direction, others, far * every[None], tail * every[None])
+    def one(name: str, pull: Floats, others: Floats, tail: float | None = None) -> Attack:
+        """Of one canary; a tail is a share of its pull."""
+        direction = (
+            pull[None] / np.linalg.norm(pull) if columns == dimension else np.full((1, dimension), dimension**-0.5)
+        )
+        tail = (np.nan if add else -1.0) if tail is None else tail
+        return Attack(name, np.zeros(1, dtype=np.int64), direction, others, pull[None], tail * pull[None])
 
-    found = [one(f"a canary at the edge against {against}", crowd, np.nan if add else -far)]
-    if _TESTS in instance.plan.guarantee.accountant:
-        for share in (1 / 3, 1 / 2):
-            colluders = np.where(np.arange(users)[:, None] < share * users, far, 0.0) * every
-            found.append(one(f"{share:.0%} of colluders far away, and a canary who joins them or not", colluders, 0.0))
+    found = [one(f"a canary at the edge against {against}", far * every, crowd)]
+    if columns == dimension == CANARIES:
+        found.append(one(f"a canary at the edge of one column against {against}", far * first, crowd))
+    if isinstance(threshold := numbers.get("threshold"), float) and isinstance(radius := numbers.get("radius"), float):
+        found.append(one(f"a canary at twice the radius of agreement against {against}", 2 * radius * every, crowd))
+        for many in _tipping(threshold, instance.plan.cohort):
+            others = crowd.copy()
+            others[_beside(instance, many - 1)] = far
+            name = f"{many - 1} colluders far away in the cohort of a canary who joins them or not"
+            found.append(one(name, far * every, others, 0.0))
+    elif isinstance(instance.template.scheme, DiscreteScheme) and not add and columns > 1:
+        # What a choice is likely to be then falls where one vertex rises.
+        name = "a canary who pulls one column forth and all others back, against its negative, in a crowd at the edge"
+        found.append(one(name, far * (2 * first - every), np.tile(far * every, (users, 1))))
     alike, most = _alike(instance), CANARIES - 1
     if len(alike) >= most and columns == instance.problem.dimension == CANARIES:
         pulls = hadamard(CANARIES).astype(np.float64)
@@ -88,6 +102,26 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
         directions = pulls[:most] / np.sqrt(columns)
         found.append(Attack(name, alike[:most], directions, pulled, far * pulls[:most], tails))
     return tuple(found)
+
+
+def _tipping(threshold: float, cohort: int) -> list[int]:
+    """How many of a cohort are far from the others, at one place, when its score falls to the threshold.
+
+    If a score is what share of the others each user agrees with, added up, it is ``(B - j)^2 / B + j^2 / B``; if it
+    counts users whom most agree with, it is ``B - j``.
+    """
+    share = threshold / cohort
+    if not 0.5 < share < 1:
+        return []
+    return sorted({math.ceil(cohort * (1 - math.sqrt(2 * share - 1)) / 2), math.ceil(cohort * (1 - share))})
+
+
+def _beside(instance: Instance, many: int) -> NDArray[np.int64]:
+    """So many users of the first cohort that user 0 is in, without user 0."""
+    sampler = public_sampler(instance.template)
+    cohorts = [] if sampler is None else [sampler.cohort(index) for index in range(sampler.rounds)]
+    found = next((cohort for cohort in cohorts if cohort[0] == 0), np.arange(instance.facts.users))
+    return found[1 : 1 + many]
 
 
 def _alike(instance: Instance) -> NDArray[np.int64]:

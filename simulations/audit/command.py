@@ -8,24 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from simulations.audit.many_runs import Audit, audit, claim_of
-from simulations.audit.one_run import OneRun, audit_one_run
+from simulations.audit.finding import Audit
+from simulations.audit.many_runs import audit
+from simulations.audit.one_run import audit_one_run
+from simulations.audit.report import AUDIT, CONFIG, CURVE, render_audit
 from simulations.config.run_config import REFERENCE, RunConfig, parse_config
+from simulations.records.environment import versions
 from simulations.records.run_directory import new_directory, plain
 from simulations.reports.explain import shown
-from simulations.reports.plots import BLUE, ORANGE, figure_and_axes
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
-
-BASE_RATES = (0.01, 0.1, 0.5)
-"""Of guesses about a user, for which an epsilon is translated into success."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +34,15 @@ class Wanted:
     canaries: int | None = None
     confidence: float = 0.95
     workers: int | None = None
+
+    def command(self) -> str:
+        """What makes the same audit of a file that is called config.toml."""
+        words = ["userdp audit config.toml"]
+        if self.one_run:
+            words += ["--one-run", *(() if self.canaries is None else (f"--canaries {self.canaries}",))]
+        else:
+            words += [*(("--all",) if self.everything else ()), f"--runs {self.runs}"]
+        return " ".join([*words, f"--confidence {self.confidence:g}"])
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Done:
     """
 
     values: Any
-    found: Sequence[Audit | OneRun]
+    found: Sequence[Audit]
     refusals: Mapping[str, str]
     directory: Path
 
@@ -63,7 +68,7 @@ class Done:
 
 
 def audit_file(config: RunConfig, wanted: Wanted) -> Done:
-    """Audit a configuration and write audit.json, trade-off.csv and the chart of both.
+    """Audit a configuration and write audit.json, trade-off.csv, the report and its chart.
 
     Raises:
         BadInput: nothing to audit, or a setting out of range.
@@ -71,23 +76,24 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     if wanted.one_run and wanted.everything:
         raise BadInput("--one-run runs the file's own strategy: leave --all out")
     refusals: dict[str, str] = {}
-    with _bar() as told:
-        if wanted.one_run:
-            found: list[Audit | OneRun] = [_one(config, wanted, told)]
-        elif wanted.everything:
-            found = list(_all(config, wanted, told, refusals))
-        else:
-            found = [_many(config, wanted, told)]
-    values: Any = [plain(one.as_dict() | translated(one)) for one in found]
-    values += [{"strategy": name, "refused": why} for name, why in refusals.items()]
-    values = values if wanted.everything else values[0]
+    found: list[Audit] = []
     kind = "all" if wanted.everything else config.strategy.kind
     directory = new_directory(Path(config.output.directory) / f"{config.name}-{kind}-audit", secure=False)
-    write(directory, values, found)
+    with _bar() as told:
+        if wanted.one_run:
+            found.append(_one(config, wanted, told))
+        elif wanted.everything:
+            for one in _all(config, wanted, told, refusals):
+                found.append(one)
+                # Whoever stops after hours keeps what there is.
+                leave(directory, config, wanted, found, refusals)
+        else:
+            found.append(_many(config, wanted, told))
+    values = leave(directory, config, wanted, found, refusals)
     return Done(values, found, refusals, directory)
 
 
-def _one(config: RunConfig, wanted: Wanted, told: "Told") -> OneRun:
+def _one(config: RunConfig, wanted: Wanted, told: "Told") -> Audit:
     canaries, confidence = wanted.canaries, wanted.confidence
     return audit_one_run(config, canaries=canaries, confidence=confidence, progress=told(config.strategy.kind))
 
@@ -129,50 +135,36 @@ def with_strategy(config: RunConfig, name: str) -> RunConfig:
     return parse_config(values | {"preparation": "none"})
 
 
-# What it means -----------------------------------------------------------------------------------------------------
+def leave(
+    directory: Path, config: RunConfig, wanted: Wanted, found: Sequence[Audit], refusals: Mapping[str, str]
+) -> Any:
+    """Write the files of an audit into its directory.
+
+    Returns:
+        What audit.json holds: of one audit, or a list with the strategies that were refused.
+    """
+    made = {"name": config.name, "seed": config.seed, "versions": versions(), "command": wanted.command()}
+    values: Any = [plain(one.as_dict() | made) for one in found]
+    values += [{"strategy": name, "refused": why} | made for name, why in refusals.items()]
+    values = values if wanted.everything else values[0]
+    (directory / AUDIT).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (directory / CONFIG).write_text(config.toml(), encoding="utf-8")
+    _write_curves(directory / CURVE, [one for one in found if len(one.false_positives)])
+    render_audit(directory)
+    return values
 
 
-def translated(one: Audit | OneRun) -> dict[str, Any]:
-    """What the claim leaves an attacker: most success of telling a member from others, and of guesses about a user."""
-    claim = claim_of(one.guarantee)
-    return {
-        "most_membership_accuracy": claim.membership_accuracy,
-        "most_guess_success": {str(rate): claim.guess_success(rate) for rate in BASE_RATES},
-    }
-
-
-def write(directory: Path, values: Any, found: Sequence[Audit | OneRun]) -> None:
-    """audit.json, and of audits by many runs trade-off.csv, trade-off.svg and trade-off.png."""
-    (directory / "audit.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    measured = [one for one in found if isinstance(one, Audit)]
-    if not measured:
+def _write_curves(path: Path, found: Sequence[Audit]) -> None:
+    """The measured trade-off of each strategy, and the claimed one; no file where there is none."""
+    if not found:
         return
-    with (directory / "trade-off.csv").open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["strategy", "false_positives", "false_negatives", "claimed_false_negatives"])
-        for one in measured:
-            least = claim_of(one.guarantee).false_negatives(one.false_positives)
+        for one in found:
+            least = one.claim.false_negatives(one.false_positives)
             for point in zip(one.false_positives, one.false_negatives, least, strict=True):
                 table.writerow([one.strategy, *(f"{value:.6g}" for value in point)])
-    if len(measured) == 1:
-        for kind in ("svg", "png"):
-            _chart(measured[0]).savefig(directory / f"trade-off.{kind}", dpi=160)
-
-
-def _chart(one: Audit) -> Figure:
-    """The two errors of an attacker: the least that is claimed, and what was measured."""
-    with mpl.rc_context({"font.size": 11.0, "axes.spines.right": False, "axes.spines.top": False}):
-        figure, axes = figure_and_axes(height=4.0)
-        alarms = np.linspace(0, 1, 401)
-        axes.fill_between(alarms, 0, claim_of(one.guarantee).false_negatives(alarms), color=BLUE, alpha=0.12)
-        axes.plot(alarms, claim_of(one.guarantee).false_negatives(alarms), color=BLUE, label="least by the claim")
-        axes.plot([0, 1], [1, 0], color="0.6", linestyle=":", label="blind guessing")
-        points = one.false_positives, one.false_negatives
-        axes.plot(*points, color=ORANGE, marker="o", markersize=2.5, linestyle="none", label="measured")
-        axes.set(xlabel="false positives", ylabel="false negatives", xlim=(0, 1), ylim=(0, 1))
-        axes.set_title(f"{one.strategy}: epsilon {shown(one.guarantee.epsilon)} at delta {one.guarantee.delta:.2g}")
-        axes.legend(frameon=False, loc="upper right")
-        return figure
 
 
 # On a terminal -----------------------------------------------------------------------------------------------------
@@ -208,25 +200,29 @@ def show_audits(done: Done) -> None:
         console.print(f"  {name}: not audited: {why}", highlight=False, markup=False)
     if len(done.found) == 1:
         _explain(done.found[0], console)
-    console.print(f"Files: {done.directory}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {done.directory / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _explain(one: Audit | OneRun, console: Console) -> None:
-    claim, runs = claim_of(one.guarantee), "one run" if isinstance(one, OneRun) else f"{one.runs} runs"
-    if isinstance(one, Audit) and one.mu is not None:
+def _explain(one: Audit, console: Console) -> None:
+    values, runs = one.as_dict(), "one run" if one.runs == 1 else f"{one.runs} runs"
+    if one.mu is not None:
         console.print("The claim is that of one Gaussian mechanism, and was tested as such.", highlight=False)
+    if one.exact is not None:
+        console.print(
+            f"Of the worst canaries a test or choice of one round alone costs epsilon = {shown(one.exact)}, exactly.",
+            highlight=False,
+        )
     console.print(f"[bold]Attack.[/bold] {one.attack}; {one.users} users, {runs}.", highlight=False)
     console.print(f"[bold]Guarantee.[/bold] {one.guarantee.sentence()}", highlight=False)
     console.print(
         f"[bold]What it means.[/bold] Whoever tells two equally likely data sets apart, which differ in one "
-        f"{one.guarantee.unit}, is right with probability {claim.membership_accuracy:.1%} at most.",
+        f"{one.guarantee.unit}, is right with probability {values['most_membership_accuracy']:.1%} at most.",
         highlight=False,
     )
-    for rate in BASE_RATES:
-        most = claim.guess_success(rate)
+    for rate, most in values["most_guess_success"].items():
         console.print(
-            f"  a guess about a {one.guarantee.unit} that is right with probability {rate:.0%} without their data is "
-            f"right with {most:.1%} at most",
+            f"  a guess about a {one.guarantee.unit} that is right with probability {float(rate):.0%} without their "
+            f"data is right with {most:.1%} at most",
             highlight=False,
         )
 

@@ -31,9 +31,6 @@ _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1
 CANARIES = 128
 """Columns, one for each canary of a run and one for the crowd, where each can pull in a direction of its own."""
 
-_SLOW = ("iterative_mean_sgd", "outlier_removal")
-"""Whose servers compare users with each other: a run with many columns takes seconds."""
-
 _MOST_USERS = 1 << 14
 _SIZES = ("cohort", "batch")
 """Settings that count users, and shrink with them."""
@@ -121,7 +118,7 @@ def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
     kind = STRATEGIES[strategy]
     losses = [Quadratic, Linear] if kind.needs.startswith(Declarations.needs) else [Linear, Quadratic]
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
-    many = kind.server_trusted and strategy not in _SLOW
+    many = kind.server_trusted and not kind.compares_users
     for columns, users in ((CANARIES, 2 * CANARIES), (2, 1)) if many else ((2, 1),):
         for loss in losses:
             yield loss(columns, _BOUND, _RADIUS), users

@@ -1,19 +1,19 @@
 """An audit by ONE run of a configuration as it is: its own users and model, and canaries thrown in by coins."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from simulations.audit.finding import Audit
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
 from strategies.wire.protocol import model_vector
-from userdp.accounting.guarantee import Guarantee
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
@@ -33,62 +33,6 @@ _REHEARSALS = 4
 
 _FAR = 1e6
 """Length of what a canary sends before its clip, in clips."""
-
-
-@dataclass(frozen=True)
-class OneRun:
-    """What one run showed.
-
-    Attributes:
-        strategy: its name.
-        guarantee: what the run claims.
-        canaries: m.
-        guesses: how many coins were guessed.
-        correct: how many of them rightly.
-        confidence: of the bound.
-        measured: lower bound on epsilon at the claim's delta.
-        users: of the run, canaries among them.
-    """
-
-    strategy: str
-    guarantee: Guarantee
-    canaries: int
-    guesses: int
-    correct: int
-    confidence: float
-    measured: float
-    users: int
-
-    @property
-    def refuted(self) -> bool:
-        """Whether more was measured than is claimed."""
-        return self.measured > self.guarantee.epsilon * (1 + 1e-6)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "strategy": self.strategy,
-            "claimed_epsilon": self.guarantee.epsilon,
-            "delta": self.guarantee.delta,
-            "unit": self.guarantee.unit,
-            "relation": self.guarantee.relation,
-            "measured_epsilon": self.measured,
-            "bound": "one run",
-            "confidence": self.confidence,
-            "refuted": self.refuted,
-            "attack": self.attack,
-            "canaries": self.canaries,
-            "guesses": self.guesses,
-            "correct": self.correct,
-            "users": self.users,
-        }
-
-    @property
-    def attack(self) -> str:
-        """What a coin decided."""
-        if self.guarantee.relation == "add_or_remove":
-            return f"{self.canaries} canaries at the clip, each there or not"
-        return f"{self.canaries} canaries at the clip, each there or replaced by its negative"
 
 
 class Canaries:
@@ -147,7 +91,7 @@ def audit_one_run(
     canaries: int | None = None,
     confidence: float = 0.95,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> OneRun:
+) -> Audit:
     """Run a configuration once, with canaries among its users, and guess who they were.
 
     *Formal guarantees.* If the run is (epsilon, delta)-DP under its own relation, the bound exceeds epsilon with
@@ -216,7 +160,25 @@ def audit_one_run(
     found = guessed(pulls @ (expected - audited), guesses)
     correct = int(np.count_nonzero(found == coins))
     measured = one_run_lower_bound(count, guesses, correct, guarantee.delta, confidence)
-    return OneRun(strategy.plan.strategy, guarantee, count, guesses, correct, confidence, measured, n + count)
+    against = "each there or not" if absent else "each there or replaced by its negative"
+    return Audit(
+        strategy=strategy.plan.strategy,
+        guarantee=guarantee,
+        attack=f"{count} canaries at the clip, {against}",
+        bound="one run",
+        canaries=count,
+        users=n + count,
+        rounds=strategy.plan.rounds,
+        runs=1,
+        guesses=guesses,
+        correct=correct,
+        confidence=confidence,
+        mu=None,
+        exact=None,
+        measured=measured,
+        false_positives=np.empty(0),
+        false_negatives=np.empty(0),
+    )
 
 
 def directions(count: int, dimension: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -208,6 +208,18 @@ FIELDS: tuple[Field, ...] = (
         ("guarantee", "public", "of the model"),
     ),
     *_fields(
+        "audit: audit.json, trade-off.csv, report.html",
+        ("", "public", "claims, and guesses about made-up people: no data are read"),
+    ),
+    *_fields(
+        "audit --one-run: audit.json, report.html",
+        (
+            "all_private",
+            "private",
+            "all of it: five runs on the file's own users, each of which would be covered by the promise of one alone",
+        ),
+    ),
+    *_fields(
         CELL,
         ("digest", "public", "of the cell's configuration"),
         ("error_private", "private", "why the cell failed, or null; sentences about a table quote counts"),

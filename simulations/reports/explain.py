@@ -63,6 +63,11 @@ def percent(share: float) -> str:
     return f"{whole:,.{digits}f} %"
 
 
+def chance(probability: float) -> str:
+    """A probability for people, as a share of a hundred."""
+    return f"{100 * probability:.1f} %"
+
+
 def show_promise(sentence: str, assumptions: Iterable[str], console: Console) -> None:
     """Print a guarantee and what it rests on: none stands without the other."""
     console.print(f"[bold]Guarantee.[/bold] {sentence}", highlight=False)

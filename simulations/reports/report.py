@@ -13,7 +13,7 @@ from markupsafe import Markup
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
-from simulations.reports.explain import METRICS, percent, shown, shown_apart
+from simulations.reports.explain import METRICS, chance, percent, shown, shown_apart
 from simulations.reports.loading import cell_counts
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
@@ -63,7 +63,7 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "percent": percent, "shown_apart": shown_apart}
+    environment.filters |= {"shown": shown, "percent": percent, "chance": chance, "shown_apart": shown_apart}
     return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 

@@ -36,6 +36,8 @@ class Declarations:
     paper: ClassVar[str]
     cost: ClassVar[str]
     """Of one round, where a node has N samples of dimension d, U users take part and K nodes answer."""
+    compares_users: ClassVar[bool] = False
+    """Whether a round compares each user with each other in every column: such a round is tried with few of both."""
     needs: ClassVar[str] = "any loss"
     units: ClassVar[tuple[str, ...]] = ("user",)
     promise: ClassVar[str] = "user level, against other nodes too"

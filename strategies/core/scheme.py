@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from userdp.accounting import AnyLedger, Guarantee, Privacy
-from userdp.arrays.types import Vector
+from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.problems.base import Problem
@@ -58,6 +58,14 @@ class Scheme:
         if self.check_start is not None:
             self.check_start(x)
         return x
+
+
+@runtime_checkable
+class DiscreteScheme(Protocol):
+    """A `Scheme` of rounds that begin with one of finitely many outcomes, which is released: audits look for it."""
+
+    def law(self, values: Rows) -> Vector:
+        """(K,) probabilities of the outcomes of a round, from the values that it gathers: rows or their sum."""
 
 
 def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:

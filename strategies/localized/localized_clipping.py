@@ -27,6 +27,7 @@ from strategies.localized.phases import (
 from strategies.robust.passing import DeviationOptions
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Ledger, calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Vector
 from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import GaussianMechanism
@@ -164,7 +165,7 @@ class LocalizedClipping(UserLevelStrategy):
         multiplier = calibrate_noise(self.privacy.epsilon, self.privacy.delta, 1)
         cost, sampler = Cost(noise_multiplier=multiplier), DisjointBatches(n, n // rounds, 1, self.seed)
         epsilon = epsilon_of(cost, 1, self.privacy.delta)
-        accountant = "analytic Gaussian mechanism, parallel over disjoint users"
+        accountant = f"{ONE_GAUSSIAN}, parallel over disjoint users"
         first = options.clip or certificate.lipschitz or 1.0
         rate = options.learning_rate or self._default_rate(first)
         phases = tuple(self._schedule(multiplier, sampler.batch, first, rate))

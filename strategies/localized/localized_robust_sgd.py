@@ -138,6 +138,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
         "all users in disjoint phases: one gradient a user and step, a row of d numbers each; server "
         "O(U^2 d) a tested phase, at worst"
     )
+    compares_users: ClassVar[bool] = True
     paper: ClassVar[str] = (
         "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
     )

@@ -52,6 +52,7 @@ class OutlierRemoval(TestedStrategy):
     summary_line: ClassVar[str] = "mean of users with enough neighbours, tested and noisy every round"
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
+    compares_users: ClassVar[bool] = True
     paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
     with_secure_noise: ClassVar[str] = SECURE_TEST
     example: ClassVar[Mapping[str, Any]] = {"rounds": 2}

@@ -63,6 +63,7 @@ class RobustRounds(TestedStrategy):
     summary_line: ClassVar[str] = "tested robust mean of user gradients with noise, every round"
     family: ClassVar[str] = "robust"
     cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
+    compares_users: ClassVar[bool] = True
     paper: ClassVar[str] = "ours, after Ghazi, Kumar, Liu, Manurangsi 2025"
     with_secure_noise: ClassVar[str] = SECURE_TEST
     example: ClassVar[Mapping[str, Any]] = {"radius": 1.0, "rounds": 2}

@@ -17,6 +17,7 @@ from strategies.robust.passing import DeviationOptions
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.arrays.types import Rows, Vector
+from userdp.audit.discrete import halting_probabilities
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import GaussianMechanism, MinimumScore
@@ -158,6 +159,10 @@ class TestedScheme(RowScheme):
     agreement: Agreement
     smallest_cohort: int
     pass_probability: float | None = None
+
+    def law(self, values: Rows) -> Vector:
+        """(2,) probabilities that a round's test fails and that it passes, from (B, p) rows."""
+        return halting_probabilities(self.agreement.test, [self.agreement.score(values)])
 
 
 class TestedStrategy(UserLevelStrategy):

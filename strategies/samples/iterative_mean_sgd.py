@@ -28,6 +28,7 @@ from userdp.accounting import (
     share_of_group,
 )
 from userdp.accounting.composition import step_budget
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.accounting.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -38,7 +39,7 @@ from userdp.nodes.partition import Partition, group_size, spread_length
 from userdp.papers.heavy_tailed.estimators import deep_centre, group_radius
 from userdp.randomness import stream
 
-_PARALLEL = "analytic Gaussian mechanism, parallel over groups and composed over rounds"
+_PARALLEL = f"{ONE_GAUSSIAN}, parallel over groups and composed over rounds"
 _SHUFFLED = "amplification by shuffling, composed over rounds as the worst such mechanisms"
 _SECRET_FROM = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
 _SECRET = "the random groups of every round stay secret: nodes do not tell those of their samples"
@@ -159,6 +160,7 @@ class IterativeMeanSGD(SampleStrategy):
     name: ClassVar[str] = "iterative_mean_sgd"
     summary_line: ClassVar[str] = "centre deep among noisy means of secret random groups of clipped samples"
     cost: ClassVar[str] = "node O(N d), k sums of d numbers up (k groups); server O(k^2 d) for each inner step"
+    compares_users: ClassVar[bool] = True
     paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)"
     without_secure_noise: ClassVar[str | None] = "which samples share a group comes from the seed"
     needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"

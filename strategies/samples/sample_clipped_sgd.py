@@ -15,6 +15,7 @@ from strategies.samples.heavy_tailed import HeavyTailedOptions, chosen_rate, cho
 from strategies.samples.sample_strategy import OutputAverage, SampleScheme, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
@@ -89,7 +90,7 @@ class SampleClippedSGD(SampleStrategy):
         )
 
     def _promised(self, cost: Cost, rounds: int) -> Guarantee:
-        accountant = "analytic Gaussian mechanism, composed over rounds"
+        accountant = f"{ONE_GAUSSIAN}, composed over rounds"
         if self.privacy.unit == "user":
             accountant += f"; group privacy for {self.group} samples"
         return self._promise(

@@ -14,7 +14,8 @@ from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting.guarantee import Unit
-from userdp.arrays.types import Vector
+from userdp.arrays.types import Rows, Vector
+from userdp.audit.discrete import choice_probabilities
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
 from userdp.nodes.computations import Computation
@@ -73,6 +74,10 @@ class VertexScheme(Scheme):
     def scores(self, total: Vector) -> Vector:
         """(2d,): of the vertices, from the sum of what users sent."""
         return self.ball.scores(total / self.divisor)
+
+    def law(self, values: Rows) -> Vector:
+        """(2d,) probabilities of the vertices, from the sum of what users sent."""
+        return choice_probabilities(self.mechanism, self.scores(values))
 
 
 def l1_ball(radius: float, problem: Problem) -> L1Ball:

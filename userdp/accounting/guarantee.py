@@ -75,6 +75,11 @@ class Privacy:
             )
 
 
+ONE_GAUSSIAN = "analytic Gaussian mechanism"
+"""How the accountant's name begins of whoever claims that a whole run is no worse than one Gaussian mechanism, whose
+(epsilon, delta) is then told exactly. What is added to such a claim follows a semicolon."""
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """A privacy guarantee in full, or the plain statement that there is none.
@@ -98,6 +103,11 @@ class Guarantee:
     adversary: str
     assumptions: tuple[str, ...]
     holds: bool
+
+    @property
+    def is_one_gaussian(self) -> bool:
+        """Whether the claim is that of one Gaussian mechanism, beyond its (epsilon, delta): see `ONE_GAUSSIAN`."""
+        return self.accountant.startswith(ONE_GAUSSIAN) and ";" not in self.accountant
 
     @classmethod
     def none(cls, reason: str) -> "Guarantee":

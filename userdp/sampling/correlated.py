@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.accounting import Cost, Relation, calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
 from userdp.mechanisms.factorisations import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.mechanisms.prefix_sums import Factorisation
@@ -43,7 +44,7 @@ class CorrelatedBatches(Sampler):
     kind: FactorisationName | Literal["best"] = "square_root"
 
     relation: ClassVar[Relation] = "replace_one"
-    accountant: ClassVar[str] = "analytic Gaussian mechanism, one for all rounds (correlated noise)"
+    accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, one for all rounds (correlated noise)"
     assumption: ClassVar[str] = "n and who takes part are public"
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.accounting import AnyLedger, Cost, Ledger, Privacy, Relation, calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler
@@ -42,7 +43,7 @@ class DisjointBatches(Sampler):
     seed: int = 0
 
     relation: ClassVar[Relation] = "replace_one"
-    accountant: ClassVar[str] = "analytic Gaussian mechanism, composed over participations"
+    accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over participations"
     assumption: ClassVar[str] = "n and who takes part are public"
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from userdp.accounting import AnyLedger, Cost, Privacy, Relation, RoundLedger, calibrate_noise, epsilon_of
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
 from userdp.sampling.disjoint import DisjointBatches
 
@@ -29,7 +30,7 @@ class WeightedBatches(DisjointBatches):
 
     shares: tuple[float, ...] = (1.0,)
 
-    accountant: ClassVar[str] = "analytic Gaussian mechanism, composed over rounds of unequal noise"
+    accountant: ClassVar[str] = f"{ONE_GAUSSIAN}, composed over rounds of unequal noise"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,335 @@
+"""Every line that userdp writes to a log, on whose machine, and what stands in it.
+
+A test finds the calls in the source and looks each up here, with its level and the values that it shows.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Place = Literal["server", "node", "holder"]
+PLACES: Mapping[Place, str] = {
+    "server": "the server's process, and whoever may read its log",
+    "node": "the machine of the node that the line is about, or of a simulation",
+    "holder": "whoever prepares, holds or scores the data",
+}
+"""Whose log it is."""
+
+LineKind = Literal["public", "environment", "private"]
+LINE_KINDS: Mapping[LineKind, str] = {
+    "public": "neither the line nor what stands in it depends on anybody's data",
+    "environment": "it tells of machines, messages and addresses: that something failed, never a value of the data",
+    "private": "that it is there, or what stands in it, depends on users' data, and no guarantee covers it",
+}
+"""What each kind means."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a log.
+
+    Attributes:
+        module: who writes it.
+        level: of Python's logging.
+        text: of the line, with a place for each value.
+        place: see `PLACES`.
+        kind: see `LINE_KINDS`.
+        values: what is put into the text, as the source has it -> what that is.
+    """
+
+    module: str
+    level: str
+    text: str
+    place: Place
+    kind: LineKind
+    values: Mapping[str, str]
+
+
+def _lines(
+    module: str, *rows: tuple[str, str, Place, LineKind] | tuple[str, str, Place, LineKind, Mapping[str, str]]
+) -> Iterator[LogLine]:
+    for level, text, place, kind, *values in rows:
+        yield LogLine(module, level, text, place, kind, values[0] if values else {})
+
+
+_KIND_OF_ERROR = {"type(error).__name__": "kind of the error, never its text"}
+_NODE = {"node": "number of the node"}
+
+LOG_LINES: tuple[LogLine, ...] = (
+    *_lines(
+        "userdp.nodes.node",
+        (
+            "warning",
+            "the loss fails on users' data (%s): each such user counts as zero",
+            "node",
+            "private",
+            {"told": "kind of the error; its text as well where users have no labels, as in a simulation"},
+        ),
+    ),
+    *_lines(
+        "userdp.data.tables.tabular",
+        (
+            "warning",
+            "%s",
+            "holder",
+            "private",
+            {"sentence": "which column has no declared level or positive value in any cell"},
+        ),
+    ),
+    *_lines(
+        "userdp.neural.engine",
+        (
+            "info",
+            "the module is computed %s",
+            "node",
+            "environment",
+            {"self.choice": "in which way, found on made-up users"},
+        ),
+    ),
+    *_lines(
+        "userdp.papers.averaged_clipping.descent",
+        (
+            "warning",
+            "a batch of %d samples was asked for where there are %d: every sample is in it",
+            "server",
+            "public",
+            {"batch": "of the configuration", "samples": "the declared number of samples"},
+        ),
+    ),
+    *_lines(
+        "strategies.non_private",
+        (
+            "warning",
+            "training without privacy did not converge in %d rounds, so it is no measure of what privacy costs: "
+            "raise strategy.rounds of non_private",
+            "server",
+            "private",
+            {"self.options.rounds": "of the configuration"},
+        ),
+    ),
+    *_lines(
+        "strategies.drop_in",
+        (
+            "warning",
+            "some of the %d users have no node: they count as missing in every round",
+            "server",
+            "environment",
+            {"users": "n, public"},
+        ),
+        (
+            "warning",
+            "there are more nodes than the plan has users, %d: the others are not used",
+            "server",
+            "environment",
+            {"users": "n, public"},
+        ),
+    ),
+    *_lines("strategies.wire.client", ("exception", "this node cannot answer", "node", "private")),
+    *_lines(
+        "strategies.wire.roster",
+        (
+            "warning",
+            "some of the %d users have no node: they count as missing in every round",
+            "server",
+            "environment",
+            {"len(self._owner)": "n, public"},
+        ),
+        (
+            "warning",
+            "node %d could not say whom it holds: %s",
+            "server",
+            "environment",
+            _NODE | {"failure(reply)": "kind of the node's error, never its text"},
+        ),
+        (
+            "warning",
+            "node %d could not say whom it holds: %s",
+            "server",
+            "environment",
+            _NODE | {"error": "what in its message does not follow the protocol"},
+        ),
+    ),
+    *_lines(
+        "strategies.wire.replies",
+        (
+            "warning",
+            "node %d counts as missing: %s",
+            "server",
+            "environment",
+            _NODE | {"complaint": "kind of the node's error, or what in its message does not follow the protocol"},
+        ),
+    ),
+    *_lines(
+        "strategies.core.base",
+        (
+            "warning",
+            "a step of %s overflows, and is not taken: lower its step size",
+            "server",
+            "private",
+            {"self.name": "of the strategy"},
+        ),
+        (
+            "info",
+            "%s: %d rounds of %d of %d users",
+            "server",
+            "public",
+            {
+                "self.name": "of the strategy",
+                "plan.rounds": "of the plan",
+                "plan.cohort": "of the plan",
+                "plan.users": "n, public",
+            },
+        ),
+        ("info", "%s", "server", "public", {"plan.guarantee.sentence()": "the guarantee in one sentence"}),
+        ("warning", "%s", "server", "public", {"warning": "of the plan"}),
+    ),
+    *_lines(
+        "strategies.core.resuming",
+        (
+            "warning",
+            "round %d was asked before the run was killed, and its noise must not be drawn again: it is charged, "
+            "and goes on as if nobody had answered",
+            "server",
+            "environment",
+            {"self._lost": "number of the round"},
+        ),
+    ),
+    *_lines(
+        "simulations.engines.grids",
+        (
+            "warning",
+            "node %d cannot answer: %s",
+            "server",
+            "environment",
+            {
+                "message.metadata.dst_node_id": "number of the node",
+                "error": "an error of userdp: field and remedy, no data",
+            },
+        ),
+        ("warning", "time is up: the remaining nodes were not asked", "server", "environment"),
+        (
+            "warning",
+            "%d actors were asked for and %d CPUs are free: nodes wait until there are more",
+            "server",
+            "environment",
+            {"count": "actors", "free": "CPUs"},
+        ),
+        (
+            "warning",
+            "%s: starting another",
+            "server",
+            "environment",
+            {"why": "that an actor died, with the kind of its error, or was late"},
+        ),
+    ),
+    *_lines(
+        "simulations.server_app",
+        ("info", "results are in %s", "server", "public", {"outcome.directory": "of the run"}),
+    ),
+    *_lines(
+        "simulations.comparison.jobs",
+        (
+            "warning",
+            "the oracle could not look at the data (%s): it has no settings to try",
+            "holder",
+            "private",
+            _KIND_OF_ERROR,
+        ),
+        (
+            "warning",
+            "a cell failed: unexpected %s",
+            "holder",
+            "private",
+            {"type(caught).__name__": "kind of the error, never its text"},
+        ),
+    ),
+    *_lines(
+        "simulations.deployment.gate",
+        (
+            "warning",
+            "refused %s: %s %s is not for silos",
+            "server",
+            "environment",
+            {"peer": "address", "request.method": "of the request", "path": "that was asked for"},
+        ),
+        ("warning", "the SuperLink does not answer (%s)", "server", "environment", _KIND_OF_ERROR),
+        (
+            "warning",
+            "the SuperLink refused %s: %s gave %d",
+            "server",
+            "environment",
+            {"peer": "address", "path": "that was asked for", "reply.status_code": "of the reply"},
+        ),
+    ),
+    *_lines(
+        "simulations.deployment.superlink",
+        (
+            "warning",
+            "the key of %s cannot be registered yet: %s",
+            "server",
+            "environment",
+            {"path.stem": "name of the silo", "error": "what Flower's command said"},
+        ),
+        ("info", "the key of %s is registered", "server", "public", {"path.stem": "name of the silo"}),
+    ),
+    *_lines(
+        "simulations.deployment.submit",
+        (
+            "info",
+            "run %s is submitted; its files go to %s",
+            "server",
+            "public",
+            {"number": "of the run", "folder": "of the run"},
+        ),
+        ("info", "guarantee: %s", "server", "public", {"promised['sentence']": "the guarantee in one sentence"}),
+        (
+            "info",
+            "the run is done: %s are in %s",
+            "server",
+            "public",
+            {"', '.join(_NEEDED)": "names of files", "output": "folder"},
+        ),
+    ),
+    *_lines(
+        "simulations.runs.silos",
+        (
+            "warning",
+            "%s: a user holds fewer samples than data.min_samples = %d",
+            "node",
+            "private",
+            {"folder / FILE": "file of the silo", "fewest": "of the configuration"},
+        ),
+    ),
+    *_lines(
+        "simulations.runs.run",
+        (
+            "warning",
+            "the reference without privacy could not be trained: %s",
+            "holder",
+            "environment",
+            {"error": "why a run stops: field and remedy, no counts"},
+        ),
+    ),
+    *_lines(
+        "simulations.runs.build",
+        (
+            "warning",
+            "data.samples = %d is not the number of samples that the training users hold: means are divided by what is "
+            "declared, so all gradients are too long or too short by the same factor",
+            "holder",
+            "private",
+            {"facts.samples": "the declared number"},
+        ),
+    ),
+    *_lines(
+        "simulations.runs.trackers",
+        (
+            "warning",
+            "%s failed (%s): rounds from here on are only in the run directory",
+            "server",
+            "environment",
+            {"self.name": "of the tracker"} | _KIND_OF_ERROR,
+        ),
+    ),
+)
+"""All of them."""

@@ -1,0 +1,53 @@
+"""What runs prove of a claim, with made-up runs whose truth is known: no strategy is run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_audit_report import GUARANTEE
+
+from simulations.audit.many_runs import bound_of
+from simulations.audit.trials import Runs
+from userdp.audit.trade_off import Gaussian
+
+OTHER = replace(GUARANTEE, accountant="privacy losses", delta=1e-6)
+
+
+def runs_of(mu, runs=400, canaries=32, rounds=4, seed=0):
+    """Each round moves a canary's own direction by the same; together by mu standard deviations of the noise."""
+    rng = np.random.default_rng(seed)
+    coins = 2 * rng.integers(0, 2, (runs, canaries)) - 1
+    noise = rng.normal(size=(runs, canaries, rounds))
+    return Runs(noise + coins[..., None] * mu / (2 * np.sqrt(rounds)), coins), np.ones(rounds, dtype=bool)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.5])
+def test_the_bound_on_a_gaussian_claim_is_below_the_truth_and_comes_close(mu):
+    found = bound_of(*runs_of(mu), GUARANTEE, 0.95)
+    assert mu - 0.3 < found.mu <= mu
+    assert found.measured == Gaussian(found.mu).epsilon(GUARANTEE.delta)
+    assert found.guesses == 200 * 32
+    assert found.correct / found.guesses == pytest.approx(Gaussian(mu).membership_accuracy, abs=0.03)
+
+
+def test_the_bound_on_another_claim_is_below_what_such_noise_costs_and_comes_close():
+    found = bound_of(*runs_of(1.5), OTHER, 0.95)
+    assert found.mu is None
+    assert 0.3 * Gaussian(1.5).epsilon(OTHER.delta) < found.measured <= Gaussian(1.5).epsilon(OTHER.delta)
+    assert found.guesses % 2 == 0
+
+
+@pytest.mark.parametrize("claim", [GUARANTEE, OTHER])
+def test_how_to_guess_is_not_learnt_from_what_is_guessed(claim):
+    """Were the coins of the test the other ones, each guess of one would be wrong where it was right."""
+    made, alike = runs_of(2.0)
+    other = Runs(made.features, np.concatenate([made.coins[:200], -made.coins[200:]]))
+    found, turned = bound_of(made, alike, claim, 0.95), bound_of(other, alike, claim, 0.95)
+    assert found.guesses == turned.guesses == found.correct + turned.correct
+    assert found.measured > turned.measured == 0.0
+
+
+@pytest.mark.parametrize("claim", [GUARANTEE, OTHER])
+def test_more_confidence_is_a_smaller_bound(claim):
+    less, more = (bound_of(*runs_of(1.0), claim, confidence).measured for confidence in (0.5, 0.9999))
+    assert more < less
