@@ -148,6 +148,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             "environment",
             _NODE | {"error": "what in its message does not follow the protocol"},
         ),
+        ("warning", "node %d counts as absent: its key is that of another node", "server", "environment", _NODE),
     ),
     *_lines(
         "strategies.wire.replies",
@@ -157,6 +158,12 @@ LOG_LINES: tuple[LogLine, ...] = (
             "server",
             "environment",
             _NODE | {"complaint": "kind of the node's error, or what in its message does not follow the protocol"},
+        ),
+        (
+            "warning",
+            "a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off",
+            "server",
+            "environment",
         ),
     ),
     *_lines(

@@ -56,6 +56,7 @@ MESSAGE_FIELDS: tuple[MessageField, ...] = (
         "server",
         ("question.salt", "public", "random bytes of this run, with which people's labels are digested"),
         ("question.counts", "public", "whether exact counts are wanted; not where the server is not trusted"),
+        ("question.keys", "public", "whether public keys are wanted, where sums are masked"),
     ),
     *_fields(
         "query",
@@ -66,6 +67,7 @@ MESSAGE_FIELDS: tuple[MessageField, ...] = (
             "private",
             "a salted digest of each user's label, of silos: the server, which knows the salt, can try labels",
         ),
+        ("roster.key", "public", "the node's public key, where sums are masked"),
         ("facts.clipped_samples", "private", "how many samples had to be clipped into the declared bounds, if asked"),
     ),
     *_fields(
@@ -92,6 +94,11 @@ MESSAGE_FIELDS: tuple[MessageField, ...] = (
         ("partition.groups", "secret", "which group each sample of the node's own users is in"),
         ("partition.slots", "public", "samples that a user may have"),
         ("partition.count", "public", "how many groups there are"),
+        ("masked.exponent", "public", "of the grid that rows of a masked sum are put on"),
+        ("masked.deviation", "public", "standard deviation of the noise that the nodes of a masked sum add together"),
+        ("masked.round", "public", "number of the round, which its masks and simulated noise are for"),
+        ("masked.keys", "public", "public keys of the nodes of a masked sum"),
+        ("masked.seed", "public", "of SIMULATED noise, which whoever knows it takes off; absent if secure"),
     ),
     *_fields(
         "train",
@@ -101,6 +108,12 @@ MESSAGE_FIELDS: tuple[MessageField, ...] = (
         ("answer.data", "private", "the same, sparse: entries that are not zero"),
         ("answer.indices", "private", "their columns: which entries of users' rows are not zero"),
         ("answer.indptr", "private", "where each row begins: how many entries of each are not zero"),
+        (
+            "answer.masked",
+            "noised",
+            "the sum of a node's users with its share of noise, under masks: alone it looks like random numbers, and "
+            "with all other nodes' it gives the noisy sum of the round",
+        ),
         ("answer.lengths", "private", "how long each user's row is before the clip; on one machine alone"),
         ("facts.non_finite", "private", "how many users' rows were not finite, if counts are wanted"),
         ("facts.columns", "public", "columns of a sparse answer"),

@@ -28,6 +28,8 @@ from strategies.wire.protocol import (
 )
 from userdp.accounting import Privacy
 from userdp.data.federation import ColumnarFederation
+from userdp.masking.grid import IntegerGrid
+from userdp.masking.sums import MaskedSum
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
 from userdp.nodes.partition import Partition
@@ -87,6 +89,7 @@ COMPUTATIONS = (
     Computation("local_update", "sum", 1.0, 1.0, {"steps": 2.0}, ONES, "unclipped", LocalNoise(1.0, 3, 1), True),
     Computation("clipped_sample_sum", "sum", 1.0, coins=SampleCoins(0.5, KEYS, 2), arrays={"scale": ONES}),
     Computation("clipped_sample_sum", "sum", 1.0, partition=Partition(np.zeros((4, 1), dtype=np.int32), 1)),
+    Computation("user_gradient", "sum", 1.0, masked=MaskedSum(IntegerGrid(-40), 1.0, 3, 1, (bytes(32),))),
     Computation("user_gradient", clip_norm=1.0, lengths=True, coordinates=Coordinates(np.zeros(2), np.eye(2))),
 )
 """Which have, together, everything that a computation can have."""
@@ -97,11 +100,12 @@ def every_message():
     users = np.arange(4)
     dense = Answer(users, np.ones((4, 2)), 0, np.ones(4))
     sparse = replace(dense, values=csr_array(np.ones((4, 2))))
-    yield "query", "server", roster_question(b"salt", counts=True)
-    yield "query", "node", roster_content(users, 3, np.zeros((4, 16), dtype=np.uint8))
+    masked = replace(dense, masked=np.ones(2, dtype=np.uint64))
+    yield "query", "server", roster_question(b"salt", counts=True, keys=True)
+    yield "query", "node", roster_content(users, 3, np.zeros((4, 16), dtype=np.uint8), bytes(32))
     for computation in COMPUTATIONS:
         yield "train", "server", train_content(model_record(ONES), users, computation)
-    for answer in (dense, sparse):
+    for answer in (dense, sparse, masked):
         yield "train", "node", answer_content(answer, counts=True, share=False)
 
 
