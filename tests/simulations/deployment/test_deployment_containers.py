@@ -209,6 +209,18 @@ def test_noise_comes_from_the_operating_system_unless_a_rehearsal_asks_for_a_see
     assert (models[0] != models[1]).all()
 
 
+def test_silos_mask_their_sums_and_the_total_is_that_of_the_simulation(federation, tmp_path):
+    settings = overrides(2, **{"privacy.trust": '"sum"'})
+    code, said, result, guarantee = federation.submit(settings).end()
+    assert code == 0, said
+    assert (result["rounds"], result["missing_users_private"]) == (2, 0)
+    assert guarantee["holds"]
+    assert "the server, which sees the noisy sum over all nodes" in guarantee["adversary"]
+    told = [*settings.split("; "), f"engine.users_per_node={SILO}"]  # simulated shares of noise are a node's own
+    here = run(load_config(ROOT / "simulations/configs/demo.toml", told), directory=tmp_path / "local")
+    np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, rtol=1e-9, atol=1e-12)
+
+
 def test_a_silo_that_sends_nan_a_wrong_shape_or_more_users_is_missing_and_the_guarantee_holds(federation):
     (federation.lies / "kind").write_text("nan,shape,more")
     settings = overrides(3)
