@@ -11,6 +11,7 @@ from making import (
     byzantine,
     concepts,
     configuration,
+    core_paper,
     excerpts,
     neural,
     neural_speed,
@@ -53,6 +54,10 @@ def pages() -> dict[str, str]:
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
+        "docs/papers/robust-user-level.md": put(
+            _written("docs/papers/robust-user-level.md"),
+            {"sensitivities": core_paper.sensitivities(), "users": core_paper.users()},
+        ),
         "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
         "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
         "docs/what-leaves.md": what_leaves.page(),
