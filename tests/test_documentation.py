@@ -68,6 +68,13 @@ def test_every_strategy_is_in_the_documents_with_its_assumptions(name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+def test_whoever_trusts_nodes_says_that_iterates_are_not_released(name):
+    """docs/guarantees.md sorts strategies by what they release; the guarantee says whom it trusts."""
+    strategy = STRATEGIES[name]
+    assert (strategy.release == "phase") == ("nodes" in strategy.adversary.partition(";")[2])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_states_formal_guarantees(name):
     assert "*Formal guarantees.*" in inspect.getdoc(STRATEGIES[name])
 

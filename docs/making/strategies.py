@@ -32,7 +32,7 @@ def releases() -> str:
 | | round release | phase release |
 |---|---|---|
 | strategies | all others | {_names(late)} |
-| what is private | every iterate | the model released at the end of each phase |
+| what is private | every iterate | the model released at the end of each phase, or of the only one |
 | the server | trusted: it sees users' gradients, or sums of them | trusted |
 | whoever sees the released models | protected against | protected against |
 | other nodes that take part | protected against | \

@@ -1,4 +1,4 @@
-"""`userdp compare`: strategies x settings x problems x seeds, every cell a run of its own at the same guarantee.
+"""`userdp compare`: strategies x settings x problems x seeds, every cell a run of its own at the same budget.
 
 A cell's directory is named by the hash of its whole configuration, and its last file is cell.json: what is there is
 never run again, so a comparison that was stopped continues where it stood. A cell that failed is a row with its reason.

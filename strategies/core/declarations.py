@@ -43,7 +43,7 @@ class Declarations:
     promise: ClassVar[str] = "user level, against other nodes too"
     """Whom it protects from whom, for tables; the class's docstring has the claim under *Formal guarantees*."""
     release: ClassVar[Literal["round", "phase"]] = "round"
-    """Whether every iterate is private, or only the model released at the end of each phase."""
+    """Whether every iterate is private, or only the model released at the end of each phase, or of the only one."""
     without_secure_noise: ClassVar[str | None] = None
     """Why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for."""
     with_secure_noise: ClassVar[str] = ""

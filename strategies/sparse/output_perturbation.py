@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -159,6 +159,7 @@ class OutputPerturbation(UserLevelStrategy):
     adversary: ClassVar[str] = (
         "against whoever sees the released model; nodes and the server see the iterates and are trusted"
     )
+    release: ClassVar[Literal["round", "phase"]] = "phase"
     options: OutputPerturbationOptions
     scheme: ReleaseScheme
     memory: Minimisation
