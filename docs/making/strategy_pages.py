@@ -67,6 +67,10 @@ def _choices(annotation: Any) -> list[str]:
     return [one for part in parts for one in ([part] if isinstance(part, str) else _choices(part))]
 
 
+_OF_PROMISES = ("neighbours differ by", "who may see what", "pure privacy, `delta = 0`")
+"""What is said of strategies that promise something."""
+
+
 def _all() -> list[tuple[str, Strategy]]:
     return list(STRATEGIES.items())
 
@@ -89,6 +93,8 @@ def _page(name: str, strategy: Strategy) -> str:
         if strategy.without_comparison
         else "can be asked for",
     }
+    if strategy.promise == "none":
+        facts = {key: told for key, told in facts.items() if key not in _OF_PROMISES}
     settings = (
         table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields]) or "It has none of its own.\n"
     )
