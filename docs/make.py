@@ -15,6 +15,7 @@ from making import (
     excerpts,
     neural,
     neural_speed,
+    papers,
     pictures,
     strategies,
     strategy_pages,
@@ -54,9 +55,17 @@ def pages() -> dict[str, str]:
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
+        "docs/papers/high-dimensional-heavy-tailed.md": put(
+            _written("docs/papers/high-dimensional-heavy-tailed.md"),
+            {"sparse": papers.by_epsilon("high-dimensional-sparse")},
+        ),
         "docs/papers/robust-user-level.md": put(
             _written("docs/papers/robust-user-level.md"),
-            {"sensitivities": core_paper.sensitivities(), "users": core_paper.users()},
+            {
+                "sensitivities": core_paper.sensitivities(),
+                "users": core_paper.users(),
+                "hard instance": papers.by_epsilon("compare-hard-instance"),
+            },
         ),
         "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
         "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
