@@ -19,6 +19,8 @@ def lies():
 
 
 def lie(answer):
+    from dataclasses import replace
+
     import numpy as np
 
     told = len(TOLD.read_text()) if TOLD.is_file() else 0
@@ -31,7 +33,7 @@ def lie(answer):
         values = values[:, :-1]
     elif kind == "more":
         users = np.arange(len(users) + 500)
-    return type(answer)(users, values, answer.non_finite)
+    return replace(answer, users=users, values=values)
 
 
 def corrupt(module):
