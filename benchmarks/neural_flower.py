@@ -8,15 +8,15 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import numpy as np
-import psutil
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from neural_loop import clipped_update, prepared
 from neural_models import MODELS
-from neural_worker import Spent, Work, asked, serve
+from neural_worker import Work, asked
 from numpy.typing import NDArray
+from worker import serve, spent_by_all
 
 
 def client_app(work: Work) -> ClientApp:
@@ -32,15 +32,6 @@ def client_app(work: Work) -> ClientApp:
         return Message(RecordDict({"update": reply}), reply_to=message)
 
     return app
-
-
-def spent_by_all() -> Spent:
-    """Of this process and every living process below it: Ray's are never waited for."""
-    root = psutil.Process()
-    processes = [root, *root.children(recursive=True)]
-    times = [process.cpu_times() for process in processes]
-    resident = sum(process.memory_info().rss for process in processes)
-    return Spent(sum(time.user + time.system for time in times), resident / 1024**2)
 
 
 def total_of(replies: Iterable[Message]) -> NDArray[Any]:
@@ -74,7 +65,7 @@ def main() -> None:
             messages = [Message(content, dst_node_id=node, message_type="train") for node in nodes]
             return total_of(grid.send_and_receive(messages))
 
-        serve("flwr", run_round, total, spent_by_all)
+        serve(("torch", "numpy", "flwr"), run_round, total, spent_by_all)
 
     run_simulation(
         server, client_app(work), len(users), backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}

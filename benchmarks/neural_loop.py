@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from neural_models import MODELS, STEP_SIZE, STEPS, average_loss, initial_module
-from neural_worker import Work, asked, serve
+from neural_worker import Work, asked
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from worker import serve
 
 
 @cache
@@ -44,7 +45,7 @@ def main() -> None:
                 whole.add_(part)
         return torch.cat([whole.flatten() for whole in sums]).numpy()
 
-    serve("torch", run_round, total)
+    serve(("torch", "numpy"), run_round, total)
 
 
 if __name__ == "__main__":

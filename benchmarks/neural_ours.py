@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 from neural_models import MODELS, SEED, STEP_SIZE, STEPS, VOCABULARY, WINDOW
-from neural_worker import Work, asked, serve
+from neural_worker import Work, asked
 from numpy.typing import NDArray
+from worker import serve
 
 from userdp.data import Block
 from userdp.data.federation import ColumnarFederation
@@ -48,7 +49,7 @@ def main() -> None:
             raise RuntimeError(f"{answer.non_finite} users have no update")
         return np.asarray(answer.values[0])
 
-    serve("userdp", run_round, total)
+    serve(("torch", "numpy", "userdp"), run_round, total)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from neural_models import MODELS, STEP_SIZE, STEPS, average_loss, initial_module
-from neural_worker import asked, serve
+from neural_worker import asked
 from numpy.typing import NDArray
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -16,6 +16,7 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.privacy_mechanism import NormClippingOnly
 from torch import Tensor, nn
+from worker import serve
 
 
 class WithLoss(nn.Module):
@@ -55,7 +56,7 @@ def main() -> None:
         statistics, _ = backend.gather_results(model, algorithm, central_context=contexts[0])
         return torch.cat([statistics[name].flatten() for name in model.variable_map]).numpy()
 
-    serve("pfl", run_round, total)
+    serve(("torch", "numpy", "pfl"), run_round, total)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,28 @@ HERE = Path(__file__).resolve().parent
 CONFIGURATIONS = HERE.parent / "simulations" / "configs"
 RESULTS = HERE / "results" / "papers"
 WORK = HERE.parent / "build" / "papers"
-NAMES = ("high-dimensional-sparse", "compare-hard-instance")
+NAMES = (
+    "heavy-tailed-p2",
+    "heavy-tailed-p3",
+    "heavy-tailed-p4",
+    "high-dimensional-frank-wolfe",
+    "high-dimensional-lasso",
+    "high-dimensional-sparse",
+    "high-dimensional-dimension",
+    "high-dimensional-sparsity",
+    "high-dimensional-logistic",
+    "compare-hard-instance",
+    "robust-paper",
+    "sparse-means",
+    "sparse-choice",
+    "sparse-runs",
+    "biweight",
+    "sparse-gradients",
+    "heavy-tailed-linear",
+    "heavy-tailed-logistic",
+    "averaged-clipping-restarts",
+    "averaged-clipping-rough",
+)
 """Comparisons that a page shows."""
 KEPT = ("problem", "strategy", "seed", "main_metric", "value", "initial", "reference_private", "error_private")
 """Columns of every table, beside those of the comparison's grid."""

@@ -15,8 +15,13 @@ from making import (
     excerpts,
     neural,
     neural_speed,
+    paper_pictures,
     papers,
+    papers_index,
     pictures,
+    rounding,
+    sparse_runs,
+    speed,
     strategies,
     strategy_pages,
     structure,
@@ -32,6 +37,7 @@ def pages() -> dict[str, str]:
     """Path of a page -> what it should hold."""
     guarantees = {
         "releases": strategies.releases(),
+        "rounding": rounding.costs(),
         "strategies": strategies.claims(),
         "secure noise": strategies.secure_noise(),
     }
@@ -44,7 +50,9 @@ def pages() -> dict[str, str]:
     }
     written = {
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
-        "benchmarks/README.md": put(_written("benchmarks/README.md"), {"neural": neural_speed.section()}),
+        "benchmarks/README.md": put(
+            _written("benchmarks/README.md"), {"neural": neural_speed.section(), **speed.sections()}
+        ),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/audit.md": put(
             _written("docs/audit.md"), {"translation": audit.translation(), "measured": audit.measured()}
@@ -55,16 +63,95 @@ def pages() -> dict[str, str]:
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
+        "docs/papers/averaged-clipping.md": put(
+            _written("docs/papers/averaged-clipping.md"),
+            {
+                "linear": papers.by_cell("heavy-tailed-linear"),
+                "logistic": papers.by_cell("heavy-tailed-logistic"),
+                "closed form": papers.by_sweep("averaged-clipping-closed-form"),
+                "cost of the rates": papers.by_sweep("averaged-clipping-rates-cost"),
+                "user level": papers.by_sweep("averaged-clipping-user-level"),
+                "bias": papers.by_sweep("averaged-clipping-bias"),
+                "rates": papers.by_sweep("averaged-clipping-rates"),
+                "restarts": papers.by_sweep("averaged-clipping-restarts"),
+                "runs": papers.by_cell("averaged-clipping-restarts"),
+                "rough": papers.by_cell("averaged-clipping-rough"),
+                "order": papers.by_sweep("averaged-clipping-order"),
+                "truncated": papers.by_sweep("averaged-clipping-truncated"),
+            },
+        ),
+        "docs/papers/heavy-tailed-optimal.md": put(
+            _written("docs/papers/heavy-tailed-optimal.md"),
+            {
+                "slopes": papers.by_sweep("heavy-tailed-slopes"),
+                "centres": papers.by_sweep("heavy-tailed-centres"),
+                "tails": papers.by_sweep("heavy-tailed-tails"),
+                "outliers": papers.by_sweep("heavy-tailed-outliers"),
+                "starts": papers.by_sweep("heavy-tailed-starts"),
+                "skewed": papers.by_sweep("heavy-tailed-skewed"),
+                "p = 2": papers.by_cell("heavy-tailed-p2"),
+                "p = 3": papers.by_cell("heavy-tailed-p3"),
+                "p = 4": papers.by_cell("heavy-tailed-p4"),
+                "theorem 6": papers.by_sweep("heavy-tailed-theorem-6"),
+                "amplification": papers.by_sweep("heavy-tailed-amplification"),
+                "solver": papers.by_sweep("heavy-tailed-solver"),
+            },
+        ),
         "docs/papers/high-dimensional-heavy-tailed.md": put(
             _written("docs/papers/high-dimensional-heavy-tailed.md"),
-            {"sparse": papers.by_epsilon("high-dimensional-sparse")},
+            {
+                "truncation": papers.by_sweep("high-dimensional-truncation"),
+                "noise": papers.by_sweep("high-dimensional-noise"),
+                "choices": papers.by_sweep("high-dimensional-choices"),
+                "least squares": papers.by_sweep("high-dimensional-least-squares"),
+                "frank-wolfe": papers.by_cell("high-dimensional-frank-wolfe"),
+                "lasso": papers.by_cell("high-dimensional-lasso"),
+                "dimension": papers.by_cell("high-dimensional-dimension"),
+                "logistic": papers.by_cell("high-dimensional-logistic"),
+                "peeling": papers.by_sweep("high-dimensional-peeling"),
+                "experiment": papers.by_sweep("high-dimensional-papers-experiment"),
+                "scales": papers.by_sweep("high-dimensional-scales"),
+                "thresholding": papers.by_sweep("high-dimensional-thresholding"),
+                "parameters": papers.by_sweep("high-dimensional-parameters"),
+                "means": papers.by_sweep("high-dimensional-means"),
+                "sparse": papers.by_cell("high-dimensional-sparse"),
+                "sparsity": papers.by_cell("high-dimensional-sparsity"),
+            },
         ),
         "docs/papers/robust-user-level.md": put(
             _written("docs/papers/robust-user-level.md"),
             {
                 "sensitivities": core_paper.sensitivities(),
                 "users": core_paper.users(),
-                "hard instance": papers.by_epsilon("compare-hard-instance"),
+                "rounds": core_paper.rounds(),
+                "as written": papers.by_cell("robust-paper"),
+                "hard instance": papers.by_cell("compare-hard-instance"),
+            },
+        ),
+        "docs/papers/sparse-gradients.md": put(
+            _written("docs/papers/sparse-gradients.md"),
+            {
+                "comparison": papers.by_cell("sparse-gradients"),
+                "rates": papers.by_sweep("sparse-rates"),
+                "slopes": papers.by_sweep("sparse-slopes"),
+                "dimension": papers.by_sweep("sparse-dimension"),
+                "means": papers.by_cell("sparse-means"),
+                "isometry": papers.by_sweep("sparse-isometry"),
+                "recovery": papers.by_sweep("sparse-recovery"),
+                "step sizes": papers.by_sweep("sparse-step-sizes"),
+                "runs": sparse_runs.bounds(),
+                "measured runs": papers.by_cell("sparse-runs"),
+                "bias": papers.by_sweep("sparse-bias"),
+                "lengths": papers.by_sweep("sparse-lengths"),
+                "bounds": papers.by_sweep("sparse-bounds"),
+                "one-hot": papers.by_sweep("sparse-one-hot"),
+                "two dimensions": papers.by_sweep("sparse-two-dimensions"),
+                "biweight": papers.by_cell("biweight"),
+                "output rates": papers.by_sweep("sparse-output-rates"),
+                "output on easy data": papers.by_sweep("sparse-output-easy"),
+                "nets": papers.by_sweep("sparse-nets"),
+                "choices": papers.by_sweep("sparse-choices"),
+                "choice": papers.by_cell("sparse-choice"),
             },
         ),
         "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
@@ -72,8 +159,9 @@ def pages() -> dict[str, str]:
         "docs/what-leaves.md": what_leaves.page(),
         "docs/zero-tuning.md": put(_written("docs/zero-tuning.md"), {"zero tuning": zero_tuning.section()}),
     }
-    drawn = {f"docs/pictures/{name}.svg": svg for name, svg in pictures.pictures().items()}
-    return written | strategy_pages.pages() | drawn
+    found = pictures.pictures() | paper_pictures.pictures() | speed.pictures()
+    drawn = {f"docs/pictures/{name}.svg": svg for name, svg in found.items()}
+    return written | strategy_pages.pages() | papers_index.pages() | drawn
 
 
 def main() -> None:

@@ -171,7 +171,7 @@ def compare(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare strategies at one guarantee, and write a table and a report; what was run before is not run again.
+    """Compare strategies at one epsilon and delta, and write a table and a report; what was run is not run again.
 
     Of a file's problems each may set strategies for itself: strategy = { dp_fed_sgd = { rounds = 60 } }.
 

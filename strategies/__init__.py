@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from strategies.sparse.private_hard_thresholding import PrivateHardThresholding
     from strategies.sparse.private_lasso import PrivateLasso
     from strategies.sparse.robust_frank_wolfe import RobustFrankWolfe
+    from strategies.sparse.sparse_exponential import SparseExponentialChoice
     from strategies.sparse.sparse_optimisation import SparseOptimisation
     from strategies.sparse.stopped_sgd import StoppedSGD
     from strategies.wire.client import client_app
-    from strategies.wire.protocol import model_record, model_vector
+    from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "RoundRecord",
     "SampleClippedSGD",
     "SmoothedTruncationGD",
+    "SparseExponentialChoice",
     "SparseOptimisation",
     "StoppedSGD",
     "StrategyOptions",
@@ -102,7 +104,7 @@ __getattr__ = names_from(
         "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),
         "strategies.core.options": ("StrategyOptions",),
         "strategies.core.plan": ("Plan", "PublicFacts"),
-        "strategies.wire.protocol": ("model_record", "model_vector"),
+        "strategies.wire.questions": ("model_record", "model_vector"),
         "strategies.wire.replies": ("Gathered", "Request"),
         "strategies.core.results": ("PrivateResult", "RoundRecord"),
         "strategies.core.scheme": ("Scheme", "Step"),

@@ -153,11 +153,11 @@ class ClientWire(Wire):
             raise BadInput("the model's arrays are not known yet: call start with initial_arrays")
         return self._layout
 
-    def content(
-        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
-    ) -> RecordDict:
-        """What Flower's own FedAvg sends."""
-        return RecordDict({"arrays": arrays, "config": config})
+    def contents(
+        self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation
+    ) -> list[RecordDict]:
+        """What Flower's own FedAvg sends, to each client."""
+        return [RecordDict({"arrays": arrays, "config": config}) for _ in parts]
 
     def read(
         self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int, sent: Vector

@@ -33,6 +33,7 @@ STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
         "private_hard_thresholding": "strategies.sparse.private_hard_thresholding:PrivateHardThresholding",
         "sparse_optimisation": "strategies.sparse.sparse_optimisation:SparseOptimisation",
         "output_perturbation": "strategies.sparse.output_perturbation:OutputPerturbation",
+        "sparse_exponential": "strategies.sparse.sparse_exponential:SparseExponentialChoice",
         "stopped_sgd": "strategies.sparse.stopped_sgd:StoppedSGD",
         "non_private": "strategies.non_private:NonPrivate",
     }

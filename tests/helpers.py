@@ -1,6 +1,7 @@
 """Builders shared by the tests of strategies, grids and faults. Importable by Ray actors, so no test lives here."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -8,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import PrivateResult, PublicFacts, UserLevelStrategy, model_vector
+from strategies.wire.questions import common_records, model_record, train_content
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.data import Block, ColumnarFederation, Federation
@@ -42,6 +44,11 @@ def federation_of(values: ArrayLike, sizes: list[int] | None = None, targets: Ar
 
 def local_grid(problem: Problem, federation: Federation, users_per_node: int | None = None) -> LocalGrid:
     return LocalGrid([Node(problem, federation, users) for users in shards(federation.users, users_per_node)])
+
+
+def content_of(x: NDArray[np.float64], users: NDArray[np.int64], computation: Computation) -> RecordDict:
+    """What one node is asked by itself."""
+    return train_content(common_records(model_record(x), computation), users, computation)
 
 
 class ChangedNode(Node):
@@ -109,23 +116,32 @@ class FaultyQuadratic(Quadratic):
     """Fails on the block that holds the marked user, as ``fault`` says; once, if ``once`` names a file to remember by.
 
     Faults: "raise" (an error of our own, which is about the node and no user), "exit" (the process dies), "sleep" (it
-    never answers).
+    never answers), "machine" (the process that started this one is killed, which takes all of Ray on its machine along:
+    anywhere but on the machine ``spared``).
     """
 
-    def __init__(self, dimension: int, fault: str, once: Path | None = None) -> None:
+    def __init__(self, dimension: int, fault: str, once: Path | None = None, spared: str = "") -> None:
         super().__init__(dimension, 100.0, 200.0)
-        self.fault, self.once = fault, once
+        self.fault, self.once, self.spared = fault, once, spared
 
     def user_gradients(self, x: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
-        if np.any(block.features[:, 0] == MARK) and not (self.once and self.once.exists()):
+        marked = np.any(block.features[:, 0] == MARK) and not (self.once and self.once.exists())
+        if marked and not (self.spared and self._machine() == self.spared):
             if self.once:
                 self.once.touch()
             if self.fault == "exit":
                 os._exit(1)
-            if self.fault == "sleep":
+            if self.fault == "machine":
+                os.kill(os.getppid(), signal.SIGKILL)
+            if self.fault in ("machine", "sleep"):
                 time.sleep(600)
             raise RunFailed("the node is out of order")
         return super().user_gradients(x, block)
+
+    def _machine(self) -> str:
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
 
 
 WILD = np.array([0.0, 1.0, -1.0, 0.3, 1e300, -1e300, 5e-324, np.nan, np.inf, -np.inf])
@@ -143,6 +159,10 @@ class Wild(Quadratic):
 
     def sample_gradients(self, x: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
         return np.asarray(WILD[block.features.astype(np.int64)])
+
+    def sample_losses(self, x: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(WILD[block.features.astype(np.int64)] @ x)
 
 
 class Silent(NoiseSource):

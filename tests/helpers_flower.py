@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from helpers import PATIENCE
 
-from simulations.engines.grids import InMachineGrid, _error_reply
+from simulations.engines.grids import InMachineGrid, error_reply
 
 ROOT = Path(__file__).resolve().parent.parent
 FLWR = Path(sys.executable).with_name("flwr")
@@ -97,4 +97,4 @@ class ClientGrid(InMachineGrid):
             try:
                 yield self._app(message, Context(1, node, partition, RecordDict(), dict(self._run_config)))
             except Exception as error:
-                yield _error_reply(message, error)
+                yield error_reply(message, error)

@@ -13,6 +13,7 @@ from torch import nn
 from userdp.data.block import Block
 from userdp.problems import (
     Bernoulli,
+    BiweightRegression,
     Huber,
     HuberRegression,
     Linear,
@@ -95,6 +96,12 @@ def cases(dimension: int) -> dict[str, Case]:
         "squared_intercept": Case(Squared(d, 1.1, 2.0, low=-1.0, high=1.0, intercept=True), real),
         "huber_regression_ridge": Case(
             HuberRegression(d, 1.5, 2.0, low=-1.0, high=1.0, threshold=0.6, ridge=0.4), real
+        ),
+        "biweight_regression_ridge": Case(
+            BiweightRegression(d, 1.5, 2.0, low=-1.0, high=1.0, threshold=0.8, ridge=0.4), real
+        ),
+        "biweight_regression_unbounded": Case(
+            BiweightRegression(d, inf, 2.0, low=-inf, high=inf, threshold=0.8, intercept=True), real
         ),
         "lp_regression": Case(LpRegression(d, 1.5, 2.0, order=1.5, low=-1.0, high=1.0, intercept=False), real),
         "lp_regression_ridge_intercept": Case(

@@ -54,6 +54,12 @@ def _told(entries: list[dict[str, Any]]) -> str:
         f"`{name}`" for name in STRATEGIES if name != "non_private" and name not in {one["strategy"] for one in entries}
     ]
     missing = f" It was stopped before {', '.join(left)}." if left else ""
+    own = [
+        f"`{one['strategy']}` from `benchmarks/audit-{one['name']}.toml`"
+        for one in entries
+        if one["name"] != first["name"]
+    ]
+    missing += f" {', '.join(own)}, for its loss is another." if own else ""
     return (
         f"Made by `{command}` (userdp {first['versions']['userdp']}, seed {first['seed']}). All bounds hold together "
         f"with confidence {1 - risk:.2g}. Delta is {first['delta']:g}.{missing}"
@@ -64,7 +70,7 @@ def _row(one: dict[str, Any]) -> str:
     if "refused" in one:
         return f"| `{one['strategy']}` | {' | '.join('' for _ in range(6))} | not audited: {one['refused']} |"
     exact = "" if one["exact_epsilon"] is None else f"{one['exact_epsilon']:.2f}"
-    kind = "one Gaussian" if one["bound"] == "Gaussian" else "any mechanism"
+    kind = {"Gaussian": "one Gaussian", "rounds": "rounds as accounted"}.get(one["bound"], "any mechanism")
     values = [f"{one['claimed_epsilon']:.2f}", f"{one['measured_epsilon']:.2f}"]
     share = f"{one['measured_epsilon'] / one['claimed_epsilon']:.0%}"
     return f"| `{one['strategy']}` | {' | '.join([*values, share, kind, exact, str(one['runs']), one['attack']])} |"

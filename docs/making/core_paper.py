@@ -1,10 +1,14 @@
 """What docs/papers/robust-user-level.md counts: users that tests take, and how far one user moves an estimate."""
 
+from strategies import PublicFacts, RobustRounds
+from userdp.accounting import Privacy
 from userdp.estimators import Debiased, ExpKernel, RampKernel, Winsorized
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
+from userdp.problems import Quadratic
 
 EPSILON, DELTA, STEPS, FAILURE = 1.0, 1e-6, 20, 0.01
 BATCHES = (100, 1000, 10_000)
+EPOCHS, PER_EPOCH, USERS = (1, 2, 4, 10, 40), 5, 500_000
 _TESTS = {"AboveThreshold over all steps": AboveThreshold, "one test of the least score": MinimumScore}
 _KERNELS = {"exponential": ExpKernel, "ramp": RampKernel}
 
@@ -21,6 +25,32 @@ def users() -> str:
         f"half of epsilon = {EPSILON:g} and of delta = {DELTA:.0e}:"
     )
     return "\n".join([head, "", *lines])
+
+
+def rounds() -> str:
+    """How many users robust rounds take, by the test and how often each takes part."""
+    lines = [f"| test | {' | '.join(f'{epochs} times' for epochs in EPOCHS)} |", f"|---|{'---|' * len(EPOCHS)}"]
+    for test in ("min_score", "above_threshold"):
+        needed = (f"{_users_needed(test, epochs):,}" for epochs in EPOCHS)
+        lines.append(f"| `{test}` | {' | '.join(needed)} |")
+    head = (
+        f"Fewest users for `robust_rounds` with {PER_EPOCH} rounds an epoch, by how often each user takes part, at "
+        f"epsilon = {EPSILON:g} and delta = {DELTA:.0e}:"
+    )
+    return "\n".join([head, "", *lines])
+
+
+def _users_needed(test: str, epochs: int) -> int:
+    strategy = RobustRounds(
+        Quadratic(1, 1.0, 1.0),
+        PublicFacts(USERS),
+        Privacy(EPSILON, DELTA),
+        test=test,
+        epochs=epochs,
+        rounds=PER_EPOCH * epochs,
+        radius=1.0,
+    )
+    return strategy.plan.users_needed
 
 
 def sensitivities() -> str:

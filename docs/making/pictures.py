@@ -47,7 +47,7 @@ def pictures() -> dict[str, str]:
         "composition": _composition,
     }
     with mpl.rc_context(STYLE):
-        return {name: _svg(drawn()) for name, drawn in draw.items()}
+        return {name: svg(drawn()) for name, drawn in draw.items()}
 
 
 def _units() -> Figure:
@@ -154,7 +154,8 @@ def _bell(x: np.ndarray, centre: float, deviation: float) -> np.ndarray:
     return np.exp(-(((x - centre) / deviation) ** 2) / 2) / (deviation * math.sqrt(2 * math.pi))
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The same text whenever and wherever it is drawn."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     # Without spaces at ends of lines, which editors and version control take off.

@@ -26,12 +26,14 @@ def claims() -> str:
 def releases() -> str:
     """Who is trusted, and what is seen, by when a strategy releases something."""
     late = [one for one in STRATEGIES.values() if one.release == "phase"]
+    empty = [one for one in STRATEGIES.values() if one.promise == "none"]
+    conditional = [one for one in STRATEGIES.values() if "unless" in one.promise]
     untrusting = [one for one in STRATEGIES.values() if not one.server_trusted]
     masking = [one for one in STRATEGIES.values() if one.masked and one.promise != "none"]
     return f"""
 | | round release | phase release |
 |---|---|---|
-| strategies | all others | {_names(late)} |
+| strategies | all others but {_names(empty)} | {_names(late)} |
 | what is private | every iterate | the model released at the end of each phase, or of the only one |
 | the server | trusted: it sees users' gradients, or sums of them | trusted |
 | whoever sees the released models | protected against | protected against |
@@ -39,6 +41,8 @@ def releases() -> str:
 trusted: they see the iterates of their phase, which are NOT private |
 | nodes that answer dishonestly | cannot weaken the guarantee of a user whose own node is honest | \
 could: every node must answer with the certified function of the model |
+
+Of those with round release these trust other nodes on a condition: {_conditions(conditional)}.
 
 Users are protected against the server by {_names(untrusting)} always, and with `privacy.trust = "sum"` by these: \
 {_names(masking)}.
@@ -64,6 +68,11 @@ def with_secure_noise(strategy: type[UserLevelStrategy]) -> str:
 def _claim(strategy: type[UserLevelStrategy]) -> str:
     claim, _, _ = guarantees(strategy).partition("*Why.*")
     return " ".join(claim.removeprefix("*Claim.*").split()).replace("|", "\\|")
+
+
+def _conditions(strategies: Strategies) -> str:
+    """When each of them trusts nodes."""
+    return ", ".join(f"`{one.name}`, if {one.promise.partition('unless ')[2]}" for one in strategies)
 
 
 def _names(strategies: Strategies) -> str:

@@ -67,7 +67,7 @@ class ComparisonResult:
 def compare(
     data: Data, *, directory: str | Path | None = None, workers: int | None = 0, **settings: Any
 ) -> ComparisonResult:
-    """Compare strategies at one guarantee, exactly as ``userdp compare`` does.
+    """Compare strategies at one epsilon and delta, exactly as ``userdp compare`` does.
 
     Args:
         data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a

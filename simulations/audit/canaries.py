@@ -14,6 +14,9 @@ from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
 from userdp.problems.linear import Linear
 
+_SEVERAL = 16
+"""Canaries of one run, at least, where there are not just one."""
+
 Floats = NDArray[np.float64]
 Coins = NDArray[np.int64]
 
@@ -25,7 +28,7 @@ class Attack:
     Attributes:
         name: for people.
         canaries: (m,) users.
-        directions: (m, p) of length one and orthogonal: where each canary pulls the model.
+        directions: (m, p) of length one: where each canary pulls the model.
         others: (n, k) features of everybody else; also what a canary holds who joins them.
         heads: (m, k) features of canaries whose coin is 1.
         tails: (m, k) those whose coin is -1; not a number for somebody who is not there.
@@ -39,7 +42,7 @@ class Attack:
     tails: Floats
 
     def nodes(self, instance: Instance, coins: Coins) -> list[Node]:
-        """One node with everybody, canaries as their coins say.
+        """One node with everybody, or one for each where they are heard; canaries as their coins say.
 
         In a regression everybody's target is the sign of the first feature, and features are their absolute values: the
         gradient at a model of zeros is the product of the two.
@@ -51,16 +54,19 @@ class Attack:
         if instance.problem.has_targets:
             targets, features = np.sign(features[:, 0]), np.abs(features)
         block = Block(features, np.arange(users + 1) * each, targets)
-        return [Node(instance.problem, ColumnarFederation(block), np.arange(users))]
+        held = np.split(np.arange(users), users if instance.heard else 1)
+        return [Node(instance.problem, ColumnarFederation(block), each) for each in held]
 
 
 def attacks(instance: Instance) -> tuple[Attack, ...]:
     """Those to try against a strategy.
 
-    Canaries pull in orthogonal directions, rows of a Hadamard matrix, which lie in corners of the declared bounds: each
-    is as long as users can be in any norm. Beside many, others pull in a direction of their own, as a strategy that
-    believes what stands out of its noise alone would else believe nothing; beside one, they hold zeros. One canary also
-    pulls in one column alone, for a server may keep few of them. Where a test looks at whether users agree, colluders
+    Canaries pull in orthogonal directions. Rows of a Hadamard matrix lie in corners of the declared bounds: each
+    is as long as users can be in any norm; columns are for norms in which corners are cut off. Beside many, others pull
+    in a direction of their own, as a strategy that believes what stands out of its noise alone would else believe
+    nothing; beside one, they hold zeros. In few columns many share one: each is noise for the others, but little where
+    one canary moves much less than noise does. One canary also pulls in one column alone, for a server may keep few of
+    them. Where a test looks at whether users agree, colluders
     who disagree with the others bring it to where it may go either way, and beyond the radius of agreement nobody moves
     a robust mean further.
     """
@@ -79,7 +85,7 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
         return Attack(name, np.zeros(1, dtype=np.int64), direction, others, pull[None], tail * pull[None])
 
     found = [one(f"a canary at the edge against {against}", far * every, crowd)]
-    if columns == dimension == CANARIES:
+    if columns == dimension > 1:
         found.append(one(f"a canary at the edge of one column against {against}", far * first, crowd))
     if isinstance(threshold := numbers.get("threshold"), float) and isinstance(radius := numbers.get("radius"), float):
         found.append(one(f"a canary at twice the radius of agreement against {against}", 2 * radius * every, crowd))
@@ -92,16 +98,27 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
         # What a choice is likely to be then falls where one vertex rises.
         name = "a canary who pulls one column forth and all others back, against its negative, in a crowd at the edge"
         found.append(one(name, far * (2 * first - every), np.tile(far * every, (users, 1))))
-    alike, most = _alike(instance), CANARIES - 1
-    if len(alike) >= most and columns == instance.problem.dimension == CANARIES:
-        pulls = hadamard(CANARIES).astype(np.float64)
-        tails = np.full((most, columns), np.nan) if add else -far * pulls[:most]
-        name = f"{most} canaries at the edge, each against {against}"
-        # On a linear loss nothing would stop them before the domain's edge.
-        pulled = crowd if isinstance(instance.problem, Linear) else np.tile(far * pulls[most], (users, 1))
-        directions = pulls[:most] / np.sqrt(columns)
-        found.append(Attack(name, alike[:most], directions, pulled, far * pulls[:most], tails))
+    alike = _alike(instance)
+    several = columns == dimension and len(alike) >= _SEVERAL
+    if several and columns == CANARIES:
+        for pulls, where in (
+            (hadamard(columns).astype(np.float64), "at the edge"),
+            (np.eye(columns), "at the edge of a column each"),
+        ):
+            # On a linear loss nothing would stop the others before the domain's edge.
+            pulled = crowd if isinstance(instance.problem, Linear) else np.tile(far * pulls[-1], (users, 1))
+            found.append(_many(where, against, alike[: columns - 1], far * pulls[:-1], pulled, add=add))
+    elif several:
+        pulls = far * first * np.ones((min(len(alike), CANARIES), 1))
+        found.append(_many("at the edge of one column", against, alike[: len(pulls)], pulls, crowd, add=add))
     return tuple(found)
+
+
+def _many(where: str, against: str, users: NDArray[np.int64], pulls: Floats, others: Floats, *, add: bool) -> Attack:
+    """Of these canaries, who pull so against the negative of that, or against nobody."""
+    directions = pulls / np.linalg.norm(pulls, axis=1, keepdims=True)
+    tails = np.full(pulls.shape, np.nan) if add else -pulls
+    return Attack(f"{len(users)} canaries {where}, each against {against}", users, directions, others, pulls, tails)
 
 
 def _tipping(threshold: float, cohort: int) -> list[int]:
@@ -125,12 +142,17 @@ def _beside(instance: Instance, many: int) -> NDArray[np.int64]:
 
 
 def _alike(instance: Instance) -> NDArray[np.int64]:
-    """Users who take part in the same rounds as most, as far as everybody can know."""
+    """Users who take part in the same rounds as many, as far as everybody can know: the first rounds that there are.
+
+    What is released at the end of a phase moves furthest by those who came first in it.
+    """
     sampler, users = public_sampler(instance.template), instance.facts.users
     if sampler is None:
         return np.arange(users)
     present = np.zeros((users, sampler.rounds), dtype=bool)
     for index in range(sampler.rounds):
         present[sampler.cohort(index), index] = True
+    # In their order the pattern with the earliest rounds is the last.
     _, pattern, counts = np.unique(present, axis=0, return_inverse=True, return_counts=True)
-    return np.flatnonzero(pattern.ravel() == int(np.argmax(counts)))
+    enough = counts >= min(CANARIES - 1, int(counts.max()))
+    return np.flatnonzero(pattern.ravel() == int(np.flatnonzero(enough)[-1]))

@@ -26,11 +26,12 @@ class Audit:
         strategy: its name.
         guarantee: what is claimed.
         attack: who the canaries were.
-        bound: how guesses bound the claim: as one of a Gaussian, by all coins of many runs, or of one.
+        bound: how guesses bound the claim: as one of a Gaussian, as one of noisy rounds that a sampler accounts, by all
+            coins of many runs, or of one.
         canaries: in each run.
         users: of a run, canaries among them.
         rounds: of a run.
-        runs: all of them, with the half that taught how to guess where there are several.
+        runs: all of them, with the quarter that taught how to guess where there are several.
         guesses: how many coins were guessed in the runs of the test.
         correct: how many of them rightly.
         confidence: of the bound.
@@ -45,7 +46,7 @@ class Audit:
     strategy: str
     guarantee: Guarantee
     attack: str
-    bound: Literal["Gaussian", "coins", "one run"]
+    bound: Literal["Gaussian", "rounds", "coins", "one run"]
     canaries: int
     users: int
     rounds: int

@@ -5,8 +5,10 @@ move. So a few users and two columns are enough to attack it, thousands of times
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
@@ -25,11 +27,23 @@ from userdp.sampling.base import Sampler
 _BOUND, _RADIUS = 1e3, 1e6
 """Of the users' features, far beyond any sensible clip, and of a domain that models do not leave."""
 
+_NEAR = 1.0
+"""The same where noise follows from them: from a domain beyond which users lie, or from how far users are apart."""
+
+_SAMPLES = 1000
+"""Times as many of each user, where noise follows from how far averages over samples are apart."""
+
 _SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, target_range=(-1.0, 1.0))
 """Two features in [-1, 1], and a target there, for strategies that need a loss of their own."""
 
 CANARIES = 128
 """Columns, one for each canary of a run and one for the crowd, where each can pull in a direction of its own."""
+
+_CROWD = 64
+"""Users in two columns: enough to agree on something."""
+
+_HEARD = 16
+"""Users whom the server hears one by one: as many answers in each round."""
 
 _MOST_USERS = 1 << 14
 _SIZES = ("cohort", "batch")
@@ -54,7 +68,14 @@ class Instance:
 
     @classmethod
     def of(cls, config: RunConfig) -> "Instance":
-        """The smallest instance that the strategy accepts; reads no data.
+        """The first of `all_of`."""
+        return cls.all_of(config)[0]
+
+    @classmethod
+    def all_of(cls, config: RunConfig) -> "tuple[Instance, ...]":
+        """Instances worth attacking: the smallest that the strategy accepts in each scene; reads no data.
+
+        What noise follows from differs between strategies, and with it where canaries can reach what it is made for.
 
         Raises:
             BadInput: the strategy promises nothing, the configuration's own plan cannot be made, or no small instance
@@ -70,17 +91,38 @@ class Instance:
             )
         prepared = "learn" if "preparation_epsilon" in whole.numbers else "none"
         seeded = seeded.model_copy(update={"preparation": prepared})
+        found: list[Instance] = []
         reason = BadInput("no user")
-        for problem, people in _problems(config.strategy.kind):
-            for users in _populations(whole, people):
+        for scene in (*_scenes(config.strategy.kind), _last_scene(config.strategy.kind)):
+            if found and scene.last:
+                break
+            try:
+                found.append(cls._smallest(seeded, scene, whole, facts))
+            except BadInput as error:
+                reason = error
+        if not found:
+            raise BadInput(f"strategy.kind = {config.strategy.kind!r} has no small instance to attack: {reason}")
+        return tuple(found)
+
+    @classmethod
+    def _smallest(cls, config: RunConfig, scene: "Scene", whole: Plan, facts: PublicFacts) -> "Instance":
+        """With the first loss of a scene, and the fewest users, that the strategy accepts.
+
+        Raises:
+            BadInput: it accepts none.
+        """
+        reason = BadInput("no user")
+        for problem in scene.losses:
+            for users in _populations(whole, scene.people):
+                few = _few(facts, users, config, scene.samples)
                 try:
-                    found = cls._planned(_shrunk(seeded, users, facts.users), problem, _few(facts, users, config))
+                    found = cls._planned(_shrunk(config, users, facts.users), problem, few)
                 except BadInput as error:
                     reason = error
                 else:
                     if found.template.plan.rounds > 0:
                         return found
-        raise BadInput(f"strategy.kind = {config.strategy.kind!r} has no small instance to attack: {reason}")
+        raise reason
 
     @classmethod
     def _planned(cls, config: RunConfig, problem: Problem, facts: PublicFacts) -> "Instance":
@@ -90,6 +132,11 @@ class Instance:
     def plan(self) -> Plan:
         """Of the small instance."""
         return self.template.plan
+
+    @property
+    def heard(self) -> bool:
+        """Whether users are protected from the server, who then hears each of them by itself."""
+        return not self.template.server_trusted
 
     @property
     def samples(self) -> int:
@@ -109,22 +156,49 @@ class Instance:
         return made
 
 
-def _problems(strategy: str) -> Iterator[tuple[Problem, int]]:
-    """Losses to try in turn, and how many users: canaries and as many others, or as few as there can be.
+@dataclass(frozen=True)
+class Scene:
+    """What an instance may be like.
+
+    Attributes:
+        losses: to try in turn.
+        people: users in each cohort, at least.
+        samples: times as many of each user as the configuration says.
+        last: only if there is nothing else.
+    """
+
+    losses: Sequence[Problem]
+    people: int
+    samples: int = 1
+    last: bool = False
+
+
+def _scenes(strategy: str) -> Iterator[Scene]:
+    """Scenes to try: with canaries and as many others, where that is possible, and with as few users as there can be.
 
     Steps on a quadratic loss are as long as what is released. Where noise follows from certified bounds, those of a
-    linear loss are what a canary has at every model.
+    linear loss are what a canary has at every model; where it follows from the domain, canaries lie beyond it; and
+    where it follows from how far users are apart, users hold many samples, so that canaries can be further away.
     """
     kind = STRATEGIES[strategy]
-    losses = [Quadratic, Linear] if kind.needs.startswith(Declarations.needs) else [Linear, Quadratic]
+    first, second = (Quadratic, Linear) if kind.needs.startswith(Declarations.needs) else (Linear, Quadratic)
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
-    many = kind.server_trusted and not kind.compares_users
-    for columns, users in ((CANARIES, 2 * CANARIES), (2, 1)) if many else ((2, 1),):
-        for loss in losses:
-            yield loss(columns, _BOUND, _RADIUS), users
+    sizes = [(2, 1)] if kind.server_trusted else [(2, _HEARD)]
+    if kind.server_trusted and not kind.compares_users:
+        sizes.insert(0, (CANARIES, 2 * CANARIES))
+    for columns, people in sizes:
+        yield Scene((first(columns, _BOUND, _RADIUS), second(columns, _BOUND, _RADIUS)), people)
+    if kind.server_trusted:
+        for columns, people in sizes:
+            yield Scene((Quadratic(columns, _BOUND, _NEAR),), people)
+        yield Scene((Linear(2, _NEAR, _RADIUS),), _CROWD, _SAMPLES)
+
+
+def _last_scene(strategy: str) -> Scene:
+    """The loss that the strategy's own example has."""
     section = dict(STRATEGIES[strategy].example_problem)
     settings = PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section)
-    yield settings.build(_SHAPE, seed=0), 1
+    return Scene((settings.build(_SHAPE, seed=0),), 1, last=True)
 
 
 def _populations(whole: Plan, people: int) -> Iterator[int]:
@@ -139,9 +213,9 @@ def _populations(whole: Plan, people: int) -> Iterator[int]:
         users *= 2
 
 
-def _few(facts: PublicFacts, users: int, config: RunConfig) -> PublicFacts:
-    """The same facts for fewer users, who hold the same number of samples each."""
-    each = 1 if config.privacy.unit == "sample" else facts.max_samples or facts.min_samples
+def _few(facts: PublicFacts, users: int, config: RunConfig, samples: int) -> PublicFacts:
+    """The same facts for fewer users, who hold as many times the same number of samples each."""
+    each = 1 if config.privacy.unit == "sample" else (facts.max_samples or facts.min_samples) * samples
     return PublicFacts(users, each, each, users * each)
 
 
@@ -164,4 +238,4 @@ def public_sampler(strategy: UserLevelStrategy) -> Sampler | None:
 
 def edge(problem: Problem) -> float:
     """The largest feature that the instance's loss admits."""
-    return _BOUND if isinstance(problem, Linear | Quadratic) else 1.0
+    return float(np.max(problem.high)) if isinstance(problem, Linear | Quadratic) else 1.0

@@ -13,7 +13,7 @@ from simulations.config.run_config import RunConfig
 from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
-from strategies.wire.protocol import model_vector
+from strategies.wire.questions import model_vector
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
@@ -78,7 +78,7 @@ class Canaries:
         if computation.noise is not None:
             rows = computation.noise.add(rows, users)
         if (masked := computation.masked) is not None:
-            total = masked.grid.whole(rows).sum(axis=0)
+            total = masked.whole(rows).sum(axis=0)
             hidden = masked.hidden(total, self.key, computation.question(x), int(users[0]))
             return Answer(users, np.zeros((1, 0)), 0, masked=hidden)
         values = rows.sum(axis=0, keepdims=True) if computation.reduce == "sum" else rows

@@ -88,7 +88,7 @@ canaries tried it alone costs epsilon = {{ one.exact_epsilon | shown }}, exactly
 <ul>
 <li><strong>Canaries:</strong> {{ one.attack }}; {{ one.canaries | shown }} in each run, thrown in by fair coins.</li>
 <li><strong>Runs:</strong> {{ one.runs | shown }}{% if one.rounds %} of {{ one.rounds | shown }} round{{ "s" if one.rounds > 1 }}{% endif %},
-for {{ one.users | shown }} users{{ "; half of them taught the attacker how to guess, and the other half were guessed" if one.runs > 1 }}.
+for {{ one.users | shown }} users{{ "; a quarter of them taught the attacker how to guess, and the others were guessed" if one.runs > 1 }}.
 {{ "Its users are the file's own." if one.bound == "one run" else "All data are made up." }}</li>
 </ul>
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.audit.chart import TradeOffChart
+from simulations.audit.many_runs import LESSONS
 from simulations.audit.page import PAGE
 from simulations.reports.report import fill
 from userdp.audit.trade_off import Approximate, Gaussian
@@ -62,7 +63,7 @@ def _shown(one: Mapping[str, Any], curves: Mapping[str, Points]) -> dict[str, An
         "points": bool(curves[one["strategy"]][0]),
         "proved_share": one["measured_epsilon"] / one["claimed_epsilon"],
         "right": one["correct"] / one["guesses"],
-        "tested": one["runs"] - one["runs"] // 2,
+        "tested": one["runs"] - one["runs"] // LESSONS,
     }
 
 

@@ -80,7 +80,12 @@ class EngineSection(Section):
     """Where nodes run. The same seed gives the same result on every engine; a GPU's is the same to rounding."""
 
     kind: Literal["local", "ray"] = Field("local", description="In this process, or in Ray actors.")
-    users_per_node: int | None = Field(None, ge=1, description="Users a node; users / 8, rounded up, if not given.")
+    users_per_node: int | None = Field(
+        None,
+        ge=1,
+        description="Users a node. If not given there are as many nodes as are worth their messages: one for each "
+        "16 MiB of samples, 8 at most; 8 for torch modules, and where sums are masked.",
+    )
     workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU if not given. Unused by local.")
     device: Device = Field(
         "cpu",

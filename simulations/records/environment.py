@@ -4,6 +4,7 @@ import platform
 import resource
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def _own_version() -> str:
 
 def versions() -> dict[str, str]:
     """Package -> version, of what a result depends on."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Looked up once: a package's version is read from files, which takes longer than many a run's arithmetic."""
     found = {"python": platform.python_version(), "userdp": _own_version()}
     for package in ("flwr", "ray", "numpy", "torch", "opendp"):
         try:

@@ -7,10 +7,10 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from simulations.records.quality import quality
-from strategies.wire.protocol import model_vector
+from strategies.wire.questions import model_vector
 from userdp.arrays.types import Vector
 from userdp.data import Block, ColumnarFederation, Federation
-from userdp.nodes.node import MEMORY_BYTES
+from userdp.nodes.samples import MEMORY_BYTES
 from userdp.problems import Problem
 
 

@@ -214,6 +214,9 @@ LOG_LINES: tuple[LogLine, ...] = (
             },
         ),
         ("warning", "time is up: the remaining nodes were not asked", "server", "environment"),
+    ),
+    *_lines(
+        "simulations.engines.ray_grid",
         (
             "warning",
             "%d actors were asked for and %d CPUs are free: nodes wait until there are more",

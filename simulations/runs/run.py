@@ -11,7 +11,8 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from simulations.config.run_config import REFERENCE, RunConfig
-from simulations.engines.grids import LocalGrid, RayGrid, shards
+from simulations.engines.grids import MOST_NODES, LocalGrid, shards, worthwhile_nodes
+from simulations.engines.ray_grid import RayGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, main_metric
@@ -33,7 +34,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan, PublicFacts
 from strategies.core.results import RoundRecord
 from strategies.core.resuming import Resumed
-from strategies.wire.protocol import model_vector
+from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data.source import Datasets
@@ -74,7 +75,9 @@ def make_grid(config: RunConfig, problem: Problem, datasets: Datasets) -> Iterat
         RunFailed: Ray cannot be reached or started, or has too few GPUs.
     """
     engine, train = config.engine, datasets.users
-    blocks = shards(train.users, engine.users_per_node)
+    # Nodes that share a sum must be several for their masks to hide anything.
+    nodes = MOST_NODES if config.privacy.trust == "sum" else worthwhile_nodes(problem, train)
+    blocks = shards(train.users, engine.users_per_node, nodes=nodes)
     if engine.kind == "ray":
         grid: LocalGrid | RayGrid = RayGrid(
             problem, train, blocks, engine.workers, engine.address, engine.gpus_per_actor

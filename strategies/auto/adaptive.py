@@ -9,7 +9,8 @@ from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import MEASURED, START_WIDTH, Stage
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.arrays.types import Vector
-from userdp.nodes.computations import STATISTICS, Computation
+from userdp.nodes.computations import Computation
+from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Problem
 
 _SIZE = STATISTICS["log_size"]

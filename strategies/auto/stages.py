@@ -12,8 +12,9 @@ from strategies.auto.progress import Known, Progress
 from strategies.auto.releases import Movement, Release
 from strategies.clipping.moving_centre import LOG_DISTANCE
 from userdp.arrays.types import Vector
-from userdp.nodes.computations import STATISTICS, Computation
+from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
+from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box
 
 _NORM = STATISTICS["log_norm"]

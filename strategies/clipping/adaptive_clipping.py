@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, cohort_of, course_of, sampler_of
 from strategies.clipping.local_options import LocalOptions, of_round
+from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds, masked_in_round
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -20,6 +21,7 @@ from strategies.core.scheme import Scheme, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.sampling import Sampler
@@ -83,6 +85,7 @@ class AdaptiveScheme(Scheme):
         low: smallest clip.
         high: largest clip.
         rate: step size of the server.
+        masked: rounds whose sums nodes make noisy, louder than what is priced; None where the server does.
     """
 
     sampler: Sampler
@@ -93,11 +96,39 @@ class AdaptiveScheme(Scheme):
     low: float
     high: float
     rate: float
+    masked: MaskedRounds | None = None
 
     def mechanism(self, clip: float) -> GaussianMechanism:
         """Of the mean of one cohort's vectors of norm at most ``clip``."""
         sensitivity = self.sampler.sensitivity_factor * clip / self.sampler.expected_batch
         return GaussianMechanism(sensitivity, self.sum_multiplier)
+
+    def masked_sum(self, clip: float) -> MaskedSum | None:
+        """Of vectors of norm at most ``clip`` and users' numbers, so weighted that one deviation fits both."""
+        if self.masked is None:
+            return None
+        weight = self.sampler.sensitivity_factor * clip * self.sum_multiplier / self.count_noise
+        return self.masked.sum(math.hypot(clip, weight / 2), weight)
+
+    def masked_by(self, masked: MaskedRounds) -> Self:
+        """The same, of sums that nodes make noisy and mask: what is priced is the noise of those that do not collude.
+
+        Raises:
+            BadInput: the clip may move to where there is no grid.
+        """
+        made = replace(
+            self,
+            guarantee=masked.guarantee,
+            ledger=masked.ledger,
+            summands=1,  # whole numbers are added without rounding
+            noise_multiplier=self.noise_multiplier * masked.louder,
+            sum_multiplier=self.sum_multiplier * masked.louder,
+            count_noise=self.count_noise * masked.louder,
+            masked=masked,
+        )
+        for clip in (self.low, self.high):
+            made.masked_sum(clip)
+        return made
 
 
 @dataclass
@@ -124,12 +155,20 @@ class AdaptiveClipping(UserLevelStrategy):
     noise of a round is calibrated to the clip in force in it. A user who does not answer adds nothing to either sum;
     the divisor is public. Every iterate and every clip is released; the server is trusted.
 
+    With ``privacy.trust = "sum"`` nodes send one masked row for both sums: the clipped vector, then ``w_t (b_i - 1/2)``
+    with ``w_t = z_u s C_t / count_noise``, public before the round. Such a row is at most ``L_t = sqrt(C_t^2 + w_t^2 /
+    4)`` long, so one user moves the sum of rows by at most ``s L_t``, and noise ``z s L_t`` on every coordinate makes
+    the round a mechanism of multiplier z at the price of `userdp.masking.sums.MaskedSum`. As ``L_t = C_t z_u / z``,
+    this is the noise ``z_u s C_t`` of the first sum and, over ``w_t``, the ``count_noise`` of the second. A round in
+    which a node fell silent releases nothing, and leaves the clip where it is.
+
     *Assumptions.* Those of `dp_fed_sgd`.
     """
 
     name: ClassVar[str] = "adaptive_clipping"
     summary_line: ClassVar[str] = "clipped mean with noise whose clip follows a private quantile of users' norms"
     family: ClassVar[str] = "clipping"
+    masked: ClassVar[bool] = True
     cost: ClassVar[str] = "node O(steps N d), one sum of d + 1 numbers up; server O(K d)"
     paper: ClassVar[str] = "Andrew, Thakkar, McMahan, Ramaswamy 2021"
     with_secure_noise: ClassVar[str] = SECRET_COHORTS
@@ -147,6 +186,7 @@ class AdaptiveClipping(UserLevelStrategy):
         "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
         "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
         **CLIP_FACTS,
+        **LOST_FACT,
     }
     Options: ClassVar[type[StrategyOptions]] = AdaptiveClippingOptions
     options: AdaptiveClippingOptions
@@ -160,10 +200,13 @@ class AdaptiveClipping(UserLevelStrategy):
         if not options.trains:
             options.check_untrained()
         low, high = self._bounds()
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        masked, privacy = None, self.privacy
+        if privacy.trust == "sum":
+            masked = MaskedRounds.of(self, sampler, options.clip_norm, self.problem.dimension + 1)
+        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)
         rate = options.rate(1.0 if options.trains else options.local_rate or self._default_step)
-        return AdaptiveScheme(
+        plain = AdaptiveScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
             ledger=partial(sampler.ledger, multiplier),
             new_memory=lambda: MovingClip(options.clip_norm, ServerOptimiser(options, rate, self.problem.dimension)),
@@ -178,6 +221,7 @@ class AdaptiveClipping(UserLevelStrategy):
             high=high,
             rate=rate,
         )
+        return plain if masked is None else plain.masked_by(masked)
 
     def _bounds(self) -> tuple[float, float]:
         """Smallest and largest clip."""
@@ -239,7 +283,11 @@ class AdaptiveClipping(UserLevelStrategy):
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        computation = of_round(self._computation(self.memory.clip), self.seed, index)
+        computation = replace(
+            of_round(self._computation(self.memory.clip), self.seed, index),
+            masked=self.scheme.masked_sum(self.memory.clip),
+        )
+        computation = masked_in_round(self, computation, index)
         return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
 
     def _computation(self, clip: float) -> Computation:
@@ -250,9 +298,14 @@ class AdaptiveClipping(UserLevelStrategy):
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, memory, clip = self.scheme, self.memory, self.memory.clip
+        if gathered.lost:
+            return Step(x, x, {"lost": 1.0, "clip_norm": clip})
         mechanism, means = scheme.mechanism(clip), gathered.values / scheme.sampler.expected_batch
-        released = mechanism.release(means[:-1], self._noise(index))
-        share = 0.5 + float(scheme.count_mechanism.release(means[-1:], self._noise(index, 1))[0])
+        released, half = means[:-1], means[-1:]
+        if scheme.masked is None:  # else nodes saw to it
+            released = mechanism.release(released, self._noise(index))
+            half = scheme.count_mechanism.release(half, self._noise(index, 1))
+        share = 0.5 + float(half[0])
         facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
         gradient = -released if self.options.trains else released
         following = self.problem.domain.project(memory.optimiser.step(x, gradient, mechanism.standard_deviation))

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.local_options import of_round
-from strategies.clipping.masked_rounds import LOST_FACT, masked_budget, masked_guarantee, masked_in_round, masked_sum
+from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds, masked_in_round
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -185,33 +185,19 @@ class ClippedStrategy(UserLevelStrategy):
         numbers: Mapping[str, Number] | None = None,
     ) -> ClippedScheme:
         """Gaussian noise for the clip, as the sampler calibrates it; in shares of nodes where the server adds none."""
-        sampler, masked = sampler_of(self, self.options), self.privacy.trust == "sum"
-        budget = masked_budget(self.privacy) if masked else self.privacy
-        mechanism = mean_mechanism(sampler, self.options.clip_norm, budget)
-        plain = self._scheme_of(
-            sampler, mechanism.noise_multiplier, mechanism, computation, rate, gradient, numbers or {}
-        )
-        return self._masked(plain) if masked else plain
-
-    def _masked(self, plain: ClippedScheme) -> ClippedScheme:
-        """The same, of sums that nodes make noisy and mask."""
-        sampler, multiplier = plain.sampler, plain.noise_multiplier
-        budget = masked_budget(self.privacy)
-        asked = masked_sum(self, sampler, self.options.clip_norm, multiplier)
-        deviation = asked.deviation / sampler.expected_batch
-        sensitivity = sampler.sensitivity_factor * self.options.clip_norm / sampler.expected_batch
-        # What is priced is the noise of honest nodes; what is released has that of all.
-        louder = GaussianMechanism(sensitivity, deviation / sensitivity)
-        return replace(
-            plain,
-            guarantee=masked_guarantee(sampler.guarantee(multiplier, budget.delta, "", ()), self.privacy),
-            ledger=lambda privacy: sampler.ledger(multiplier, masked_budget(privacy)),
-            mechanism=louder,
-            noise_multiplier=louder.noise_multiplier,
-            noise=deviation * math.sqrt(self.problem.dimension),
-            computation=replace(plain.computation, masked=asked),
-            summands=1,  # whole numbers are added without rounding
-        )
+        sampler, clip = sampler_of(self, self.options), self.options.clip_norm
+        if self.privacy.trust == "server":
+            mechanism = mean_mechanism(sampler, clip, self.privacy)
+            return self._scheme_of(
+                sampler, mechanism.noise_multiplier, mechanism, computation, rate, gradient, numbers or {}
+            )
+        masked = MaskedRounds.of(self, sampler, clip, self.problem.dimension)
+        multiplier = masked.multiplier * masked.louder
+        louder = GaussianMechanism(sampler.sensitivity_factor * clip / sampler.expected_batch, multiplier)
+        computation = replace(computation, masked=masked.sum(clip))
+        plain = self._scheme_of(sampler, multiplier, louder, computation, rate, gradient, numbers or {})
+        # Whole numbers are added without rounding.
+        return replace(plain, guarantee=masked.guarantee, ledger=masked.ledger, summands=1)
 
     def _scheme_of(
         self,

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.masking.grid import IntegerGrid
 from userdp.masking.sums import SUM_SLACK, MaskedSum
@@ -25,47 +26,101 @@ _ADVERSARY = (
     "round and is curious, not active"
 )
 
+_COARSER = 4
+"""Beside its noise, the grid of rows of another length is at most twice as coarse, as steps are powers of two."""
 
-def masked_budget(privacy: Privacy) -> Privacy:
+
+@dataclass(frozen=True)
+class MaskedRounds:
+    """Rounds whose sums nodes make noisy and mask: who is in them, their noise and what they promise, as one value.
+
+    Attributes:
+        privacy: what is asked for.
+        sampler: draws fixed cohorts.
+        multiplier: noise over sensitivity, of nodes that do not collude, for delta less what discrete noise may cost.
+    """
+
+    privacy: Privacy
+    sampler: DisjointBatches
+    multiplier: float
+
+    @classmethod
+    def of(cls, strategy: UserLevelStrategy, sampler: Sampler, longest: float, columns: int) -> Self:
+        """For sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
+
+        Raises:
+            BadInput: cohorts must be secret, which nodes of a sum are not; nodes are ordinary Flower clients; or there
+                are so many users, coordinates or rounds that discrete noise would cost more than is set aside.
+        """
+        privacy = strategy.privacy
+        if not isinstance(sampler, DisjointBatches):
+            raise BadInput(
+                "privacy.trust = 'sum': the nodes of a sum know each other, so cohorts cannot stay secret; set "
+                "strategy.sampling = 'disjoint' or 'cyclic'"
+            )
+        if not strategy.wire.asks_more:
+            raise BadInput(
+                "privacy.trust = 'sum': clients of an ordinary Flower app mask nothing; use client_app nodes, or trust "
+                "= 'server'"
+            )
+        budget = _budget(privacy)
+        made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta))
+        excess = made.sum(longest).excess(privacy.colluding, columns, privacy.epsilon) * _COARSER * sampler.rounds
+        if excess > privacy.delta * _DISCRETE:
+            raise BadInput(
+                f"privacy.trust = 'sum': discrete noise would add {excess:.1g} to delta, more than the thousandth of "
+                "privacy.delta that is set aside; lower privacy.epsilon or strategy.cohort, or raise privacy.delta"
+            )
+        return made
+
+    def sum(self, longest: float, weight: float | None = None) -> MaskedSum:
+        """The sum of a round, before it is known which nodes are in it.
+
+        Args:
+            longest: l2 norm that no row exceeds, its weighted number with it.
+            weight: of that number; None where rows have none.
+
+        Raises:
+            BadInput: there is no grid for rows of that norm.
+        """
+        deviation = self.sampler.sensitivity_factor * longest * self.multiplier * self.louder
+        return MaskedSum(IntegerGrid.finest(deviation, self.sampler.batch, longest), deviation, weight=weight)
+
+    @property
+    def louder(self) -> float:
+        """The noise of all nodes, which is released, over that which is priced, of those that do not collude."""
+        return (1 + SUM_SLACK) / math.sqrt(1 - self.privacy.colluding)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What all rounds together promise."""
+        ideal = self.sampler.guarantee(self.multiplier, _budget(self.privacy).delta, "", ())
+        share = self.privacy.colluding
+        colluders = f"at most {share:.0%} of the nodes of a sum"
+        siding = (
+            f"{colluders} tell the server what they keep secret" if share else "no node of a sum sides with the server"
+        )
+        return replace(
+            ideal,
+            delta=self.privacy.delta,
+            adversary=_ADVERSARY if not share else f"{_ADVERSARY}, also with {colluders} on its side",
+            assumptions=(
+                *ideal.assumptions,
+                "nodes clip each user as told, and add their share of the noise and their masks",
+                siding,
+                "the server passes nodes' public keys on as they are, and asks what the plan says",
+                "X25519, HKDF-SHA256 and ChaCha20 are as strong as they are taken for",
+            ),
+        )
+
+    def ledger(self, privacy: Privacy) -> AnyLedger:
+        """That the rounds are charged to."""
+        return self.sampler.ledger(self.multiplier, _budget(privacy))
+
+
+def _budget(privacy: Privacy) -> Privacy:
     """What the noise is calibrated for: delta less what its being discrete may cost."""
     return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))
-
-
-def masked_sum(strategy: UserLevelStrategy, sampler: Sampler, clip_norm: float, multiplier: float) -> MaskedSum:
-    """The sum of a round, before it is known which nodes are in it.
-
-    Args:
-        strategy: with its budget.
-        sampler: draws fixed cohorts.
-        clip_norm: C.
-        multiplier: noise over sensitivity that `masked_budget` asks for, of nodes that do not collude.
-
-    Raises:
-        BadInput: cohorts must be secret, which nodes of a sum are not; nodes are ordinary Flower clients; or there are
-            so many users, coordinates or rounds that the discrete noise would cost more than is set aside.
-    """
-    privacy = strategy.privacy
-    if not isinstance(sampler, DisjointBatches):
-        raise BadInput(
-            "privacy.trust = 'sum': the nodes of a sum know each other, so cohorts cannot stay secret; set "
-            "strategy.sampling = 'disjoint' or 'cyclic'"
-        )
-    if not strategy.wire.asks_more:
-        raise BadInput(
-            "privacy.trust = 'sum': clients of an ordinary Flower app mask nothing; use client_app nodes, or trust = "
-            "'server'"
-        )
-    honest = sampler.sensitivity_factor * clip_norm * multiplier * (1 + SUM_SLACK)
-    deviation = honest / math.sqrt(1 - privacy.colluding)
-    grid = IntegerGrid.finest(deviation, sampler.batch, clip_norm)
-    made = MaskedSum(grid, deviation)
-    excess = sampler.rounds * made.excess(privacy.colluding, strategy.problem.dimension, privacy.epsilon)
-    if excess > privacy.delta * _DISCRETE:
-        raise BadInput(
-            f"privacy.trust = 'sum': discrete noise would add {excess:.1g} to delta, more than the thousandth of "
-            "privacy.delta that is set aside; lower privacy.epsilon or strategy.cohort, or raise privacy.delta"
-        )
-    return made
 
 
 def masked_in_round(strategy: UserLevelStrategy, computation: Computation, index: int) -> Computation:
@@ -74,21 +129,3 @@ def masked_in_round(strategy: UserLevelStrategy, computation: Computation, index
         return computation
     seed = strategy.seed if strategy.privacy.noise == "seeded" else None
     return replace(computation, masked=replace(computation.masked, seed=seed, round=index))
-
-
-def masked_guarantee(ideal: Guarantee, privacy: Privacy) -> Guarantee:
-    """That of masked sums, from that of continuous noise at `masked_budget`."""
-    share = privacy.colluding
-    colluders = f"at most {share:.0%} of the nodes of a sum"
-    return replace(
-        ideal,
-        delta=privacy.delta,
-        adversary=_ADVERSARY if not share else f"{_ADVERSARY}, also with {colluders} on its side",
-        assumptions=(
-            *ideal.assumptions,
-            "nodes clip each user as told, and add their share of the noise and their masks",
-            f"{colluders} tell the server what they keep secret" if share else "no node of a sum sides with the server",
-            "the server passes nodes' public keys on as they are, and asks what the plan says",
-            "X25519, HKDF-SHA256 and ChaCha20 are as strong as they are taken for",
-        ),
-    )

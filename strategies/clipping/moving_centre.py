@@ -7,7 +7,8 @@ from typing import Any, Self
 import numpy as np
 
 from userdp.arrays.types import Vector
-from userdp.nodes.computations import STATISTICS, Computation
+from userdp.nodes.computations import Computation
+from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Certificate
 
 LOG_DISTANCE = STATISTICS["log_distance"]

@@ -205,14 +205,11 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         if self.privacy.noise == "secure":
             self._request = separately(self._request)
         request = self._request = with_keys(self._request, self._roster)
+        asked = self._roster.assign(request.users)
+        contents = self.wire.contents(arrays, config, [users for _, users in asked], request.computation)
         return [
-            Message(
-                self.wire.content(arrays, config, users, request.computation),
-                node,
-                MessageType.TRAIN,
-                group_id=str(server_round),
-            )
-            for node, users in self._roster.assign(request.users)
+            Message(content, node, MessageType.TRAIN, group_id=str(server_round))
+            for (node, _), content in zip(asked, contents, strict=True)
         ]
 
     def aggregate_train(

@@ -119,7 +119,7 @@ def check_budget(strategy: type[Declarations], privacy: Privacy, users: int) -> 
     if privacy.trust == "sum" and not strategy.masked:
         raise BadInput(
             f"privacy.trust = 'sum': {strategy.name} does not work on sums that nodes make noisy and mask; use "
-            "dp_fed_sgd or dp_fed_avg, or trust = 'server'"
+            "dp_fed_sgd, dp_fed_avg or adaptive_clipping, or trust = 'server'"
         )
 
 

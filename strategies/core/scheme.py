@@ -1,6 +1,6 @@
 """What a run does to users' data, fixed before any are seen: who takes part, how loud the noise is, what that costs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, Self, runtime_checkable
@@ -64,8 +64,8 @@ class Scheme:
 class DiscreteScheme(Protocol):
     """A `Scheme` of rounds that begin with one of finitely many outcomes, which is released: audits look for it."""
 
-    def law(self, values: Rows) -> Vector:
-        """(K,) probabilities of the outcomes of a round, from the values that it gathers: rows or their sum."""
+    def law(self, values: Sequence[Rows]) -> Vector:
+        """(K,) probabilities of the outcomes of a round, from what it and those before it gather: rows or their sum."""
 
 
 def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:

@@ -231,8 +231,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
             epsilon=self.privacy.epsilon,
             delta=self.privacy.delta,
             failure=options.failure,
-            statistic=options.statistic,
-            estimate=options.estimate,
+            shape=options.shape,
             kernel=options.kernel,
             test=options.test,
             radius=options.radius,
@@ -260,8 +259,9 @@ class LocalizedRobustSGD(UserLevelStrategy):
         warnings = []
         if chosen.pass_probability < 0.5:
             warnings.append(
-                f"honest users pass all tests with probability at most about {chosen.pass_probability:.2g} under the "
-                "declared deviation: raise strategy.radius or strategy.batch"
+                "that honest users pass all tests is proven with a probability of "
+                f"{chosen.pass_probability:.2g} alone, under the declared deviation: raise strategy.radius or "
+                "strategy.batch"
             )
         return self._planned(
             Phases(

@@ -23,9 +23,9 @@ import numpy as np
 from strategies.robust.passing import (
     KERNELS,
     TESTS,
+    EstimateShape,
     certified_ratio,
     guaranteed_score,
-    make_estimator,
     needed_ratio,
     needed_score,
 )
@@ -55,7 +55,8 @@ class LocalizedSetting:
         epsilon: of the run.
         delta: of the run.
         failure: probability with which an honest run may fail a test.
-        statistic, estimate, kernel, test: the variant.
+        shape: of the estimate.
+        kernel, test: by name.
         radius: fixed by the user, or None.
         batch: fixed by the user, or None.
         phases: fixed by the user, or None.
@@ -70,8 +71,7 @@ class LocalizedSetting:
     epsilon: float
     delta: float
     failure: float
-    statistic: str
-    estimate: str
+    shape: EstimateShape
     kernel: str
     test: str
     radius: float | None = None
@@ -230,7 +230,7 @@ def build(
     sizes: list[int] | None = None,
     calibrated: bool = True,
 ) -> LocalizedPlan | None:
-    """The plan for given numbers, or None if its tests cannot be passed.
+    """The plan for given numbers, or None if its tests cannot be passed, or its batch is too small for the estimate.
 
     Args:
         setting: what is given.
@@ -242,13 +242,15 @@ def build(
         sizes: users of each phase; `phase_users` by default.
         calibrated: compose test and release exactly; otherwise by addition, which never needs less noise.
     """
+    if batch < setting.shape.minimum_batch:
+        return None
     epsilon, delta = share * setting.epsilon, setting.delta / 2
     steps = [size // batch for size in sizes or phase_users(setting.users, phases)]
     rates = [learning_rate / phase_base**phase for phase in range(phases)]
     if setting.smoothness and rates[0] > 2 / setting.smoothness:
         return None
     # Everything scales with rho: sensitivities and movements are computed at rho = 1.
-    unit = make_estimator(setting.estimate, setting.statistic, 1.0).sup_sensitivity(batch)
+    unit = setting.shape.estimator(batch, 1.0).sup_sensitivity(batch)
     movements = [
         2 * setting.smoothness * rate * unit if count > 1 else 0.0 for rate, count in zip(rates, steps, strict=True)
     ]
@@ -283,7 +285,7 @@ def build(
     passing = math.prod(phase.test.pass_probability(max(score, 1.0), phase.steps) for phase in chain)
     return LocalizedPlan(
         batch=batch,
-        estimator=make_estimator(setting.estimate, setting.statistic, radius),
+        estimator=setting.shape.estimator(batch, radius),
         kernel=kernel,
         phases=tuple(chain),
         cost=Cost(noise_multiplier=multiplier, pure_epsilon=epsilon, failure_delta=delta),

@@ -5,6 +5,7 @@ coordinate. Accuracy depends on that declaration, privacy never does.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -14,7 +15,8 @@ from scipy.special import erfc
 
 from strategies.core.options import StrategyOptions
 from userdp.errors import BadInput
-from userdp.estimators import Debiased, Estimator, ExpKernel, RampKernel, Winsorized
+from userdp.estimators import MINIMUM_BATCH, Debiased, Estimator, ExpKernel, RampKernel, Winsorized
+from userdp.estimators.robust import REACH, smallest_trim
 from userdp.mechanisms import AboveThreshold, MinimumScore
 
 TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
@@ -47,6 +49,14 @@ class AgreementOptions(DeviationOptions):
         "winsorized",
         description="debiased: the paper's clip of the mean; winsorized: mean of clipped users, far less noise.",
     )
+    trim: float | None = Field(
+        None,
+        description="Share of a batch that the trimmed mean drops at each end, above 1/3; the least if not given.",
+    )
+    width: float | None = Field(
+        None,
+        description="How far the mean, or a user, may lie from the robust centre, in radii; default 1 (debiased) or 2.",
+    )
     kernel: Literal["exp", "ramp"] = Field("ramp", description="How agreement of two users falls with their distance.")
     radius: float | None = Field(
         None, gt=0, description="rho, sup-norm radius within which users' gradients agree; from theory if not given."
@@ -57,20 +67,63 @@ class AgreementOptions(DeviationOptions):
         """Refuse an estimate without a proof.
 
         Raises:
-            BadInput: the winsorised estimate about the median.
+            BadInput: the winsorised estimate about the median, a trim of a third or less, or of a half or more, one of
+                the median, or a width for which rounding has no bound.
         """
         if self.estimate == "winsorized" and self.statistic == "median":
             raise BadInput(
                 "strategy.statistic = 'median': the winsorised estimate is proven for the trimmed mean; "
                 "use statistic = 'trimmed_mean', or estimate = 'debiased'"
             )
+        if self.trim is not None and self.statistic == "median":
+            raise BadInput(
+                f"strategy.trim = {self.trim:g}: the median drops all but the middle; leave strategy.trim out, or use "
+                "statistic = 'trimmed_mean'"
+            )
+        if self.trim is not None and not 1 / 3 < self.trim < 1 / 2:
+            raise BadInput(
+                f"strategy.trim = {self.trim:g}: must lie above 1/3, for up to a third of a batch that passes its test "
+                "may lie anywhere, and below 1/2, so that users are left; leave it out for the least that is proven"
+            )
+        if self.width is not None and not 1 / REACH <= self.width <= REACH:
+            raise BadInput(
+                f"strategy.width = {self.width:g}: must be a positive number of radii, between {1 / REACH:.0e} and "
+                f"{REACH:.0e}; 1 to 2 suit users that agree"
+            )
+
+    @property
+    def shape(self) -> "EstimateShape":
+        """What these settings say of the estimate."""
+        return EstimateShape(self.estimate, self.statistic, self.trim, self.width)
 
 
-def make_estimator(estimate: str, statistic: str, radius: float) -> Estimator:
-    """The estimate by name, at its default width."""
-    if estimate == "winsorized":
-        return Winsorized(radius=radius)
-    return Debiased(statistic="median" if statistic == "median" else "trimmed_mean", radius=radius)
+@dataclass(frozen=True)
+class EstimateShape:
+    """An estimate, but for the batch and the radius within which its users agree.
+
+    Attributes:
+        estimate, statistic: by name.
+        trim: share of a batch, above 1/3 and below 1/2; None for the least that the proof allows.
+        width: in radii; None for the estimate's own.
+    """
+
+    estimate: str = "winsorized"
+    statistic: str = "trimmed_mean"
+    trim: float | None = None
+    width: float | None = None
+
+    @property
+    def minimum_batch(self) -> int:
+        """From this many users on, some are left by the trim: rounded, it is at most half a user above its share."""
+        return MINIMUM_BATCH if self.trim is None else max(MINIMUM_BATCH, math.ceil(2 / (1 - 2 * self.trim)))
+
+    def estimator(self, batch: int, radius: float) -> Estimator:
+        """For batches of that size, from `minimum_batch` on."""
+        trim = None if self.trim is None else max(smallest_trim(batch), round(self.trim * batch))
+        width = None if self.width is None else self.width * radius
+        if self.estimate == "winsorized":
+            return Winsorized(radius, width, trim)
+        return Debiased("median" if self.statistic == "median" else "trimmed_mean", radius, width, trim)
 
 
 def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:

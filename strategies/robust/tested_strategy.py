@@ -1,7 +1,7 @@
 """Strategies that release a noisy robust gradient every round: they need each user's row, not a sum."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -13,17 +13,20 @@ from strategies.core.declarations import Fact
 from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import Course
-from strategies.robust.passing import DeviationOptions
+from strategies.robust.passing import TESTS, DeviationOptions
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
-from userdp.mechanisms import GaussianMechanism, MinimumScore
+from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore, Session
 from userdp.nodes.computations import Computation
 from userdp.problems.base import Certificate
 from userdp.sampling import DisjointBatches
+
+AnyTest = AboveThreshold | MinimumScore
+"""`MinimumScore` tests each round by itself, one `AboveThreshold` all rounds."""
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 """Shares of epsilon that are tried for the tests."""
@@ -116,7 +119,7 @@ class Agreement:
 
     Attributes:
         radius: within which users agree.
-        test: of a cohort's score.
+        test: of a cohort's score; an `AboveThreshold` is one test of all rounds.
         score: how well (B, p) rows agree, by the kernel of the test.
         estimator: from (B, p) rows to their robust mean.
         l2_sensitivity: of the estimator, where users agree.
@@ -124,7 +127,7 @@ class Agreement:
     """
 
     radius: float
-    test: MinimumScore
+    test: AnyTest
     score: Callable[[Rows], float]
     estimator: Callable[[Rows], Vector]
     l2_sensitivity: float
@@ -160,13 +163,28 @@ class TestedScheme(RowScheme):
     smallest_cohort: int
     pass_probability: float | None = None
 
-    def law(self, values: Rows) -> Vector:
-        """(2,) probabilities that a round's test fails and that it passes, from (B, p) rows."""
-        return halting_probabilities(self.agreement.test, [self.agreement.score(values)])
+    def law(self, values: Sequence[Rows]) -> Vector:
+        """Probabilities that the test fails and that it passes, from each round's (B, p) rows.
+
+        One of all rounds: (T + 1,) that it fails in the first round, the second, ..., and that it passes all.
+        """
+        judged = values if isinstance(self.agreement.test, AboveThreshold) else values[-1:]
+        return halting_probabilities(self.agreement.test, [self.agreement.score(rows) for rows in judged])
+
+
+@dataclass
+class TestUnderWay:
+    """What the server remembers of one test of all rounds.
+
+    Attributes:
+        session: from the first round on; None where each round has its own.
+    """
+
+    session: Session | None = None
 
 
 class TestedStrategy(UserLevelStrategy):
-    """Each round tests privately whether its users agree; the model moves only if they do.
+    """Rounds test privately whether their users agree; the model moves only if they do.
 
     A strategy here defines `_make_scheme` alone.
     """
@@ -175,6 +193,7 @@ class TestedStrategy(UserLevelStrategy):
     meanings: ClassVar[Mapping[str, str]] = {
         **ROW_MEANINGS,
         "radius": "users' gradients count as agreeing within this radius (sup norm)",
+        "test": "min_score: one of each round; above_threshold: one of all rounds, which stops at the first failure",
         "threshold": "concentration score that a batch must reach (at most the batch size)",
         "test_epsilon": "share of epsilon spent on the test",
         "test_delta": "share of delta spent on the test",
@@ -186,18 +205,29 @@ class TestedStrategy(UserLevelStrategy):
     }
     options: RowOptions
     scheme: TestedScheme
+    memory: TestUnderWay
 
     # What a strategy is built with ---------------------------------------------------------------------------------
 
-    def _test(self, batch: int, share: float, kernel: Kernel) -> MinimumScore:
-        """The test of cohorts of that size that gets that share of epsilon, and half of delta."""
+    def _test(self, batch: int, share: float, kernel: Kernel, kind: type[AnyTest] = MinimumScore) -> AnyTest:
+        """The test of cohorts of that size that gets that share of epsilon, and half of delta.
+
+        One of all rounds pays its epsilon once; others share it among the rounds of a user.
+        """
         epochs = self.options.epochs
-        return MinimumScore(
+        return kind(
             batch=batch,
             kernel=kernel,
-            epsilon=share * self.privacy.epsilon / epochs,
+            epsilon=share * self.privacy.epsilon / (1 if kind is AboveThreshold else epochs),
             delta=self.privacy.delta / 2 / epochs,
         )
+
+    def _cost(self, test: AnyTest) -> Cost:
+        """Of one participation in rounds tested so, with the least noise that keeps the budget."""
+        epsilon, delta, epochs = self.privacy.epsilon, self.privacy.delta, self.options.epochs
+        paid = {"shared_epsilon" if isinstance(test, AboveThreshold) else "pure_epsilon": test.epsilon}
+        paid["failure_delta"] = test.delta
+        return Cost(noise_multiplier=calibrate_noise(epsilon, delta, epochs, **paid), **paid)
 
     def _tested_scheme(self, search: Search, least: Callable[[], int]) -> TestedScheme:
         """The scheme of the best agreement for all users; ``least`` gives a cohort below which none can pass.
@@ -215,11 +245,7 @@ class TestedStrategy(UserLevelStrategy):
                 f"that passes its test takes {smallest}: use fewer strategy.rounds, more users, or a larger "
                 "privacy.epsilon"
             )
-        test = agreement.test
-        multiplier = calibrate_noise(
-            privacy.epsilon, privacy.delta, options.epochs, pure_epsilon=test.epsilon, failure_delta=test.delta
-        )
-        cost = Cost(noise_multiplier=multiplier, pure_epsilon=test.epsilon, failure_delta=test.delta)
+        cost = self._cost(agreement.test)
         sampler = DisjointBatches(n, batch, options.epochs, self.seed)
         return TestedScheme(
             guarantee=self._promise(
@@ -228,13 +254,14 @@ class TestedStrategy(UserLevelStrategy):
                 (sampler.assumption, TRUST),
             ),
             ledger=partial(Ledger, n, cost, options.epochs),
+            new_memory=TestUnderWay,
             # A score is an exact sum over the cohort, rounded once.
             summands=batch,
             rounding=agreement.rounding,
             sampler=sampler,
             rounds=min(options.rounds, sampler.rounds),
-            noise_multiplier=multiplier,
-            mechanism=GaussianMechanism(agreement.l2_sensitivity, multiplier),
+            noise_multiplier=cost.noise_multiplier,
+            mechanism=GaussianMechanism(agreement.l2_sensitivity, cost.noise_multiplier),
             rate=options.learning_rate or self._default_step,
             agreement=agreement,
             smallest_cohort=smallest,
@@ -248,6 +275,7 @@ class TestedStrategy(UserLevelStrategy):
         bound = self.problem.certificate.gradient_norm
         own: dict[str, Number] = {
             "radius": scheme.agreement.radius,
+            "test": next(name for name, kind in TESTS.items() if isinstance(test, kind)),
             "threshold": test.threshold,
             "test_epsilon": test.epsilon,
             "test_delta": test.delta,
@@ -264,13 +292,25 @@ class TestedStrategy(UserLevelStrategy):
             numbers=scheme.numbers(own),
         )
 
-    def _ask(self, index: int) -> Request:
+    def _ask(self, index: int) -> Request | None:
+        session = self.memory.session
+        if session is not None and not session.passed():
+            return None
         return Request(self.scheme.sampler.cohort(index), Computation("user_gradient"))
+
+    def _session(self, index: int) -> Session:
+        """The test of a round: its own, or the one of all rounds, whose threshold gets its noise before the first."""
+        test = self.scheme.agreement.test
+        if isinstance(test, MinimumScore):
+            return test.session(self._noise(index, 1))
+        if self.memory.session is None:
+            self.memory.session = test.session(self._noise(index, 1))
+        return self.memory.session
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme, agreement = self.scheme, self.scheme.agreement
         score = agreement.score(gathered.values)
-        session = agreement.test.session(self._noise(index, 1))
+        session = self._session(index)
         session.observe(score)
         passed = session.passed()
         facts = {"score_private": score, "threshold": agreement.test.threshold, "passed": float(passed)}

@@ -15,6 +15,7 @@ from strategies.core.plan import Number, Plan
 from strategies.core.scheme import Step
 from strategies.robust.tested_strategy import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions, RowScheme, declared_deviation
 from strategies.wire.replies import Gathered, Request
+from userdp.arrays.sparse_rows import clip_rows
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.rotation import CellGrid, HadamardRotation
@@ -25,11 +26,19 @@ from userdp.sampling import ConcentratedBatches, DisjointBatches
 _MOST_SELECTION = 0.5
 """The largest share of a round's rho that choosing intervals gets."""
 
+_ROTATION_ROUNDING = 2.0**-47
+"""How much longer the difference of two rotated rows can become by rounding, relatively (see *Why*)."""
+
 
 class WinsorizedRotationOptions(RowOptions):
     """Settings of `WinsorizedRotation`."""
 
-    clip_norm: float = Field(1.0, gt=0, description="l2 norm that gradients are clipped to: how far intervals may lie.")
+    clip_norm: float = Field(
+        1.0,
+        gt=0,
+        description="l2 norm that gradients are clipped to: how far intervals may lie, and what noise is for where "
+        "they are wide.",
+    )
     failure: float = Field(0.01, gt=0, lt=1, description="Probability that some coordinate of a round goes wrong.")
 
 
@@ -72,11 +81,14 @@ class WinsorizedRotation(UserLevelStrategy):
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
     user; relation: replace-one; n public. Any loss. In a round, (1) the exponential mechanism chooses a cell for
     each of the d' rotated coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are
-    clamped to that cell's centre +- 2 tau', so replacing a user moves the mean of B users by at most ``4 tau'
-    sqrt(d') / B`` in l2, and Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there is
-    nothing to choose: the mean is all that a round releases, and is accounted as the Gaussian that it is. The
+    clamped to that cell's centre +- 2 tau', so replacing a user moves its row by at most the diagonal of that box,
+    ``4 tau' sqrt(d')`` in l2; nor by more than ``2 C``, as the server clips rows to length C before it rotates them,
+    and rotating keeps a difference's length while clamping to a box never adds to it. The mean of B users moves by
+    the smaller of both over B, and Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there
+    is nothing to choose: the mean is all that a round releases, and is accounted as the Gaussian that it is. The
     rotation's signs are public and drawn without looking at data. A user is in one round an epoch; rho adds up over
-    epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+    epochs. Every iterate is released; the server is trusted, other nodes may answer anything. *Rounding.* Each of the
+    log2 d' <= 30 stages of the transform, and the division, err by 2^-53 of a row's length: by 2^-48 together.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
 
@@ -122,17 +134,20 @@ class WinsorizedRotation(UserLevelStrategy):
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
         rho = 1 / (2 * multiplier**2)
         share = selection_share(rho, grid.cells, size, batch, options.failure)
-        sensitivity = 4 * grid.half_width * math.sqrt(size) / batch
+        # In l2: a row within its box, and what one user can move it by.
+        diagonal = 4 * grid.half_width * math.sqrt(size)
+        moved = min(diagonal, 2 * options.clip_norm)
         return RotationScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, (TRUST,)),
             ledger=partial(sampler.ledger, multiplier),
-            # A clamped row is no longer than (cells + 1) half widths a coordinate, the sensitivity is four of them.
+            # A clamped row is no longer than (cells + 1) half widths a coordinate; the diagonal is four of them.
             summands=batch,
-            spread=(grid.cells + 1) / 4,
+            spread=(grid.cells + 1) / 4 * diagonal / moved,
+            rounding=_ROTATION_ROUNDING,
             sampler=sampler,
             rounds=min(options.rounds, sampler.rounds),
             noise_multiplier=multiplier,
-            mechanism=GaussianMechanism(sensitivity, multiplier / math.sqrt(1 - share)),
+            mechanism=GaussianMechanism(moved / batch, multiplier / math.sqrt(1 - share)),
             rate=options.learning_rate or self._default_step,
             rotation=rotation,
             grid=grid,
@@ -188,7 +203,7 @@ class WinsorizedRotation(UserLevelStrategy):
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
         scheme = self.scheme
-        rotated = scheme.rotation(gathered.values)
+        rotated = scheme.rotation(clip_rows(gathered.values, self.options.clip_norm))
         clamped = scheme.clamped_mean(rotated, self._centres(index, rotated))
         mean = scheme.mechanism.release(clamped, self._noise(index, 2))
         following = self.problem.domain.project(x - scheme.rate * scheme.rotation.inverse(mean[None])[0])

@@ -1,6 +1,5 @@
 """Averaged clipping: the mean gradient of a batch of samples is clipped ONCE, and released with noise."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -24,16 +23,17 @@ from strategies.samples.sample_rounds import (
 from strategies.samples.sample_strategy import Rounds, SampleStrategy
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
+from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.papers.averaged_clipping.clip import average_clip
 from userdp.papers.averaged_clipping.descent import clamped_batch
 from userdp.papers.averaged_clipping.parameters import (
-    REACH,
     ClipRule,
     Parameters,
     TheoryConstants,
     constrained,
     constrained_rounds,
+    hoelder_step,
     non_smooth,
     paper_noise,
     plain_rounds,
@@ -52,7 +52,10 @@ class AveragedClippingOptions(TheoryOptions):
     """Settings of `AveragedClipping`."""
 
     case: Case = Field(
-        "constrained", description="Whose theorem sets clip, batch, step and rounds where they are not given."
+        "constrained",
+        description='Whose theorem sets the clip where it is not given, and with calibration = "paper" rounds, batch '
+        "and step too. Certified noise is another: it takes one pass in batches of sqrt(N), steps that suit the noise, "
+        'and the theorem\'s rounds for batches = "full" alone.',
     )
     batches: Sampling = Field(
         "poisson_samples",
@@ -60,7 +63,13 @@ class AveragedClippingOptions(TheoryOptions):
         "disjoint: every user in one round only; full: everybody in every round.",
     )
     clip_rule: ClipRule = Field("paper", description="Clip of the unconstrained case: as printed, or the exact root.")
-    exponent: float = Field(0.0, ge=0, le=1, description="nu, Hoelder exponent of the gradient, for non_smooth.")
+    exponent: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="nu, Hoelder exponent of the gradient, for non_smooth, where smoothness is its constant; the "
+        "problem's certified ones if not given.",
+    )
     alpha: float | None = Field(None, gt=0, description="Accuracy aimed at, for non_smooth; balanced if not given.")
 
 
@@ -106,9 +115,7 @@ class AveragedClipping(SampleStrategy):
     # The scheme ----------------------------------------------------------------------------------------------------
 
     def _make_scheme(self) -> DrawnScheme:
-        options = self.options
-        # A constrained run may move anywhere in the set: its distance to a minimiser is bounded by the diameter.
-        constants = theory_constants(self, options, spread=2.0 if options.case == "constrained" else 1.0)
+        options, constants = self.options, self._constants()
         theory = self._theory(constants)
         batch = self._batch_of(theory)
         sampler = self._sampler_of(batch, theory.rounds)
@@ -118,8 +125,8 @@ class AveragedClipping(SampleStrategy):
             rate = options.learning_rate or theory.step
         else:
             multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-            clip = options.clip_norm or self._certified_clip(constants, theory.rounds, multiplier)
-            rate = options.learning_rate or practical_step(constants, clip, theory.rounds, 2 * clip * multiplier)
+            clip = options.clip_norm or self._certified_clip(constants, theory, multiplier)
+            rate = options.learning_rate or self._certified_step(constants, theory.rounds, clip, 2 * clip * multiplier)
         disjoint = options.batches == "disjoint"
         return drawn_scheme(
             self,
@@ -140,7 +147,38 @@ class AveragedClipping(SampleStrategy):
             return constrained(constants, rounds)
         if options.case == "unconstrained":
             return unconstrained(constants, rounds, options.clip_rule)
-        return non_smooth(constants, options.exponent, rounds, options.alpha)
+        return non_smooth(constants, self._hoelder[0], rounds, options.alpha)
+
+    def _constants(self) -> TheoryConstants:
+        options = self.options
+        if options.case != "non_smooth" and self.problem.certificate.hoelder and not options.smoothness:
+            raise BadInput(
+                f"strategy.case = {options.case!r}: its theorem is of smooth losses, and this one is not; set "
+                "strategy.case = 'non_smooth', or declare strategy.smoothness of the expected loss"
+            )
+        constant = self._hoelder[1] if options.case == "non_smooth" else self.smoothness("its clip")
+        # A constrained run may move anywhere in the set: its distance to a minimiser is bounded by the diameter.
+        return theory_constants(self, options, constant, spread=2.0 if options.case == "constrained" else 1.0)
+
+    @property
+    def _hoelder(self) -> tuple[float, float]:
+        """(nu, M) as declared, else as certified; what is certified for one exponent says nothing of another."""
+        certificate, options = self.problem.certificate, self.options
+        exponent, constant = certificate.hoelder or (1.0, certificate.smoothness)
+        if options.exponent is None and constant is None:
+            raise BadInput(
+                "strategy.exponent must be declared, and its constant as strategy.smoothness: the problem certifies "
+                "no Hoelder exponent of its gradient"
+            )
+        if options.exponent not in (None, exponent):
+            exponent, constant = options.exponent, None
+        constant = options.smoothness or constant
+        if not constant:
+            raise BadInput(
+                f"strategy.smoothness must be declared: {self.name} sets its clip by it, and the problem certifies no "
+                f"positive Hoelder constant of exponent {exponent:g}"
+            )
+        return exponent, constant
 
     def _rounds(self, constants: TheoryConstants) -> Rounds:
         options = self.options
@@ -175,14 +213,18 @@ class AveragedClipping(SampleStrategy):
             return DisjointBatches(users, users // rounds, 1, self.seed)
         return DisjointBatches(users, users, rounds, self.seed)
 
-    def _certified_clip(self, constants: TheoryConstants, rounds: int, multiplier: float) -> float:
+    def _certified_clip(self, constants: TheoryConstants, theory: Parameters, multiplier: float) -> float:
         """The theorem's clip for certified noise; where the theorem has none, that of its limit of little noise."""
+        if self.options.case != "unconstrained":
+            return theory.clip  # whatever the noise
         reach = constants.smoothness * constants.radius
-        if self.options.case == "constrained":
-            return 2 * reach
-        if self.options.case == "unconstrained":
-            return unconstrained_clip(constants, rounds, 2 * multiplier) or 4 * reach
-        return 2 * constants.smoothness * math.pow(REACH * constants.radius, self.options.exponent)
+        return unconstrained_clip(constants, theory.rounds, 2 * multiplier) or 4 * reach
+
+    def _certified_step(self, constants: TheoryConstants, rounds: int, clip: float, noise: float) -> float:
+        if self.options.case != "non_smooth":
+            return practical_step(constants, clip, rounds, noise)
+        longest = hoelder_step(constants, self._hoelder[0], rounds, self.options.alpha)
+        return practical_step(constants, clip, rounds, noise, longest)
 
     def _assumptions(self) -> tuple[str, ...]:
         own = ("the server is trusted",)

@@ -136,7 +136,8 @@ class AveragedClippingRestarted(SampleStrategy):
     # The scheme ----------------------------------------------------------------------------------------------------
 
     def _make_scheme(self) -> RestartedScheme:
-        constants, convexity = theory_constants(self, self.options), self._strong_convexity()
+        constants = theory_constants(self, self.options, self.smoothness("its clip"))
+        convexity = self._strong_convexity()
         runs, steps = self._lengths(constants, convexity)
         gap = self.options.first_gap or constants.smoothness * constants.radius**2 / 2
         by_paper = self.options.calibration == "paper"
@@ -211,20 +212,20 @@ class AveragedClippingRestarted(SampleStrategy):
         return convexity
 
     @property
-    def _runs(self) -> int:
-        options = self.options
-        return options.runs or min(default_runs(self.samples), max(1, (options.rounds or options.max_rounds) // 20))
+    def _wanted_runs(self) -> int:
+        return self.options.runs or default_runs(self.samples)
 
     def _rounds(self, constants: TheoryConstants, convexity: float) -> Rounds:
         """Of all runs together."""
         options = self.options
         return Rounds.chosen(
-            options.rounds, lambda: self._runs * rounds_per_run(constants, convexity), options.max_rounds
+            options.rounds, lambda: self._wanted_runs * rounds_per_run(constants, convexity), options.max_rounds
         )
 
     def _lengths(self, constants: TheoryConstants, convexity: float) -> tuple[int, int]:
         """(runs, rounds of each)."""
-        runs, total = self._runs, self._rounds(constants, convexity).count
+        total = self._rounds(constants, convexity).count
+        runs = self.options.runs or min(self._wanted_runs, max(1, total // 20))
         if total < runs:
             raise BadInput(f"strategy.runs = {runs}: {total} rounds give none to some run; plan fewer runs")
         return runs, total // runs

@@ -297,7 +297,7 @@ class IterativeMeanSGD(SampleStrategy):
     # A round -------------------------------------------------------------------------------------------------------
 
     def _ask(self, index: int) -> Request:
-        """Each node is told the groups of its own users' samples only: see `Wire.content`."""
+        """Each node is told the groups of its own users' samples only: see `Wire.contents`."""
         scheme, users = self.scheme, self.public.users
         draw = Partition.spread if scheme.spread else Partition.draw
         partition = draw(users, scheme.slots, self.options.groups, stream(self.seed, "sampling", index))

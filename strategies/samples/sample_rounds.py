@@ -191,11 +191,13 @@ def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number
 # Theory --------------------------------------------------------------------------------------------------------------
 
 
-def theory_constants(strategy: SampleStrategy, options: TheoryOptions, spread: float = 1.0) -> TheoryConstants:
+def theory_constants(
+    strategy: SampleStrategy, options: TheoryOptions, smoothness: float, spread: float = 1.0
+) -> TheoryConstants:
     """Public constants of the loss; ``spread`` scales the distance that the domain allows, where none is declared.
 
     Raises:
-        BadInput: a constant is neither declared nor certified.
+        BadInput: no radius is declared, and the domain has none.
     """
     radius = options.radius or spread * strategy.corner
     if not math.isfinite(radius):
@@ -208,7 +210,7 @@ def theory_constants(strategy: SampleStrategy, options: TheoryOptions, spread: f
         epsilon=strategy.privacy.epsilon,
         delta=strategy.privacy.delta,
         radius=radius,
-        smoothness=strategy.smoothness("its clip"),
+        smoothness=smoothness,
         deviation=options.deviation,
         failure=options.failure,
         constant=options.noise_constant,

@@ -74,7 +74,7 @@ class SmoothedTruncationGD(SampleStrategy):
     name: ClassVar[str] = "smoothed_truncation_gd"
     summary_line: ClassVar[str] = "smoothly truncated mean of all samples' gradients with noise; user level by groups"
     cost: ClassVar[str] = (
-        "node O(N d), every coordinate of every sample truncated (some 20 times a plain gradient), one "
+        "node O(N d), every coordinate of every sample truncated (far slower than a plain gradient), one "
         "sum of d numbers up"
     )
     paper: ClassVar[str] = "Wang, Xiao, Devadas, Xu 2020, with the truncation of Catoni, Giulini 2017 and Holland 2019"

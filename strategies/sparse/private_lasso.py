@@ -39,8 +39,8 @@ class PrivateLassoOptions(VertexRoundsOptions):
     )
     accounting: Accounting = Field(
         "zcdp",
-        description="zcdp: bounded range of choices, added up; paper: advanced composition, four to six times the "
-        "noise, refused where it does not hold. Both are valid.",
+        description="zcdp: bounded range of choices, added up; paper: advanced composition, with more noise, refused "
+        "where it does not hold. Both are valid.",
     )
 
 

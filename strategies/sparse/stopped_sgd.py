@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +13,23 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
-from strategies.core.scheme import Scheme, Step
+from strategies.core.scheme import Step
 from strategies.core.ways import Course
+from strategies.sparse.iterates import IterateAverage, RandomIterate
 from strategies.sparse.stopped_rounds import StoppedRounds
+from strategies.sparse.stopped_scheme import StoppedScheme, run_warnings
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, RoundLedger
-from userdp.arrays.sparse_rows import clip_rows
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
-from userdp.noise import NoiseSource
 from userdp.papers.sparse_gradients.bias_reduction import (
-    Draw,
+    MeanOracle,
     ProjectedMean,
-    bias_reduced_gradient,
     second_moment_bound,
 )
 from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors
+from userdp.papers.sparse_gradients.recovered_mean import RecoveredMean
 from userdp.papers.sparse_gradients.stopped_sgd import (
     Accounting,
     Output,
@@ -62,6 +61,19 @@ class StoppedOptions(StrategyOptions):
     oracle_share: float = Field(
         0.25, gt=0, le=1, description="Epsilon of one noisy mean, as a share; more of it makes fewer, quieter rounds."
     )
+    oracle: Literal["projection", "recovery"] = Field(
+        "projection",
+        description="projection: noisy means, projected; recovery: from noisy random measurements, by the least l1 "
+        "norm. No constant of its error is proven, so give learning_rate, too.",
+    )
+    runs: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="Runs that share the budget; of several, a last round of all users chooses the one of the lowest "
+        "loss. For output = 'average'.",
+    )
+    choice_share: float = Field(0.1, gt=0, lt=1, description="Of epsilon, for the choice among several runs.")
     output: Output = Field(
         "average", description="average: of all iterates, for convex losses; random: one of them, for any loss."
     )
@@ -72,96 +84,6 @@ class StoppedOptions(StrategyOptions):
         None, gt=0, description="Bound on how far the loss at the start lies above its minimum; for output = 'random'."
     )
     learning_rate: float | None = Field(None, gt=0, description="Step size; by theory if not given.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppedScheme(Scheme):
-    """A `Scheme` of bias-reduced gradients.
-
-    Attributes:
-        sampler: who takes part in each round, and how many rounds there are.
-        oracle: of one noisy mean of clipped gradients.
-        second_moment: bound on that of an estimate.
-        length: rounds that three runs in four have.
-        rate: step size.
-    """
-
-    sampler: StoppedRounds
-    oracle: ProjectedMean
-    second_moment: float
-    length: int
-    rate: float
-
-    @property
-    def noise(self) -> float:
-        """The bound on a run's error, per unit of the distance from its start to the minimiser."""
-        return math.sqrt(self.second_moment / self.length)
-
-    def estimate(self, draw: Draw, rows: NDArray[np.float64], noise: NoiseSource) -> Vector:
-        """The private gradient estimate of a draw, from the rows of its users."""
-        # Clipped again: the sensitivity must not rest on what other nodes say that they have clipped.
-        rows = clip_rows(rows, self.oracle.largest_norm)
-        users = draw.records
-        batch, single = rows[np.searchsorted(users, draw.batch)], rows[np.searchsorted(users, draw.single)]
-        chance = float(self.sampler.budget.levels.chances[draw.level])
-        return bias_reduced_gradient(batch, single, chance, self.oracle, noise)
-
-
-class IterateAverage:
-    """The memory of a run that gives the average of its iterates, the start included."""
-
-    def __init__(self) -> None:
-        self._total: Vector | None = None
-        self._count = 0
-
-    def output(self, x: Vector, following: Vector) -> Vector:
-        """The model after a step from ``x``."""
-        if self._total is None:
-            self._total, self._count = x.copy(), 1
-        self._total += following
-        self._count += 1
-        return self._total / self._count
-
-
-class RandomIterate:
-    """The memory of a run that gives one of its iterates, drawn before it starts.
-
-    Args:
-        kept_at: how many steps that one has behind it.
-    """
-
-    def __init__(self, kept_at: int) -> None:
-        self.kept_at = kept_at
-        self._steps = 0
-        self._kept: Vector | None = None
-
-    def output(self, x: Vector, following: Vector) -> Vector:
-        """The model after a step from ``x``: the latest iterate until the drawn one is reached."""
-        if self._kept is None:
-            self._kept = x
-        self._steps += 1
-        if self._steps <= self.kept_at:
-            self._kept = following
-        return self._kept
-
-
-def run_warnings(scheme: StoppedScheme, output: Output, *, bounded: bool) -> tuple[str, ...]:
-    """What is worth saying of a run that gives this output, in a bounded domain or not."""
-    norm, noise, rounds, warnings = scheme.oracle.largest_norm, scheme.noise, scheme.sampler.rounds, []
-    if noise >= norm:
-        warnings.append(
-            f"the error bound of this run, {noise / norm:.3g} L D, is no better than the L D that an untrained "
-            f"model can be off by (L = {norm:.3g}, D the distance from the start to the minimiser): it takes many "
-            "more users, or another strategy, such as dp_fed_sgd"
-        )
-    if rounds < scheme.length:
-        warnings.append(
-            f"a large cohort ends this run after {rounds} rounds, where three in four runs have more than "
-            f"{scheme.length}"
-        )
-    if output == "random" and bounded:
-        warnings.append("the bound on the gradient of a random iterate is proven for unbounded domains only")
-    return tuple(warnings)
 
 
 class StoppedSGD(UserLevelStrategy):
@@ -181,7 +103,12 @@ class StoppedSGD(UserLevelStrategy):
     other; the server is trusted and sees each drawn user's clipped gradient. A user of the cohort is in two of the
     means of the cohort and its halves. Levels, and with them cohort sizes, are drawn without the data, so costs are
     known before a round runs, and the filter (Whitehouse, Ramdas, Rogers, Wu 2023) ends the run before the first
-    that would exceed the budget.
+    that would exceed the budget. Several runs (`runs`) share one filter, and so compose, for nodes that see them all,
+    too; levels of one run are independent of another's. The model among their ends is chosen by the exponential
+    mechanism: a user's change of loss from the start to model j is held to ``+- L ||x_j - start||_2``, a number of
+    released models, by the node and again by the server, so a user moves a sum by at most twice the largest of
+    these; that is (choice_share epsilon, 0)-DP, and added. With the oracle "recovery" rows are clipped to l1 norm
+    L sqrt(s) as well, and a mean is measured by a public matrix whose stretch on such rows is known (`RecoveredMean`).
 
     *Assumptions.* n is public. Who takes part in which round stays secret, from other nodes too. The server is
     trusted. Other nodes may answer with anything: rows are clipped again by the server.
@@ -203,11 +130,14 @@ class StoppedSGD(UserLevelStrategy):
         "sparsity": "most non-zeros of a sample's gradient",
         "level": "features and targets are cut at it",
         "typical_rounds": "three runs in four have more rounds than this",
+        "runs": "that share the budget; the best is chosen",
+        "choice_epsilon": "epsilon of choosing among the runs",
         "mean_cohort": "users a round, on average",
         "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
         "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
     }
     notes: ClassVar[Mapping[str, Fact]] = {
+        "chosen_run": Fact("noised", "which of several runs was chosen, from 1"),
         "level": Fact("public", "level of the bias-reduced estimate, drawn without looking at data"),
     }
     Options: ClassVar[type[StrategyOptions]] = StoppedOptions
@@ -217,9 +147,17 @@ class StoppedSGD(UserLevelStrategy):
 
     def _make_scheme(self) -> StoppedScheme:
         options, privacy = self.options, self.privacy
-        budget = StepBudget(self.public.users, privacy.epsilon, privacy.delta, options.accounting, options.oracle_share)
-        sampler = StoppedRounds(budget, self.seed)
-        oracle = ProjectedMean(self.problem.dimension, self._members(), budget.noise_multiplier)
+        choice = options.choice_share * privacy.epsilon if options.runs > 1 else 0.0
+        budget = StepBudget(
+            self.public.users,
+            privacy.epsilon - choice,
+            privacy.delta,
+            options.accounting,
+            options.oracle_share,
+            options.runs,
+        )
+        sampler, members = StoppedRounds(budget, self.seed, choice), self._members()
+        oracle = self._oracle(budget, members)
         second_moment, length = second_moment_bound(budget.levels, oracle), typical_length(budget)
         return StoppedScheme(
             guarantee=self._guarantee_of(sampler),
@@ -227,10 +165,19 @@ class StoppedSGD(UserLevelStrategy):
             new_memory=self._memory_of(sampler.rounds),
             sampler=sampler,
             oracle=oracle,
+            members=members,
+            l1_norm=members.l1_norm if options.oracle == "recovery" else None,
+            choice_epsilon=choice,
             second_moment=second_moment,
             length=length,
             rate=options.learning_rate or self._default_rate(second_moment, length),
         )
+
+    def _oracle(self, budget: StepBudget, members: SparseVectors) -> MeanOracle:
+        dimension = self.problem.dimension
+        if self.options.oracle == "projection":
+            return ProjectedMean(dimension, members, budget.noise_multiplier)
+        return RecoveredMean(dimension, members, budget.oracle_epsilon, budget.oracle_delta, self.seed)
 
     def _members(self) -> SparseVectors:
         certificate, d = self.problem.certificate, self.problem.dimension
@@ -265,12 +212,18 @@ class StoppedSGD(UserLevelStrategy):
         """What makes the memory of a run of so many rounds."""
         if self.options.output == "average":
             return IterateAverage
+        if self.options.runs > 1:
+            raise BadInput(
+                "strategy.runs must be 1 with output = 'random': runs are compared by their loss, which says nothing "
+                "of a gradient"
+            )
         return partial(RandomIterate, int(stream(self.seed, "sampling", _OUTPUT).integers(rounds + 1)))
 
     def _guarantee_of(self, sampler: StoppedRounds) -> Guarantee:
         return self._promise(
-            sampler.budget.spent(sampler.levels),
-            "privacy filter over rounds amplified by sampling without replacement",
+            sampler.epsilon(sampler.budget.noise_multiplier, sampler.budget.delta),
+            "privacy filter over rounds amplified by sampling without replacement"
+            + (", and a choice among runs, added" if sampler.choice_epsilon else ""),
             (
                 "n is public, and who takes part in which round stays secret, from other nodes too (what a large node "
                 "knows of its own users' draws raises the others' rate)",
@@ -279,42 +232,64 @@ class StoppedSGD(UserLevelStrategy):
         )
 
     def _make_plan(self) -> Plan:
-        scheme, oracle, budget = self.scheme, self.scheme.oracle, self.scheme.sampler.budget
+        scheme, members, budget = self.scheme, self.scheme.members, self.scheme.sampler.budget
         bounded = math.isfinite(self.problem.domain.radius)
         return self._planned(
             Course(
                 steps=max(1, round(scheme.length)),
                 rate=scheme.rate,
                 deviation=math.sqrt(scheme.second_moment / self.problem.dimension),
-                longest=oracle.largest_norm,
+                longest=members.norm,
                 averaged=self.options.output == "average",
             ),
             rounds=scheme.sampler.rounds,
-            cohort=int(max(budget.levels.batches[scheme.sampler.levels], default=0)) + 1,
+            cohort=int(max(budget.levels.batches[scheme.sampler.levels], default=0)) + 1
+            if budget.runs == 1
+            else budget.records,
             users_needed=2,
             noise=scheme.noise,
-            signal=oracle.largest_norm,
+            signal=members.norm,
             numbers={
-                "clip_norm": oracle.largest_norm,
-                "sparsity": oracle.members.sparsity,
+                "clip_norm": members.norm,
+                "sparsity": members.sparsity,
                 "learning_rate": scheme.rate,
                 "typical_rounds": scheme.length,
                 "mean_cohort": budget.levels.mean_batch + 1,
                 "oracle_epsilon": budget.oracle_epsilon,
                 "noise_multiplier": budget.noise_multiplier,
                 "estimate_norm": math.sqrt(scheme.second_moment),
+                **({"runs": budget.runs, "choice_epsilon": scheme.choice_epsilon} if budget.runs > 1 else {}),
             },
             warnings=run_warnings(scheme, self.options.output, bounded=bounded),
         )
 
     def _ask(self, index: int) -> Request:
-        computation = Computation("user_gradient", clip_norm=self.scheme.oracle.largest_norm)
-        return Request(self.scheme.sampler.cohort(index), computation)
+        scheme = self.scheme
+        if index == scheme.sampler.steps:
+            models, start = self._ends()
+            arrays = {"models": models, "reach": scheme.reach(models, start)}
+            return Request(scheme.sampler.cohort(index), Computation("loss_changes", arrays=arrays))
+        computation = Computation("user_gradient", clip_norm=scheme.members.norm, l1_norm=scheme.l1_norm)
+        return Request(scheme.sampler.cohort(index), computation)
+
+    def _ends(self) -> tuple[NDArray[np.float64], Vector]:
+        """((k, p) what several runs gave, where they started)."""
+        assert isinstance(self.memory, IterateAverage)
+        assert self.memory.start is not None
+        return np.array(self.memory.finished), self.memory.start
 
     def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        scheme, draw = self.scheme, self.scheme.sampler.draw(index)
+        scheme = self.scheme
+        if index == scheme.sampler.steps:
+            models, start = self._ends()
+            chosen = scheme.choose(gathered.values, scheme.reach(models, start), self._noise(index))
+            return Step(models[chosen], models[chosen], {"chosen_run": float(chosen + 1)})
+        draw = scheme.sampler.draw(index)
         estimate = scheme.estimate(draw, gathered.values, self._noise(index))
         following = self.problem.domain.project(x - scheme.rate * estimate)
         # Not how many took part: that would tell whether the single user is in the batch, which the accounting hides.
         facts = {"level": float(draw.level)}
-        return Step(following, self.memory.output(x, following), facts)
+        released = self.memory.output(x, following)
+        if index in scheme.sampler.ends and isinstance(self.memory, IterateAverage) and scheme.choice_epsilon:
+            following = self.memory.restart(released)
+        return Step(following, released, facts)

@@ -1,6 +1,6 @@
 """Private Frank-Wolfe: rounds that choose a vertex of an l1 ball privately, and step towards it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -75,9 +75,9 @@ class VertexScheme(Scheme):
         """(2d,): of the vertices, from the sum of what users sent."""
         return self.ball.scores(total / self.divisor)
 
-    def law(self, values: Rows) -> Vector:
-        """(2d,) probabilities of the vertices, from the sum of what users sent."""
-        return choice_probabilities(self.mechanism, self.scores(values))
+    def law(self, values: Sequence[Rows]) -> Vector:
+        """(2d,) probabilities of the vertices, from the sum of what users sent in the last round."""
+        return choice_probabilities(self.mechanism, self.scores(values[-1]))
 
 
 def l1_ball(radius: float, problem: Problem) -> L1Ball:

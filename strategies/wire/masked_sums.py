@@ -25,8 +25,9 @@ def masked_record(masked: MaskedSum) -> ConfigRecord:
         "round": masked.round,
         "keys": b"".join(masked.keys),
     }
-    if masked.seed is not None:
-        config["seed"] = masked.seed
+    for name in ("seed", "weight"):
+        if (value := getattr(masked, name)) is not None:
+            config[name] = value
     return ConfigRecord(config)
 
 
@@ -35,7 +36,9 @@ def read_masked(config: Mapping[str, Any]) -> MaskedSum:
     joined = config["keys"]
     keys = tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
     seed = int(config["seed"]) if "seed" in config else None
-    return MaskedSum(IntegerGrid(int(config["exponent"])), float(config["deviation"]), seed, int(config["round"]), keys)
+    weight = float(config["weight"]) if "weight" in config else None
+    grid = IntegerGrid(int(config["exponent"]))
+    return MaskedSum(grid, float(config["deviation"]), seed, int(config["round"]), keys, weight)
 
 
 def read_key(array: object) -> bytes:

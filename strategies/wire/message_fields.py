@@ -94,8 +94,14 @@ MESSAGE_FIELDS: tuple[MessageField, ...] = (
         ("partition.groups", "secret", "which group each sample of the node's own users is in"),
         ("partition.slots", "public", "samples that a user may have"),
         ("partition.count", "public", "how many groups there are"),
-        ("masked.exponent", "public", "of the grid that rows of a masked sum are put on"),
-        ("masked.deviation", "public", "standard deviation of the noise that the nodes of a masked sum add together"),
+        ("masked.exponent", "noised", "of the grid that rows of a masked sum are put on; follows the clip"),
+        (
+            "masked.deviation",
+            "noised",
+            "standard deviation of the noise that the nodes of a masked sum add together: planned, or in proportion to "
+            "a released clip",
+        ),
+        ("masked.weight", "noised", "of the number that each row of a masked sum ends with; follows the clip"),
         ("masked.round", "public", "number of the round, which its masks and simulated noise are for"),
         ("masked.keys", "public", "public keys of the nodes of a masked sum"),
         ("masked.seed", "public", "of SIMULATED noise, which whoever knows it takes off; absent if secure"),

@@ -30,23 +30,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from strategies.wire.masked_sums import masked_record, read_key, read_masked, read_masked_sum
+from strategies.wire.masked_sums import read_key, read_masked_sum
+from strategies.wire.questions import Reader, counts_wanted, keys_wanted
 from strategies.wire.untrusted import AtMost, SharedArray, read_array, read_count, read_record, untrusted
 from userdp.arrays.sparse_rows import Sparse, require_canonical, sparse_rows
 from userdp.errors import BadInput
-from userdp.nodes.computations import Computation, LocalNoise
+from userdp.nodes.computations import Computation
 from userdp.nodes.identities import DIGEST_BYTES
 from userdp.nodes.node import Answer, Node
-from userdp.nodes.partition import Partition
-from userdp.problems.in_coordinates import Coordinates
-from userdp.sampling.coins import SampleCoins
 
-_PARAMETER = "parameter."
-_START, _MATRIX = "coordinates.start", "coordinates.matrix"
-_USERS = np.dtype("<i8")
-_KEYS = np.dtype("<u8")
-"""User indices on the wire: raw, for parsing an array's header takes longer than a small cohort's computation."""
-_GROUPS = np.dtype("<i4")
 _SPARSE = ("data", "indices", "indptr")
 """Names of a sparse answer's arrays."""
 _MOST_SAMPLES = 2**53 - 1
@@ -56,139 +48,6 @@ NODE_FAILED = 1
 """Code of the error reply of a node that failed."""
 _KIND = re.compile(r"(?:<class ')?([A-Za-z_][A-Za-z0-9_.]{0,79})(?:'>.*)?", re.DOTALL)
 """What an error reply begins with: the kind of the error, alone or (as Flower writes it) followed by its text."""
-
-
-def model_record(x: NDArray[np.float64]) -> ArrayRecord:
-    """A parameter vector as Flower's arrays."""
-    return ArrayRecord({"x": Array(x)})
-
-
-def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
-    """The parameter vector in Flower's arrays.
-
-    Raises:
-        BadInput: not made by `model_record`.
-    """
-    if list(arrays) != ["x"]:
-        raise BadInput(
-            f"the model must be one array named 'x', got {sorted(arrays)}; make it with model_record(vector)"
-        )
-    return np.asarray(arrays["x"].numpy(), dtype=np.float64)
-
-
-def train_content(model: ArrayRecord, users: NDArray[np.int64], computation: Computation) -> RecordDict:
-    """What the server asks of a node."""
-    config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
-    for name in ("clip_norm", "l1_norm", "separate", "lengths", "statistic"):
-        value = getattr(computation, name)
-        if value is not None and value is not False:  # a clip at zero is one
-            config[name] = value
-    if (noise := computation.noise) is not None:
-        config |= {"noise.deviation": noise.deviation, "noise.round": noise.round}
-        if noise.seed is not None:
-            config["noise.seed"] = noise.seed
-    config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
-    content = RecordDict(
-        {
-            "model": model,
-            "cohort": ConfigRecord({"users": users.astype(_USERS).tobytes()}),
-            "computation": ConfigRecord(config),  # type: ignore[arg-type]
-        }
-    )
-    if (coins := computation.coins) is not None:
-        # A node gets the keys of its own users: it must not be able to tell whose other samples are drawn.
-        config_of_coins = {"rate": coins.rate, "keys": coins.keys[users].astype(_KEYS).tobytes()}
-        if coins.most is not None:
-            config_of_coins["most"] = coins.most
-        content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
-    if computation.centre is not None:
-        content["centre"] = model_record(computation.centre)
-    if computation.masked is not None:
-        content["masked"] = masked_record(computation.masked)
-    if arrays := _arrays_of(computation):
-        content["arrays"] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
-    if (partition := computation.partition) is not None:
-        groups = partition.groups.astype(_GROUPS).tobytes()
-        content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
-    return content
-
-
-def read_model(message: Message) -> NDArray[np.float64]:
-    """The model of a train message."""
-    return model_vector(cast(ArrayRecord, message.content["model"]))
-
-
-def read_request(message: Message) -> tuple[NDArray[np.int64], Computation]:
-    """Users and computation of a train message."""
-    config = message.content["computation"]
-    computation = Computation(
-        name=str(config["name"]),
-        reduce="sum" if config["reduce"] == "sum" else "rows",
-        clip_norm=float(config["clip_norm"]) if "clip_norm" in config else None,  # type: ignore[arg-type]
-        l1_norm=float(config["l1_norm"]) if "l1_norm" in config else None,  # type: ignore[arg-type]
-        parameters={
-            key.removeprefix(_PARAMETER): float(value)  # type: ignore[arg-type]
-            for key, value in config.items()
-            if key.startswith(_PARAMETER)
-        },
-        noise=_read_noise(config) if "noise.deviation" in config else None,
-        separate=bool(config.get("separate", False)),
-        lengths=bool(config.get("lengths", False)),
-        statistic=str(config["statistic"]) if "statistic" in config else None,
-        coins=_read_coins(message.content["coins"]) if "coins" in message.content else None,
-        centre=model_vector(cast(ArrayRecord, message.content["centre"])) if "centre" in message.content else None,
-        partition=_read_partition(message.content["partition"]) if "partition" in message.content else None,
-        masked=read_masked(message.content["masked"]) if "masked" in message.content else None,
-        **_read_arrays(message.content.get("arrays", {})),
-    )
-    users = np.frombuffer(cast(bytes, message.content["cohort"]["users"]), dtype=_USERS)
-    return users.astype(np.int64), computation
-
-
-def _arrays_of(computation: Computation) -> dict[str, NDArray[np.float64]]:
-    """Its public arrays by name, with those of its coordinates."""
-    seen = computation.coordinates
-    more = {} if seen is None else {_START: seen.start, _MATRIX: seen.matrix}
-    return {**computation.arrays, **more}
-
-
-def _read_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a computation that `_arrays_of` wrote."""
-    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
-    if _START not in arrays:
-        return {"arrays": arrays}
-    seen = Coordinates(arrays.pop(_START), arrays.pop(_MATRIX))
-    return {"arrays": arrays, "coordinates": seen}
-
-
-def _read_partition(config: Mapping[str, Any]) -> Partition:
-    groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
-    return Partition(groups.astype(np.int32), int(config["count"]))
-
-
-def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
-    seed = int(config["noise.seed"]) if "noise.seed" in config else None
-    return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
-
-
-def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
-    keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
-    return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
-
-
-def counts_wanted(message: Message) -> bool:
-    """Whether the reply to a message tells exact counts.
-
-    Not where users are protected against the server: a query says so, and in training the node adds noise itself.
-    """
-    if message.metadata.message_type == MessageType.QUERY:
-        return message.content["question"]["counts"] is True
-    return "noise.deviation" not in message.content["computation"] and "masked" not in message.content
-
-
-def keys_wanted(message: Message) -> bool:
-    """Whether the reply to a query tells the node's public key."""
-    return message.content["question"].get("keys") is True
 
 
 def answer_content(answer: Answer, *, counts: bool, share: bool) -> RecordDict:
@@ -354,9 +213,7 @@ def failure(reply: Message) -> str:
     return f"error {reply.error.code}" if found is None else found[1]
 
 
-def answer_message(
-    node: Node, message: Message, *, share: bool = False, model: NDArray[np.float64] | None = None
-) -> Message:
+def answer_message(node: Node, message: Message, *, share: bool = False, reader: Reader | None = None) -> Message:
     """The node's reply to any message of the protocol.
 
     Args:
@@ -365,7 +222,7 @@ def answer_message(
         share: keep the arrays themselves in the reply (same machine only). Lengths are told there alone: a node on
             another machine, or with people who have names, tells no more about single users than the clipped sum, or
             the rows, that it is asked for.
-        model: the message's model, where the caller has read it already.
+        reader: of this round's messages, where they share records; one of its own if not given.
 
     Raises:
         BadInput: the message asks for something the node cannot give.
@@ -377,8 +234,9 @@ def answer_message(
         digests = None if node.labels is None else node.identities(salt)
         key = node.key.public if keys_wanted(message) else None
         return Message(roster_content(users, node.clipped_samples if counts else None, digests, key), reply_to=message)
-    users, computation = read_request(message)
-    if not share or node.labels is not None:
+    reader = reader or Reader()
+    users, computation = reader.request(message)
+    if computation.lengths and (not share or node.labels is not None):
         computation = replace(computation, lengths=False)
-    answer = node.compute(read_model(message) if model is None else model, users, computation)
+    answer = node.compute(reader.model(message), users, computation)
     return Message(answer_content(answer, counts=counts, share=share), reply_to=message)

@@ -12,8 +12,9 @@ from strategies.wire.protocol import failure, read_answer
 from strategies.wire.roster import Roster
 from userdp.arrays.sparse_rows import add_rows, dense, entries, finite_rows
 from userdp.errors import BadInput, RunFailed
-from userdp.nodes.computations import Computation, statistic
+from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer
+from userdp.nodes.statistics import statistic
 
 log = logging.getLogger("userdp")
 Read = Callable[[Message, NDArray[np.int64], Computation, int], Answer]
@@ -140,7 +141,8 @@ def _gather_masked(
     assert masked is not None
     # Without keys nobody was asked, so nobody fell silent.
     expected = dict(roster.assign(request.users)) if masked.keys else {}
-    total, answered, complaint = np.zeros(dimension, dtype=np.uint64), 0, "no reply in time"
+    width = request.computation.width(dimension)
+    total, answered, complaint = np.zeros(width, dtype=np.uint64), 0, "no reply in time"
     for reply in replies:
         node = reply.metadata.src_node_id
         try:
@@ -158,8 +160,8 @@ def _gather_masked(
     _check_missing(len(request.users) - answered, len(request.users), max_missing, complaint)
     if expected or not masked.keys:
         log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
-        return Gathered(np.zeros(dimension), len(request.users), 0, lost=True)
-    return Gathered(masked.grid.values(total), len(request.users) - answered, 0)
+        return Gathered(np.zeros(width), len(request.users), 0, lost=True)
+    return Gathered(masked.values(total), len(request.users) - answered, 0)
 
 
 def _check_missing(missing: int, users: int, max_missing: float, complaint: str) -> None:

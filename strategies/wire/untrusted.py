@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -20,6 +21,8 @@ from userdp.errors import BadInput
 
 _HEADER_BYTES = 1 << 12
 """Most that is looked at to find an array's header, which takes 128 bytes for any that is asked for."""
+_MAGIC_BYTES = 10
+"""What says which version a header is of, and how long."""
 _WORD_BYTES = 8
 """Of the widest numbers read: longer ones differ between machines."""
 _KINDS = {"f": "floats", "i": "whole numbers", "u": "bytes", "fiu": "numbers", "fiub": "numbers or booleans"}
@@ -98,20 +101,29 @@ def read_array(array: object, what: str, kinds: str, shape: Shape | None) -> NDA
 
 def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
     """The numbers in an array's bytes, of which all is checked before numpy makes an array."""
-    start = BytesIO(array.data[:_HEADER_BYTES])
-    if npy.read_magic(start) != (1, 0):
+    head = array.data[:_MAGIC_BYTES]
+    if npy.read_magic(BytesIO(head)) != (1, 0):
         raise BadInput(f"{what} must be in version 1.0 of numpy's format, as plain numbers are")
-    dimensions, by_columns, dtype = npy.read_array_header_1_0(start)
-    found = tuple(int(length) for length in dimensions)
+    offset = _MAGIC_BYTES + int.from_bytes(head[-2:], "little")
+    found, by_columns, dtype = _header(array.data[: min(offset, _HEADER_BYTES)])
     _require(what, dtype, found, kinds, shape)
     if (array.dtype, tuple(array.shape)) != (str(dtype), found):
         raise BadInput(f"{what} must have the type and the shape that its record says")
-    offset, count = start.tell(), math.prod(found)
+    count = math.prod(found)
     if count * dtype.itemsize != len(array.data) - offset:
         raise BadInput(f"{what} must have as many bytes as its shape says")
     flat = np.frombuffer(array.data, dtype, count, offset)
     values = flat.reshape(found[::-1]).T if by_columns else flat.reshape(found)
     return np.require(values, requirements="A")  # compiled code elsewhere expects whole words at their addresses
+
+
+@lru_cache(maxsize=32)
+def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether the first index runs fastest, and type: kept, for rounds repeat them and parsing takes longest."""
+    start = BytesIO(header)
+    npy.read_magic(start)
+    dimensions, by_columns, dtype = npy.read_array_header_1_0(start)
+    return tuple(int(length) for length in dimensions), by_columns, dtype
 
 
 def _require(what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str, shape: Shape | None) -> None:

@@ -1,10 +1,13 @@
 """How models and answers travel between a strategy and its nodes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from strategies.wire.protocol import model_record, model_vector, read_answer, train_content
+from strategies.wire.protocol import read_answer
+from strategies.wire.questions import common_records, model_record, model_vector, train_content
 from strategies.wire.roster import Roster
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
@@ -45,11 +48,12 @@ class Wire:
         """
         return model_vector(arrays)
 
-    def content(
-        self, arrays: ArrayRecord, config: ConfigRecord, users: NDArray[np.int64], computation: Computation
-    ) -> RecordDict:
-        """What the node that holds these users is sent: of what was drawn for single users, only what they need."""
-        return train_content(arrays, users, computation.part(users))
+    def contents(
+        self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation
+    ) -> list[RecordDict]:
+        """What the nodes that hold these users are sent: of what was drawn for single users, only what they need."""
+        common = common_records(arrays, computation)
+        return [train_content(common, users, computation.part(users)) for users in parts]
 
     def read(
         self, reply: Message, users: NDArray[np.int64], computation: Computation, dimension: int, sent: Vector

@@ -28,6 +28,7 @@ KINDS = {
     "logistic": ({}, {}, ["prediction", "probability"]),
     "squared": ({}, {**NUMBERS, "target_range": [0.0, 8.0]}, ["prediction"]),
     "huber_regression": ({"target_range": [0.0, 9.0]}, NUMBERS, ["prediction"]),
+    "biweight_regression": ({"target_range": [0.0, 9.0]}, NUMBERS, ["prediction"]),
     "lp_regression": ({}, {**NUMBERS, "target_range": [0.0, 8.0], "scale": "unit"}, ["prediction"]),
     "poisson": ({"count_bound": 9.0}, NUMBERS, ["prediction"]),
     "one_hot_logistic": ({}, {**CODES, "codes": "team", "levels": ["red", "blue"]}, ["prediction", "probability"]),

@@ -34,9 +34,10 @@ from strategies import (
     IterativeMeanSGD,
     LocalDP,
     SampleClippedSGD,
+    SparseExponentialChoice,
     model_vector,
 )
-from strategies.wire.protocol import read_request
+from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import RunFailed
@@ -108,7 +109,7 @@ class Recording(LocalGrid):
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
         if all("cohort" in message.content for message in messages):  # a question about the model, not who is there
-            asked = [read_request(message)[0] for message in messages]
+            asked = [Reader().request(message)[0] for message in messages]
             self.cohorts.append(np.concatenate([*asked, np.array([], dtype=np.int64)]))
         return super().send_and_receive(messages, timeout=timeout)
 
@@ -375,8 +376,9 @@ def test_flower_noise_and_cohorts_come_from_the_global_generators(name):
     assert len({played(method_of(name, seed=seed), nobody_moves)[1].tobytes() for seed in range(10, 14)}) > 1
 
 
-@every_strategy
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name != SparseExponentialChoice.name])
 def test_flower_noise_is_rounded_to_single_precision(name):
+    """Not of a choice alone: it adds no noise to a model, and among so many columns it may stay at the start."""
     problem = Quadratic(200, 1.0, 50.0)
     _, models, _ = played(method_of(name, problem), federation_of(np.zeros((USERS, 200))))
     assert models.dtype == np.float64

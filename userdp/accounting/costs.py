@@ -1,6 +1,7 @@
 """What a run costs in privacy, exactly, and how much noise a budget needs.
 
-One participation of a user may meet a Gaussian mechanism and a test that is (pure_epsilon, failure_delta)-DP.
+One participation of a user may meet a Gaussian mechanism and a test that is (pure_epsilon, failure_delta)-DP. All of
+them may share one more mechanism, (shared_epsilon, 0)-DP as a whole: a test that is paid for once.
 Composition is exact for the worst such mechanisms, without discretisation:
 
 1. A dominating pair. For any history, the neighbouring transcripts of one participation are those of an
@@ -10,7 +11,9 @@ Composition is exact for the worst such mechanisms, without discretisation:
    Products of dominating pairs dominate adaptive compositions (Zhu, Dong, Wang 2022).
 2. k participations: the Gaussians are one Gaussian of noise multiplier ``z / sqrt(k)``; the privacy loss of k
    randomised responses is ``(2J - k) pure_epsilon`` with J binomial(k, e^t / (1 + e^t)); the revealing event has
-   probability at most ``k failure_delta``, which is added to delta.
+   probability at most ``k failure_delta``, which is added to delta. What they share is one randomised response more,
+   for any (shared_epsilon, 0)-DP mechanism that is asked in between, however questions follow from answers, can be
+   answered from it alone (Vadhan, Wang 2021; for tests, the proof of `userdp.mechanisms.concentration_tests`).
 3. The hockey-stick divergence of a product averages that of the Gaussian over the other's privacy loss L:
    ``delta(epsilon) = E_L[delta_Gaussian(epsilon - L)]``, where for ``mu = sqrt(k) / z`` and every real x
    ``delta_Gaussian(x) = Phi(mu/2 - x/mu) - e^x Phi(-mu/2 - x/mu)`` (Balle, Wang 2018, Theorem 8).
@@ -47,18 +50,21 @@ class Cost:
     Attributes:
         noise_multiplier: standard deviation of a Gaussian over its l2 sensitivity; infinity for no Gaussian.
         pure_epsilon: of a pure mechanism beside it (a test, Laplace noise, a choice); 0 for none.
-        failure_delta: probability with which it may fail to protect; 0 for none.
+        failure_delta: probability with which it, or what is shared, may fail to protect; 0 for none.
+        shared_epsilon: of a pure mechanism that all of a user's participations share, paid once; 0 for none.
     """
 
     noise_multiplier: float = math.inf
     pure_epsilon: float = 0.0
     failure_delta: float = 0.0
+    shared_epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.noise_multiplier > 0:
             raise BadInput(f"noise multiplier = {self.noise_multiplier}: must be positive")
-        if not 0 <= self.pure_epsilon < math.inf:
-            raise BadInput(f"pure epsilon = {self.pure_epsilon}: must be zero or a positive number")
+        for name, epsilon in (("pure", self.pure_epsilon), ("shared", self.shared_epsilon)):
+            if not 0 <= epsilon < math.inf:
+                raise BadInput(f"{name} epsilon = {epsilon}: must be zero or a positive number")
         if not 0 <= self.failure_delta < 1:
             raise BadInput(f"failure delta = {self.failure_delta}: must lie in [0, 1)")
 
@@ -76,7 +82,7 @@ def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
     if participations == 0:
         return 0.0
     mu = math.sqrt(participations) / cost.noise_multiplier
-    losses, chances = _test_losses(cost.pure_epsilon, participations)
+    losses, chances = _all_losses(cost.pure_epsilon, participations, cost.shared_epsilon)
     return min(1.0, float(chances @ _gaussian_delta(mu, epsilon - losses)) + participations * cost.failure_delta)
 
 
@@ -98,7 +104,8 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
         return math.inf
     # Pure epsilons add up; randomised response attains it, so there is no root to find where nothing is left over.
     no_gaussian = math.isinf(cost.noise_multiplier) or participations == 0
-    most = participations * cost.pure_epsilon if no_gaussian else math.inf
+    pure = participations * cost.pure_epsilon + (cost.shared_epsilon if participations else 0.0)
+    most = pure if no_gaussian else math.inf
     if left == 0:
         return most
     if delta_of(cost, participations, 0.0) <= delta:
@@ -114,7 +121,12 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def calibrate_noise(
-    epsilon: float, delta: float, participations: int, pure_epsilon: float = 0.0, failure_delta: float = 0.0
+    epsilon: float,
+    delta: float,
+    participations: int,
+    pure_epsilon: float = 0.0,
+    failure_delta: float = 0.0,
+    shared_epsilon: float = 0.0,
 ) -> float:
     """Smallest noise multiplier (rounded up) that keeps ``participations`` participations (epsilon, delta)-DP.
 
@@ -130,13 +142,15 @@ def calibrate_noise(
         return excess(noise_multiplier) <= 0
 
     def excess(noise_multiplier: float) -> float:
-        return delta_of(Cost(noise_multiplier, pure_epsilon, failure_delta), participations, epsilon) - delta
+        cost = Cost(noise_multiplier, pure_epsilon, failure_delta, shared_epsilon)
+        return delta_of(cost, participations, epsilon) - delta
 
     low, high = _NOISE_RANGE
     if not fits(high):
         raise BadInput(
             f"epsilon = {epsilon:g}, delta = {delta:g} leaves nothing for noise after {participations} tests of "
-            f"epsilon {pure_epsilon:g} and delta {failure_delta:g}: raise the budget or lower the tests' share"
+            f"epsilon {pure_epsilon or shared_epsilon:g} and delta {failure_delta:g}: raise the budget or lower the "
+            "tests' share"
         )
     if fits(low):
         return low
@@ -190,6 +204,15 @@ def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.f
     probability = 1 / (1 + math.exp(-pure_epsilon))
     losses: NDArray[np.float64] = (2.0 * heads - participations) * pure_epsilon
     return losses, _binom_pmf(heads, participations, probability)
+
+
+def _all_losses(
+    pure_epsilon: float, participations: int, shared_epsilon: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The privacy losses of all randomised responses, those of participations and the shared one, and their chances."""
+    losses, chances = _test_losses(pure_epsilon, participations)
+    shared, weights = _test_losses(shared_epsilon, 1)
+    return np.add.outer(losses, shared).ravel(), np.multiply.outer(chances, weights).ravel()
 
 
 def _nudged_up(value: float, is_safe: Callable[[float], bool]) -> float:

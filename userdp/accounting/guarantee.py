@@ -79,6 +79,9 @@ ONE_GAUSSIAN = "analytic Gaussian mechanism"
 """How the accountant's name begins of whoever claims that a whole run is no worse than one Gaussian mechanism, whose
 (epsilon, delta) is then told exactly. What is added to such a claim follows a semicolon."""
 
+_GROUP = " group privacy for "
+"""How it begins if nothing is: what noise for several samples together makes of one Gaussian is one Gaussian."""
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -107,7 +110,8 @@ class Guarantee:
     @property
     def is_one_gaussian(self) -> bool:
         """Whether the claim is that of one Gaussian mechanism, beyond its (epsilon, delta): see `ONE_GAUSSIAN`."""
-        return self.accountant.startswith(ONE_GAUSSIAN) and ";" not in self.accountant
+        _, _, added = self.accountant.partition(";")
+        return self.accountant.startswith(ONE_GAUSSIAN) and (not added or added.startswith(_GROUP))
 
     @classmethod
     def none(cls, reason: str) -> "Guarantee":

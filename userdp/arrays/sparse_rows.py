@@ -187,6 +187,10 @@ def finite_rows(rows: AnyRows) -> tuple[AnyRows, int]:
     """
     if isinstance(rows, csr_array):
         return finite_sparse_rows(rows)
+    # A row whose square is finite is finite; of the others some are large and no more.
+    doubtful = ~np.isfinite(_squares(rows))
+    if not doubtful.any():
+        return rows, 0
     bad = ~np.asarray(np.isfinite(rows).all(axis=1))
     if not bad.any():
         return rows, 0
@@ -200,12 +204,72 @@ def clip_rows(rows: AnyRows, clip_norm: float, order: Literal[1, 2] = 2) -> AnyR
 def clip_rows(rows: AnyRows, clip_norm: float, order: Literal[1, 2] = 2) -> AnyRows:
     """Scale each finite row down to l2 (or l1) norm at most ``clip_norm``; zero rows stay zero.
 
-    Norms are taken after dividing by the largest entry, so that huge rows do not overflow and escape the clip.
+    What becomes of a row depends on that row alone, to the last bit. Rows whose square is far from overflow and
+    underflow are multiplied by one number; norms of the others are taken after dividing by the largest entry, so that
+    huge rows do not overflow and escape the clip.
     """
     if isinstance(rows, csr_array):
         return clip_sparse_rows(rows, clip_norm, order)
+    if order == 1:
+        return _clip_any_rows(rows, clip_norm, order)
+    squares = _squares(rows)
+    plain = _plain(squares)
+    clipped = np.asarray(rows * _factors(np.sqrt(squares), plain, clip_norm)[:, None])
+    if not plain.all():
+        clipped[~plain] = _clip_any_rows(rows[~plain], clip_norm, order)
+    return clipped
+
+
+def add_clipped_rows(total: Rows, rows: Rows, clip_norm: float, lengths: Rows) -> None:
+    """Add all finite rows, each scaled down to l2 norm at most ``clip_norm``, to ``total`` (p,), in place.
+
+    In one pass, without the clipped rows themselves. ``lengths`` are the `row_lengths`.
+    """
+    plain = (lengths > 2.0**-450) & (lengths < 2.0**450)
+    if plain.all():
+        total += _factors(lengths, plain, clip_norm) @ rows
+    else:
+        add_rows(total, clip_rows(rows, clip_norm))
+
+
+def _factors(lengths: Rows, plain: NDArray[np.bool_], clip_norm: float) -> Rows:
+    """(U,): what scales plain rows of these lengths down to length at most ``clip_norm``."""
+    return np.minimum(1.0, clip_norm / np.where(plain, lengths, clip_norm or 1.0))
+
+
+def row_lengths(rows: AnyRows) -> Rows:
+    """(U,): the l2 norm of each finite row; infinite where it is no number that there is."""
+    with np.errstate(over="ignore"):
+        if isinstance(rows, csr_array):
+            return np.sqrt(squared_lengths(rows))
+        squares = _squares(rows)
+        lengths, plain = np.sqrt(squares), _plain(squares)
+        if not plain.all():
+            unit, scale = _scaled(rows[~plain])
+            lengths[~plain] = scale * np.linalg.norm(unit, axis=1)
+        return np.asarray(lengths)
+
+
+def _squares(rows: Rows) -> Rows:
+    """(U,): squared l2 norms as computed, which may overflow, underflow or be no number."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(np.vecdot(rows, rows))
+
+
+def _plain(squares: Rows) -> NDArray[np.bool_]:
+    """(U,): which squared norms neither overflowed nor lost anything to underflow."""
+    return (squares > 2.0**-900) & (squares < 2.0**900)
+
+
+def _scaled(rows: Rows) -> tuple[Rows, Rows]:
+    """Rows over their largest entries (U, p), and those entries (U,), 1 for a row of zeros."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)[:, None]
-    unit = rows / scale
-    norms = np.linalg.norm(unit, ord=order, axis=1, keepdims=True)
-    return np.asarray(unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0)))
+    scale = np.where(largest > 0, largest, 1.0)
+    return rows / scale[:, None], scale
+
+
+def _clip_any_rows(rows: Rows, clip_norm: float, order: Literal[1, 2]) -> Rows:
+    """`clip_rows` for finite rows of any size."""
+    unit, scale = _scaled(rows)
+    norms = np.linalg.norm(unit, ord=order, axis=1)
+    return np.asarray(unit * np.minimum(scale, clip_norm / np.maximum(norms, 1.0))[:, None])

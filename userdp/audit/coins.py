@@ -15,15 +15,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import ndtr
+from scipy.special import ndtri
 
 from userdp.audit.events import checked_confidence, checked_scores
+from userdp.audit.trade_off import Approximate
 from userdp.errors import BadInput
 
 Floats = NDArray[np.float64]
 
 _MOST = 30.0
-"""Largest mu that is tried."""
+"""Largest mu that is told."""
+
+_DELTAS = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Of the promises that bound guesses; any would do."""
 
 _STEPS = 60
 """Halvings of the interval in which a bound lies."""
@@ -52,14 +56,44 @@ def mu_lower_bound(learnt: ArrayLike, tested: ArrayLike, confidence: float = 0.9
     Raises:
         BadInput: fewer than 20 runs of a kind, what is no share, or a confidence out of range.
     """
+    return min(_MOST, 2 * float(ndtri(accuracy_lower_bound(learnt, tested, confidence))))
+
+
+def accuracy_lower_bound(learnt: ArrayLike, tested: ArrayLike, confidence: float = 0.95) -> float:
+    """Lower confidence bound on the mean share of right guesses, at least a half.
+
+    *Formal guarantees.* If runs are independent, and how to guess was fixed before the ``tested`` ones, the result
+    exceeds that mean, or a half where it is less, with probability at most ``1 - confidence``. *Proof.* It is the
+    supremum of the means that `mean_exceeds` rejects.
+
+    Args:
+        learnt: (R,) shares of right guesses in runs that decided how to guess; they only decide how much is bet.
+        tested: (R',) likewise in the runs of the test.
+        confidence: in (0, 1).
+
+    Raises:
+        BadInput: as for `mu_lower_bound`.
+    """
     checked_confidence(confidence)
     known, fresh = _shares("learnt", learnt), _shares("tested", tested)
 
-    def rejected(mu: float) -> bool:
-        most = float(ndtr(mu / 2))
+    def rejected(most: float) -> bool:
         return mean_exceeds(known - most, fresh - most, most, confidence)
 
     return _largest_rejected(rejected)
+
+
+def most_right(epsilon: Callable[[float], float]) -> float:
+    """Most probability with which a guess of a fair coin is right, of a run with that privacy profile.
+
+    *Formal guarantees.* A run that is (epsilon(d), d)-DP for every d tells two equally likely neighbours apart with at
+    most the probability that each of these promises leaves (`Approximate.membership_accuracy`), so with at most the
+    least of some of them, as here.
+
+    Args:
+        epsilon: from a delta in (0, 1) to the epsilon that holds with it.
+    """
+    return min(Approximate(epsilon(delta), delta).membership_accuracy for delta in _DELTAS)
 
 
 def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: float) -> bool:
@@ -83,10 +117,10 @@ def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: floa
 
 
 def _largest_rejected(rejected: Callable[[float], bool]) -> float:
-    """The largest value below which all are rejected, by halving; 0 if none is."""
-    if not rejected(0.0):
-        return 0.0
-    low, high = 0.0, _MOST
+    """The largest share below which all are rejected, by halving; a half if none is."""
+    if not rejected(0.5):
+        return 0.5
+    low, high = 0.5, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if rejected(middle) else (low, middle)

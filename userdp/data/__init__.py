@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from userdp.data.synthetic.registry import POPULATIONS
     from userdp.data.synthetic.regressions import Categorical, LinearRegression, LogisticRegression, PoissonRegression
     from userdp.data.synthetic.sparse_regressions import SparseRegression
+    from userdp.data.synthetic.sparse_vectors import SparseBlocks, SparsePacking
     from userdp.data.tables.contributions import split
     from userdp.data.tables.derived import Derivation
     from userdp.data.tables.public import load_public, public_columns, public_file
@@ -60,6 +61,8 @@ __all__ = [
     "PublicDataset",
     "RegressionModel",
     "SequenceColumns",
+    "SparseBlocks",
+    "SparsePacking",
     "SparseRegression",
     "StudentT",
     "SyntheticFederation",
@@ -108,6 +111,10 @@ __getattr__ = names_from(
             "PoissonRegression",
         ),
         "userdp.data.synthetic.sparse_regressions": ("SparseRegression",),
+        "userdp.data.synthetic.sparse_vectors": (
+            "SparseBlocks",
+            "SparsePacking",
+        ),
         "userdp.data.tables.contributions": ("split",),
         "userdp.data.tables.derived": ("Derivation",),
         "userdp.data.tables.public": (

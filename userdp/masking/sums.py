@@ -6,8 +6,8 @@
 >>> from userdp.masking.sums import MaskedSum
 >>> nodes = [MaskKey(), MaskKey()]
 >>> asked = MaskedSum(IntegerGrid(-40), deviation=0.001, seed=0, round=0, keys=tuple(node.public for node in nodes))
->>> parts = [asked.hidden(asked.grid.whole(np.ones(1)), node, b"", place) for place, node in enumerate(nodes)]
->>> bool(abs(asked.grid.values(parts[0] + parts[1])[0] - 2) < 0.01)
+>>> parts = [asked.hidden(asked.whole(np.ones((1, 1)))[0], node, b"", place) for place, node in enumerate(nodes)]
+>>> bool(abs(asked.values(parts[0] + parts[1])[0] - 2) < 0.01)
 True
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.masking.grid import IntegerGrid, Residues
 from userdp.masking.masks import MaskKey
@@ -67,6 +68,11 @@ class MaskedSum:
     5. *Honest shares.* At least ``(1 - beta) k`` nodes keep their shares secret, whose deviation together is at least
        sigma. More noise is post-processing.
 
+    *Rows that end with a number.* Where users release a number in [-b, b] beside their clipped vector, it is multiplied
+    by a weight w, public before the round: one more coordinate of a row, whose norm is ``sqrt(clip^2 + (w b)^2)`` at
+    most. That is the C of the claim, which then prices both together. All coordinates have the same noise, and so the
+    sum of the numbers has ``deviation / w``: the weight says how the noise is split.
+
     *Assumptions.* Nodes are honest in what they compute and add. Whoever adds up passes keys on as they are and asks
     what the plan says, each question once: it is curious, not active. Seeded shares are a simulation, rounded from
     continuous noise.
@@ -77,6 +83,7 @@ class MaskedSum:
         seed: of SIMULATED shares; None for the operating system's.
         round: sums of different rounds have shares and masks of their own.
         keys: public keys of the nodes of this sum; empty before anybody is asked.
+        weight: of the number that each row ends with, > 0; None where rows are vectors alone.
     """
 
     grid: IntegerGrid
@@ -84,6 +91,21 @@ class MaskedSum:
     seed: int | None = None
     round: int = 0
     keys: tuple[bytes, ...] = ()
+    weight: float | None = None
+
+    def whole(self, rows: Rows) -> NDArray[np.int64]:
+        """(U, p) finite rows in grid steps, their numbers weighted."""
+        return self.grid.whole(rows if self.weight is None else rows * self._weights(rows.shape[1]))
+
+    def values(self, total: Residues) -> Vector:
+        """(p,) what the sum of all parts stands for, its number in units of its own."""
+        values = self.grid.values(total)
+        return values if self.weight is None else values / self._weights(len(values))
+
+    def _weights(self, columns: int) -> Vector:
+        weights = np.ones(columns)
+        weights[-1] = self.weight
+        return weights
 
     def excess(self, colluding: float, dimension: int, epsilon: float) -> float:
         """What this sum adds to delta, at most, where that share of nodes colludes; see *Formal guarantees*."""

@@ -28,6 +28,25 @@ Both cases are dominated by randomised response at epsilon, the release, and an 
 how `userdp.accounting.costs` composes participations. Without case 1's threshold, or with the noise on the
 threshold left out, the claim fails.
 
+*Rounds.* One `AboveThreshold` (with ``movement = 0``) over rounds of which each passes before it releases something of
+its own, and a user is in k of them. Claim: towards whoever sees all, it costs ``Cost(shared_epsilon=epsilon,
+failure_delta=delta)``: epsilon once, delta in each of the k rounds, beside the k releases. *Proof.* Given what was
+released before, a round of the replaced user is doubtful if not both of its batches are aligned. Let M' do what the
+run M does, but in a doubtful round take ``U + 2 (B-1)/B`` for the score, whatever the data, and if that passes say
+"bad" and stop.
+
+1. In M' two neighbours' scores differ in the k rounds alone, by at most Delta, and in doubtful ones not at all. Noises
+   of test and releases are independent, so likelihoods are products. Whatever is released, the laws F, F' of when the
+   test stops are within e^epsilon of each other, by step 2 above. So ``V = (e^epsilon F - F') / (e^epsilon - 1)``,
+   and V' with F and F' exchanged, are laws, each known as far as releases are; and ``F = p V + (1 - p) V'``, ``F' =
+   p V' + (1 - p) V`` with ``p = e^epsilon / (1 + e^epsilon)``: the answer of one randomised response decides which law
+   to follow. It and the k releases, each of which meets two aligned batches, dominate M'.
+2. With the same noise M and M' differ only if M' says "bad", for no batch of a doubtful round scores more. Were
+   releases made whatever the test says, they would not depend on its noise, and then that score passes a given round
+   with probability at most delta, by the choice of the threshold. So M' says "bad" with probability at most k delta.
+3. For every event E and x >= 0, with d(x) for the pair that dominates M': ``P[M in E] <= P[M' in E, not bad] + k delta
+   <= e^x P'[M' in E, not bad] + d(x) + k delta <= e^x P'[M in E] + d(x) + k delta``.
+
 *Secure noise.* `SecureNoise` gives threshold and scores rounded to float64, by r = 2^-52 of their size at most.
 Rounding is monotone, so step 2 holds with Delta + 2r in the place of Delta: a lowered threshold, after rounding, lies
 below the old one by Delta or more. For sizes up to 2^30 Delta that is below 2^-21 Delta, which the source's slack makes
@@ -164,8 +183,8 @@ class ConcentrationTest(ABC):
 class AboveThreshold(ConcentrationTest):
     """Each step's noisy score against one noisy threshold; stops at the first below (Dwork, Roth 2014).
 
-    *Formal guarantees.* See the module. Noises: Lap(Delta/e1) on the threshold and Lap(2 Delta/e2) on each score,
-    ``e1 : e2 = 1 : 2^(2/3)``, ``e1 + e2 = epsilon``.
+    *Formal guarantees.* See the module, for phases and for rounds. Noises: Lap(Delta/e1) on the threshold and
+    Lap(2 Delta/e2) on each score, ``e1 : e2 = 1 : 2^(2/3)``, ``e1 + e2 = epsilon``.
     """
 
     @property

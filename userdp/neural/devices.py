@@ -41,7 +41,7 @@ def keep_freed_memory() -> None:
     """Let this process keep what it frees, up to half a gibibyte, to use it again; where its allocator can be told to.
 
     What is computed of one user after the other is of about one size. glibc gives it back to the operating system each
-    time, and asks for it again page by page, which takes up to a third of the time of many users computed at once.
+    time, and asks for it again page by page, which can take much of the time of many users computed at once.
     """
     try:
         tell = ctypes.CDLL(None).mallopt

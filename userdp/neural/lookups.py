@@ -52,6 +52,19 @@ class Looked(Tensor):
         return _made(self.codes, self.table, {}, self.worth, places)
 
     @property
+    def late(self) -> bool:
+        """Whether a matrix is better applied to the table, and rows chosen of the product."""
+        return self.worth and self.places is None
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(V, K): of the table and a matrix (K, I), of which rows are to be looked up; one for all chosen rows."""
+        key = id(weight), id(bias)
+        if key not in self.products:  # which hold weight and bias, so that no other tensor gets their identity
+            product = functional.linear(self.table, weight, bias)
+            self.products[key] = (product, weight) if bias is None else (product, weight, bias)
+        return self.products[key][0]
+
+    @property
     def rows(self) -> Tensor:
         """As torch's embedding returns them, with places."""
         found = functional.embedding(self.codes, self.table)
@@ -97,11 +110,7 @@ def _linear(rows: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
         return NotImplemented
     if rows.places is not None:
         return functional.embedding(rows.codes, rows.table @ weight.mT) + functional.linear(rows.places, weight, bias)
-    key = id(weight), id(bias)
-    if key not in rows.products:  # which hold weight and bias, so that no other tensor gets their identity
-        product = functional.linear(rows.table, weight, bias)
-        rows.products[key] = (product, weight) if bias is None else (product, weight, bias)
-    return functional.embedding(rows.codes, rows.products[key][0])
+    return functional.embedding(rows.codes, rows.product(weight, bias))
 
 
 def _sum(rows: Any, other: Any) -> Any:

@@ -73,6 +73,7 @@ class TorchProblem(Problem):
 
     name = "torch"
     summary = "any torch module with a loss; no certificate"
+    node_bytes = 1
 
     def __init__(
         self,

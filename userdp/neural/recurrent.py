@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from userdp.neural.devices import own_forward
+from userdp.neural.lookups import Looked
 
 
 class _Recurrence(torch.autograd.Function):
@@ -34,10 +35,15 @@ class _Recurrence(torch.autograd.Function):
     shown: int
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    def vmap(
+        cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], Any]:
         """All outputs, of which those that are shown are by user first."""
-        size, whole = info.batch_size, []
+        size, whole = info.batch_size, list[Tensor | None]()
         for tensor, dim in zip(tensors, in_dims, strict=True):
+            if tensor is None:
+                whole.append(None)
+                continue
             moved = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             whole.append(moved.reshape(size * moved.shape[1], *moved.shape[2:]))
         outputs = _applied(cls, *whole)
@@ -45,13 +51,36 @@ class _Recurrence(torch.autograd.Function):
         return (*shown, *outputs[cls.shown :]), (0,) * cls.shown + (None,) * (len(outputs) - cls.shown)
 
 
-def _applied(layer: type[_Recurrence], *tensors: Tensor) -> tuple[Tensor, ...]:
+def _applied(layer: type[_Recurrence], *tensors: Tensor | None) -> tuple[Tensor, ...]:
     return cast(tuple[Tensor, ...], layer.apply(*tensors))  # type: ignore[no-untyped-call]
 
 
 def _gates(sent: Tensor, count: int) -> Tensor:
     """(L, count, G, N, H): what inputs send to the gates (G, L, N, K), gate by gate, for the recurrence to write on."""
     return torch.unflatten(sent, -1, (count, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
+
+
+def _places(codes: Tensor, rows: int) -> Tensor:
+    """(L, G, N): where what codes (G, L, N) choose is, in tables of so many rows, one behind the other."""
+    begin = torch.arange(0, rows * len(codes), rows, device=codes.device)
+    return (codes + begin[:, None, None]).transpose(0, 1).contiguous()
+
+
+def _chosen(sent: Tensor, places: Tensor | None) -> Tensor:
+    """(L, G, N, K): what inputs send (G, L, N, K), or rows at places (L, G, N) of tables (G, V, K); to write on."""
+    if places is None:
+        return sent.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    return sent.flatten(0, 1).index_select(0, places.flatten()).reshape(*places.shape, -1)
+
+
+def _of_chosen(gradient: Tensor, places: Tensor | None, sent: torch.Size) -> Tensor:
+    """What the gradient (L, G, N, K) of what was chosen is to all that inputs send."""
+    if places is None:
+        return gradient.transpose(0, 1)
+    if gradient.is_cuda:  # whose other way adds up in an order that changes
+        summed = torch.ops.aten.embedding_dense_backward(gradient, places, sent[:2].numel(), -1, False)
+        return cast(Tensor, summed).reshape(sent)
+    return gradient.new_zeros(sent).flatten(0, 1).index_add_(0, places.flatten(), gradient.flatten(0, 2)).reshape(sent)
 
 
 def _by_gate(weight: Tensor, count: int) -> Tensor:
@@ -163,63 +192,72 @@ class _GatedUnit(_Recurrence):
 
 
 class _LongShortTerm(_Recurrence):
-    """A layer of long short-term memory, of what inputs send (G, L, N, 4 H); states and cells start at zero.
+    """A layer of long short-term memory, of what inputs send to its gates; states and cells start at zero.
 
-    Written with sigmoids alone, as tanh(x) = 2 sigmoid(2 x) - 1: here states are HALF of nn.LSTM's and cells DOUBLE,
-    and what goes to the third gate is double. With gates i, f, g, o, which are sigmoids of what is sent to them,
+    Written with sigmoids alone, as tanh(x) = 2 sigmoid(2 x) - 1: here states are nn.LSTM's with the OTHER SIGN, cells
+    DOUBLE, and what goes to the third gate is double. With gates i, f, g, o, the sigmoids of what is sent to them,
 
-        cell' = f cell + (4 g - 2) i,     state' = o (sigmoid(cell') - 1/2).
+        cell' = f cell + (4 g - 2) i,     state' = o - 2 o sigmoid(cell').
+
+    What inputs send is (G, L, N, 4 H), or rows of a table (G, V, 4 H) that codes (G, L, N) choose.
     """
 
     shown = 2
 
     @staticmethod
-    def forward(sent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """States (G, L, N, H) and the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, and all states."""
-        sent, factors = sent.transpose(0, 1), weight.mT.contiguous()
-        gates = torch.empty_like(sent, memory_format=torch.contiguous_format)
+    def forward(sent: Tensor, weight: Tensor, codes: Tensor | None) -> tuple[Tensor | None, ...]:
+        """States (G, L, N, H) and the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, places."""
+        places = None if codes is None else _places(codes, sent.shape[1])
+        gates = _chosen(sent, places)
         states = gates.new_empty((len(gates) + 1, *gates.shape[1:-1], weight.shape[-1]))
         cells, sizes = torch.empty_like(states), torch.empty_like(states[1:])
-        state, cell = states[0].zero_(), cells[0].zero_()
-        views = sent, gates, *torch.unflatten(gates, -1, (4, -1)).unbind(-2), states[1:], cells[1:], sizes
-        for own, rows, put, kept, new, shown, next_state, next_cell, size in _steps(*views):
-            torch.baddbmm(own, state, factors, out=rows).sigmoid_()
+        factors, state, cell = weight.mT.contiguous(), states[0].zero_(), cells[0].zero_()
+        views = gates, *torch.unflatten(gates, -1, (4, -1)).unbind(-2), states[1:], cells[1:], sizes
+        for rows, put, kept, new, told, next_state, next_cell, size in _steps(*views):
+            rows.baddbmm_(state, factors).sigmoid_()
             torch.mul(kept, cell, out=next_cell).addcmul_(put, new, value=4).sub_(put, alpha=2)
             torch.sigmoid(next_cell, out=size)
-            torch.mul(shown, size, out=next_state).sub_(shown, alpha=0.5)
+            torch.addcmul(told, told, size, value=-2, out=next_state)
             state, cell = next_state, next_cell
-        return states[1:].transpose(0, 1), cells[-1].clone(), gates, cells, sizes, states
+        by_sequence = states.new_empty([states[1:].shape[axis] for axis in (1, 2, 0, 3)])  # as modules ask for them
+        shown = torch.neg(states[1:].permute(1, 2, 0, 3), out=by_sequence).transpose(1, 2)
+        return shown, cells[-1].clone(), gates, cells, sizes, states, places
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Keep what the way back reads."""
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[2:])
+        ctx.mark_non_differentiable(*(each for each in output[2:] if each is not None))
+        ctx.sent = inputs[0].shape
         ctx.save_for_backward(inputs[1], *output[2:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """As that of `_GatedUnit`."""
-        weight, gates, cells, sizes, states = ctx.saved_tensors
-        sent, incoming = torch.empty_like(gates), _incoming(gradients[0], states)
+        weight, gates, cells, sizes, states, places = ctx.saved_tensors
+        sent = torch.empty_like(gates)
+        incoming = torch.zeros_like(sizes)
+        if gradients[0] is not None:
+            torch.neg(gradients[0].transpose(0, 1), out=incoming)
         of_cell = torch.zeros_like(states[0]) if gradients[1] is None else gradients[1].clone()
         later: Tensor | None = None
         shares = torch.unflatten(sent, -1, (4, -1))
         kept, to_cell = _shares(shares, gates, cells[:-1], sizes)
         views = to_cell, kept, incoming, sent, shares[..., :3, :], shares[..., 3, :]
-        for size, stays, own, rows, three, last in _steps_back(*views):
-            flowing = own if later is None else torch.baddbmm(own, later, weight)
+        for size, stays, flowing, rows, three, last in _steps_back(*views):
+            if later is not None:
+                flowing.baddbmm_(later, weight)
             last.mul_(flowing)
-            of_cell.addcmul_(flowing, size)
+            of_cell.addcmul_(flowing, size, value=-2)
             three.mul_(of_cell.unsqueeze(-2))
             of_cell.mul_(stays)
             later = rows
-        return sent.transpose(0, 1), _of_weight(sent, states[:-1])
+        return _of_chosen(sent, places, ctx.sent), _of_weight(sent, states[:-1]), None
 
 
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of a cell's gradient goes on to the cell before, and of a state's to its cell; for all steps.
+    """How much of a cell's gradient goes on to the cell before, and of a state's to its cell, over -2; for all steps.
 
     Args:
         shares: (L, G, N, 4, H), overwritten with how much of a cell's gradient goes to what is sent to each of the
@@ -230,20 +268,35 @@ def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tupl
     """
     put, kept, new, shown = torch.unflatten(gates, -1, (4, -1)).unbind(-2)
     of_put, of_kept, of_new, of_shown = shares.unbind(-2)
-    torch.mul(new, 4, out=of_put).sub_(2)
+    one = gates.new_ones(())
+    torch.add(-2 * one, new, alpha=4, out=of_put)
     of_kept.copy_(cells)
     torch.mul(put, 4, out=of_new)
-    torch.sub(sizes, 0.5, out=of_shown)
+    torch.add(one, sizes, alpha=-2, out=of_shown)
     sent = shares.flatten(-2)
     torch.ops.aten.sigmoid_backward.grad_input(sent, gates, grad_input=sent)
     return kept, _sigmoid_backward(shown, sizes)
 
 
+def _sent(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What inputs (L, N, I) send, (1, L, N, K); or a table (1, V, K) and codes (1, L, N) that choose its rows."""
+    if isinstance(x, Looked):
+        if x.late:
+            return x.product(weight, bias).unsqueeze(0), x.codes.unsqueeze(0)
+        x = x.rows
+    # All steps of all sequences as one matrix, whose rows lie as they came: else each step would have a product of its
+    # own, and on the way back each a gradient as large as the weight's.
+    rows = x.transpose(0, 1)
+    sent = functional.linear(rows.flatten(0, 1), weight, bias)
+    return sent.unflatten(0, rows.shape[:2]).transpose(0, 1).unsqueeze(0), None  # type: ignore[no-untyped-call]
+
+
 def _unit(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
     """Outputs (1, L, N, H) of nn.GRU for inputs (L, N, I)."""
     of_gates, of_new = biases[1].tensor_split([2 * weights[1].shape[1]])
-    sent = functional.linear(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
-    return _applied(_GatedUnit, sent.unsqueeze(0), weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]
+    sent, codes = _sent(x, weights[0], biases[0] + functional.pad(of_gates, (0, len(of_new))))
+    rows = sent if codes is None else functional.embedding(codes, sent[0])
+    return _applied(_GatedUnit, rows, weights[1].unsqueeze(0), of_new.unsqueeze(0))[:1]
 
 
 def _long_short_term(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, ...]:
@@ -252,10 +305,10 @@ def _long_short_term(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> 
     double = weights[0].new_ones(4, size)
     double[2] = 2
     double = double.flatten()
-    sent = functional.linear(x, weights[0] * double[:, None], (biases[0] + biases[1]) * double)
-    weight = weights[1] * (2 * double[:, None])
-    halves, doubles = _applied(_LongShortTerm, sent.unsqueeze(0), weight.unsqueeze(0))[:2]
-    return 2 * halves, doubles / 2
+    of_input, of_state = weights[0] * double[:, None], weights[1] * -double[:, None]
+    sent, codes = _sent(x, of_input, (biases[0] + biases[1]) * double)
+    states, doubles = _applied(_LongShortTerm, sent, of_state.unsqueeze(0), codes)[:2]
+    return states, doubles / 2
 
 
 _Layer = Callable[[Tensor, list[Tensor], list[Tensor]], tuple[Tensor, ...]]
@@ -277,7 +330,9 @@ def _forward(own: Any, layer: _Layer, x: Tensor, state: Any = None) -> Any:
         outputs = found.squeeze(0)
         last.append([found[:, -1], *rest])
     final = [torch.cat(of_layers) for of_layers in zip(*last, strict=True)]
-    return (outputs.transpose(0, 1) if own.batch_first else outputs), final[0] if len(final) == 1 else tuple(final)
+    return (outputs.transpose(0, 1).contiguous() if own.batch_first else outputs), final[0] if len(
+        final
+    ) == 1 else tuple(final)
 
 
 def with_way_back(module: nn.Module) -> nn.Module:

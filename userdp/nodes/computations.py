@@ -7,6 +7,7 @@ node (clipping); robust statistics need the rows.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal, cast
 
@@ -22,7 +23,6 @@ from userdp.arrays.sparse_rows import (
     finite_rows,
     placed_rows,
     scaled_rows,
-    squared_lengths,
 )
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
@@ -31,6 +31,7 @@ from userdp.masking.sums import MaskedSum
 from userdp.nodes import moments, truncated
 from userdp.nodes.local_training import local_update
 from userdp.nodes.partition import Partition
+from userdp.nodes.statistics import statistic
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
@@ -45,8 +46,11 @@ SAMPLE_SUMS = frozenset(
 GROUPED = frozenset({"clipped_sample_sum"})
 """Those whose sums may also be taken over groups of samples."""
 
-KEEPS_ZEROS = frozenset({"user_gradient", "sample_sum", "clipped_sample_sum"})
+KEEPS_ZEROS = frozenset({"user_gradient", "rough_user_gradient", "sample_sum", "clipped_sample_sum"})
 """Computations whose rows are sparse where the problem's gradients are."""
+
+BY_MODEL = frozenset({"loss_changes"})
+"""Computations whose rows have an entry for each of the models among the arrays."""
 
 _LOCAL = 7
 """Label that keeps users' own noise apart from the server's."""
@@ -112,7 +116,8 @@ class Computation:
         arrays: further keyword arguments of the function, public arrays.
         coordinates: in which the model of the message is z, and vectors are by z; None for the model's own.
         lengths: also tell each user's l2 norm before the clip (about the centre): exact, for simulations alone.
-        masked: the sum is put on a grid, noisy and masked before it leaves the node; for plain sums of clipped rows.
+        masked: the sum is put on a grid, noisy and masked before it leaves the node; for sums of clipped rows, with a
+            statistic if it has a weight there.
         partition: groups of samples; the answer is then one sum for each group, over the samples of all users, and
             ``clip_norm`` says how long a user's part in all of them together can be. Only for sums over samples.
     """
@@ -135,7 +140,7 @@ class Computation:
 
     def __post_init__(self) -> None:
         if self.masked is not None:
-            self._check_masked()
+            self._check_masked(self.masked)
         if self.partition is not None:
             others = (self.centre, self.statistic, self.noise, self.l1_norm)
             if self.reduce != "sum" or self.name not in GROUPED or any(other is not None for other in others):
@@ -148,17 +153,19 @@ class Computation:
         if self.coins is not None and (self.centre is not None or self.statistic is not None):
             raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
 
-    def _check_masked(self) -> None:
+    def _check_masked(self, masked: MaskedSum) -> None:
         """Refuse to mask what is not priced as a masked sum, or what `question` does not name."""
-        others = (self.centre, self.statistic, self.noise, self.l1_norm, self.coins, self.partition, self.coordinates)
+        others = (self.centre, self.noise, self.l1_norm, self.coins, self.partition, self.coordinates)
         plain = self.reduce == "sum" and self.clip_norm is not None and not self.arrays and not self.lengths
         if not plain or any(other is not None for other in others):
             raise BadInput(f"computation {self.name!r} cannot be masked: only plain sums of clipped rows can")
+        if (self.statistic is None) != (masked.weight is None):
+            raise BadInput(f"computation {self.name!r} cannot be masked: a statistic, and nothing else, needs a weight")
 
     def question(self, x: Vector) -> bytes:
         """Digest of a masked computation at a model: the same for all nodes that are asked the same."""
         parameters = sorted((name, float(value)) for name, value in self.parameters.items())
-        asked = repr((self.name, self.clip_norm, parameters, self.separate, self.masked))
+        asked = repr((self.name, self.clip_norm, parameters, self.separate, self.statistic, self.masked))
         return sha256(asked.encode() + np.asarray(x, dtype="<f8").tobytes()).digest()
 
     @property
@@ -208,7 +215,7 @@ class Computation:
     def _raw(self, problem: Problem, x: Vector, block: Block) -> AnyRows:
         if self.coordinates is not None:
             problem = InCoordinates(problem, self.coordinates)
-        return COMPUTATIONS[self.name](problem, x, block, **self.parameters, **self.arrays)
+        return COMPUTATIONS[self._function](problem, x, block, **self.parameters, **self.arrays)
 
     def _grouped(self, partition: Partition, problem: Problem, x: Vector, block: Block) -> Rows:
         """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
@@ -224,10 +231,17 @@ class Computation:
         """What is asked of some of the users, by their positions."""
         return self if self.partition is None else replace(self, partition=self.partition.part(users))
 
+    @cached_property
     def halves(self) -> tuple["Computation", "Computation"]:
         """What makes rows, unclipped, and what is then done to them: one after the other they do what this does."""
-        made = replace(self, clip_norm=None, l1_norm=None, statistic=None, lengths=False)
+        made = replace(self, name=self._function, clip_norm=None, l1_norm=None, statistic=None, lengths=False)
         return made, replace(self, centre=None, lengths=False)
+
+    @property
+    def _function(self) -> str:
+        """The key of what makes rows: gradients may be rough where a clip follows before anything else does."""
+        clipped = self.clip_norm is not None and self.name == "user_gradient"
+        return "rough_user_gradient" if clipped else self.name
 
     def finish(self, rows: AnyRows) -> tuple[AnyRows, int]:
         """What follows the function: (U, p) raw rows, centred, finite and clipped, with the statistic if there is one.
@@ -247,13 +261,23 @@ class Computation:
             with np.errstate(over="ignore"):  # a row that overflows is not finite, and counts as the centre
                 rows = dense(rows) - self.centre
         rows, non_finite = finite_rows(rows)
+        return self.clipped(rows), non_finite
+
+    @property
+    def only_clips(self) -> bool:
+        """Whether nothing is done to finite rows but that each is scaled to l2 norm at most ``clip_norm``."""
+        others = (self.l1_norm, self.statistic, self.partition)
+        return self.clip_norm is not None and all(other is None for other in others)
+
+    def clipped(self, rows: AnyRows) -> AnyRows:
+        """(U, columns): finite rows, clipped, with the statistic if there is one."""
         clipped = rows if self.clip_norm is None else clip_rows(rows, self.clip_norm)
         if self.l1_norm is not None:
             clipped = clip_rows(clipped, self.l1_norm, order=1)
         if self.statistic is None or self.clip_norm is None:
-            return clipped, non_finite
+            return clipped
         numbers = statistic(self.statistic).compute(dense(rows), self.clip_norm)
-        return np.column_stack([dense(clipped), numbers]), non_finite
+        return np.column_stack([dense(clipped), numbers])
 
     @property
     def keeps_zeros(self) -> bool:
@@ -269,87 +293,17 @@ class Computation:
         """Columns of a row that are vectors, without the statistic: p, unless the function is one of `LENGTHS`."""
         if self.partition is not None:
             return dimension * self.partition.count
+        if self.name in BY_MODEL:
+            return len(self.arrays["models"])
         return LENGTHS[self.name](dimension) if self.name in LENGTHS else dimension
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """One number of each user, bounded whatever the user's data.
-
-    Attributes:
-        compute: from finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
-        low: least value.
-        high: largest value.
-    """
-
-    compute: Callable[[Rows, float], Rows]
-    low: float
-    high: float
-
-
-def lengths_of(rows: AnyRows) -> NDArray[np.float64]:
-    """(U,): the l2 norm of each finite row; infinite where it is no number that there is."""
-    with np.errstate(over="ignore"):
-        if isinstance(rows, csr_array):
-            return np.sqrt(squared_lengths(rows))
-        largest = np.abs(rows).max(axis=1, initial=0.0)
-        return np.asarray(largest * np.linalg.norm(rows / np.where(largest > 0, largest, 1.0)[:, None], axis=1))
-
-
-def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): ``ln(||row||_2 / clip_norm)``, held to [-2.5, 1]; their mean is the log of a robust typical distance."""
-    return np.clip(_log_lengths(rows, clip_norm), -2.5, 1.0)
-
-
-def _log_lengths(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): ``ln(||row||_2 / clip_norm)``; minus infinity for a row of zeros."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)
-    norms = np.linalg.norm(rows / scale[:, None], axis=1)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(norms) + np.log(scale) - np.log(clip_norm))
-
-
-def log_norms(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): the same, held to [-5, 0], for lengths of which only an upper guess is known."""
-    return np.clip(_log_lengths(rows, clip_norm), -5.0, 0.0)
-
-
-def log_sizes(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): the same, held to [-10, 10], for lengths of which nothing is known."""
-    return np.clip(_log_lengths(rows, clip_norm), -10.0, 10.0)
-
-
-def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): 1/2 for rows that the clip leaves as they are, -1/2 for those that it shortens."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)
-    # As `clip_rows` decides: by the scaled norm, which does not overflow.
-    norms = np.linalg.norm(rows / scale[:, None], axis=1)
-    return np.where(largest <= clip_norm / np.maximum(norms, 1.0), 0.5, -0.5)
-
-
-STATISTICS: dict[str, Statistic] = {
-    "log_distance": Statistic(log_distances, -2.5, 1.0),
-    "log_norm": Statistic(log_norms, -5.0, 0.0),
-    "log_size": Statistic(log_sizes, -10.0, 10.0),
-    "unclipped": Statistic(unclipped, -0.5, 0.5),
-}
-
-
-def statistic(name: str) -> Statistic:
-    """The statistic of that name.
-
-    Raises:
-        BadInput: there is none.
-    """
-    if name not in STATISTICS:
-        raise BadInput(f"statistic {name!r} is unknown; there are {', '.join(sorted(STATISTICS))}")
-    return STATISTICS[name]
 
 
 def _user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
     return problem.user_gradients(x, block)
+
+
+def _rough_user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
+    return problem.rough_user_gradients(x, block)
 
 
 def _sample_sum(problem: Problem, x: Vector, block: Block) -> AnyRows:
@@ -363,6 +317,7 @@ def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_n
 
 COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "user_gradient": _user_gradient,
+    "rough_user_gradient": _rough_user_gradient,
     "sample_sum": _sample_sum,
     "clipped_sample_sum": _clipped_sample_sum,
     "truncated_sample_sum": truncated.truncated_sample_sum,
@@ -379,6 +334,7 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "mean_target": moments.mean_target,
     "improved": moments.improved,
     "curvature_along": moments.curvature_along,
+    "loss_changes": moments.loss_changes,
 }
 LENGTHS: dict[str, Callable[[int], int]] = {
     "column_scales": lambda p: 2 * p,

@@ -103,6 +103,20 @@ def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows
     return np.where(now < before, 0.5, np.where(now == before, 0.0, -0.5))[:, None]
 
 
+def loss_changes(problem: Problem, x: Vector, block: Block, models: Array, reach: Array) -> Rows:
+    """(U, k): by how much each user's average loss at each of k models (k, p) exceeds that at x.
+
+    Held to ``+- reach`` (k,). A change that is not a number counts as the worst; a user whose loss at x is not finite
+    has a row that is not: it is left out, and counted.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        before = user_averages(problem.sample_losses(x, block), block)
+        changes = [user_averages(problem.sample_losses(model, block), block) - before for model in models]
+    rows = np.stack(changes, axis=1)
+    held = np.clip(np.where(np.isnan(rows), np.inf, rows), -reach, reach)
+    return np.where(np.isfinite(before)[:, None], held, np.nan)
+
+
 def _dense_model(problem: Problem) -> GeneralisedLinear:
     """The problem, which these computations need to be a generalised linear model on dense features.
 

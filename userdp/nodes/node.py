@@ -8,21 +8,28 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.sparse_rows import AnyRows, add_rows, compacted, dense, placed_rows, stacked
-from userdp.arrays.types import Vector
+from userdp.arrays.sparse_rows import (
+    AnyRows,
+    add_clipped_rows,
+    add_rows,
+    compacted,
+    dense,
+    placed_rows,
+    row_lengths,
+    stacked,
+)
+from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
-from userdp.data.federation import ColumnarFederation, Federation
+from userdp.data.federation import Federation
 from userdp.errors import BadInput, UserdpError
 from userdp.masking.grid import Residues
 from userdp.masking.masks import MaskKey
-from userdp.nodes.computations import SAMPLE_SUMS, Computation, lengths_of
+from userdp.nodes.computations import SAMPLE_SUMS, Computation
 from userdp.nodes.identities import identities
+from userdp.nodes.samples import NodeSamples
 from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
-
-MEMORY_BYTES = 1 << 29
-"""A node whose samples fit in this many bytes keeps them; a larger one reads or makes them again at each pass."""
 
 ROW_BYTES = 1 << 26
 """Rows rows worked on at once, in bytes: wide models get fewer users a block."""
@@ -46,6 +53,54 @@ class Answer:
     non_finite: int
     lengths: NDArray[np.float64] | None = None
     masked: Residues | None = None
+
+
+class _SoFar:
+    """What a node has of an answer: rows in their places or their sum, block by block.
+
+    Attributes:
+        sparse: whether rows, or what their sum is made of, are sparse.
+        width: columns of a row.
+        values: (U, width) rows, or (1, width) their sum; without columns where that is masked.
+        total: (width,) the sum on a grid, where it is masked.
+        adds_clipped: whether rows are clipped and added up, and nothing else is done to them.
+    """
+
+    def __init__(self, problem: Problem, computation: Computation, users: int) -> None:
+        self._computation, self._kept = computation, list[AnyRows]()
+        self.sparse, self._summed = problem.sparse and computation.keeps_zeros, computation.reduce == "sum"
+        masked, self.width = computation.masked is not None, computation.width(problem.dimension)
+        self._rows_stay_sparse = self.sparse and not self._summed
+        columns = 0 if masked or self._rows_stay_sparse else self.width
+        self.values = np.zeros((1 if self._summed else users, columns))
+        self.total = np.zeros(self.width if masked else 0, dtype=np.int64)
+        plain = self._summed and not self.sparse and not masked and computation.noise is None
+        self.adds_clipped = plain and computation.only_clips
+
+    def add_clipped(self, rows: Rows, lengths: NDArray[np.float64]) -> None:
+        """Finite rows of these lengths, clipped and added."""
+        assert self._computation.clip_norm is not None
+        add_clipped_rows(self.values[0], rows, self._computation.clip_norm, lengths)
+
+    def add(self, rows: AnyRows, where: slice, users: NDArray[np.int64]) -> None:
+        """The finished rows of these users, who are there in the answer."""
+        computation = self._computation
+        if computation.noise is not None:
+            rows = computation.noise.add(dense(rows), users)
+        if computation.masked is not None:
+            self.total += computation.masked.whole(dense(rows)).sum(axis=0)
+        elif self._rows_stay_sparse:
+            self._kept.append(rows)
+        elif self._summed:
+            add_rows(self.values[0], rows)
+        else:
+            self.values[where] = dense(rows)
+
+    def whole(self) -> AnyRows:
+        """All rows, or their sum."""
+        if self._rows_stay_sparse:
+            return stacked(self._kept)
+        return compacted(self.values) if self.sparse else self.values
 
 
 class Node:
@@ -75,19 +130,16 @@ class Node:
         self.users = np.asarray(users, dtype=np.int64)
         if np.any(np.diff(self.users) <= 0):
             raise BadInput("a node's users must rise: each user once, in the order of the population")
-        self._rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
-        if self._rows.shape != self.users.shape:
-            raise BadInput(f"{len(self._rows)} rows are given for {len(self.users)} users: one row a user")
+        rows = self.users if rows is None else np.asarray(rows, dtype=np.int64)
+        if rows.shape != self.users.shape:
+            raise BadInput(f"{len(rows)} rows are given for {len(self.users)} users: one row a user")
         if labels is not None and len(labels) != len(self.users):
             raise BadInput(f"{len(labels)} labels are given for {len(self.users)} users: one label a user")
         self.labels = labels
-        self._federation = federation
-        self._local: ColumnarFederation | None = None
-        self.clipped_samples = 0
+        self._everybody = np.arange(len(self.users))
+        self._samples = NodeSamples(problem, federation, rows)
+        self.clipped_samples = self._samples.clipped
         self._warned = False
-        if len(self.users) and int(federation.sizes[self._rows].sum()) * federation.sample_bytes <= MEMORY_BYTES:
-            bounded, self.clipped_samples = problem.bound(federation.block(self._rows))
-            self._local = ColumnarFederation(bounded)
 
     @cached_property
     def key(self) -> MaskKey:
@@ -122,43 +174,29 @@ class Node:
             raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
-        sparse, summed = self.problem.sparse and computation.keeps_zeros, computation.reduce == "sum"
-        masked, width = computation.masked, computation.width(self.problem.dimension)
-        shape = (1 if summed else len(users), width if masked is None else 0)
-        total = np.zeros(0 if masked is None else width, dtype=np.int64)
-        values = None if sparse and not summed else np.zeros(shape)
-        kept: list[AnyRows] = []
+        so_far = _SoFar(self.problem, computation, len(users))
         non_finite, lengths = 0, np.zeros(len(users)) if computation.lengths else None
-        source: Federation = self._federation if self._local is None else self._local
-        ids = self._rows[positions] if self._local is None else positions
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.
-        wide = None if sparse else max(1, ROW_BYTES // (8 * width))
+        wide = None if so_far.sparse else max(1, ROW_BYTES // (8 * so_far.width))
         max_users = 1 if computation.separate else wide
-        for where, block in source.blocks(ids, max_users=max_users):
-            if lengths is None:
-                rows, bad = self._answered(computation, x, self._bounded(block), where)
-            else:
-                made, clip = computation.halves()
-                rows, bad = self._answered(made, x, self._bounded(block), where)
-                lengths[where] = lengths_of(rows)
-                rows, _ = clip.finish(rows)
+        added = so_far.adds_clipped
+        made, clip = computation.halves if added or computation.lengths else (computation, computation)
+        for where, block in self._samples.blocks(positions, max_users):
+            rows, bad = self._answered(made, x, block, where)
             non_finite += bad
-            if computation.noise is not None:
-                rows = computation.noise.add(dense(rows), users[where])
-            if masked is not None:
-                total += masked.grid.whole(dense(rows)).sum(axis=0)
-            elif values is None:
-                kept.append(rows)
-            elif summed:
-                add_rows(values[0], rows)
-            else:
-                values[where] = dense(rows)
-        if values is None:
-            return Answer(users, stacked(kept), non_finite, lengths)
-        if masked is not None:
-            hidden = masked.hidden(total, self.key, computation.question(x), int(users[0]))
-            return Answer(users, values, 0, masked=hidden)
-        return Answer(users, compacted(values) if sparse else values, non_finite, lengths)
+            if made is not computation:
+                norms = row_lengths(rows)
+                if lengths is not None:
+                    lengths[where] = norms
+                if added:
+                    so_far.add_clipped(dense(rows), norms)
+                    continue
+                rows = clip.clipped(rows)
+            so_far.add(rows, where, users[where])
+        if computation.masked is not None:
+            hidden = computation.masked.hidden(so_far.total, self.key, computation.question(x), int(users[0]))
+            return Answer(users, so_far.values, 0, masked=hidden)
+        return Answer(users, so_far.whole(), non_finite, lengths)
 
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where these users are among the node's own.
@@ -166,6 +204,8 @@ class Node:
         Raises:
             BadInput: somebody is not, or there is nobody.
         """
+        if np.array_equal(users, self.users) and len(users):
+            return self._everybody
         positions = np.searchsorted(self.users, users)
         if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
             raise BadInput("the node was asked for users that it does not hold")
@@ -222,6 +262,3 @@ class Node:
             return computation.nothing(block.users, self.problem), 0
         drawn_rows, bad = computation(self.problem, x, drawn)
         return placed_rows(drawn_rows, users, block.users), bad
-
-    def _bounded(self, block: Block) -> Block:
-        return block if self._local is not None else self.problem.bound(block)[0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from userdp.arrays.types import Vector
 from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.biweight import BiweightRegression
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bernoulli",
+    "BiweightRegression",
     "Box",
     "Certificate",
     "GeneralisedLinear",

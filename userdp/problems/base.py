@@ -125,6 +125,7 @@ class Problem(ABC):
             loss with the certificate, one and the same for every model of the domain, whatever the user's samples (of
             which there are at most 2^26, say); None where there is no such bound. Zero for a gradient that depends on
             no model, to the last bit.
+        node_bytes: of samples, for which a pass takes so much longer than a node's messages that they are worth a node.
     """
 
     name: ClassVar[str]
@@ -138,6 +139,7 @@ class Problem(ABC):
     landscape: Landscape | None = None
     sparse: bool = False
     gradient_rounding: float | None = None
+    node_bytes: int = 1 << 24
 
     def initial(self) -> Vector:
         """(p,) where training starts, which must not depend on private data."""
@@ -169,6 +171,14 @@ class Problem(ABC):
     @abstractmethod
     def user_gradients(self, x: Vector, block: Block) -> AnyRows:
         """(U, p): each user's average gradient at x."""
+
+    def rough_user_gradients(self, x: Vector, block: Block) -> AnyRows:
+        """The same, for rows that are clipped before anything else is done with them: a problem may round more.
+
+        What a clip then promises of a row holds whatever the row is. A row stays a function of x and of that user's
+        samples alone, and is finite where that of `user_gradients` is.
+        """
+        return self.user_gradients(x, block)
 
     def user_gradients_at(self, models: NDArray[np.float64], block: Block) -> AnyRows:
         """(U, p): each user's average gradient at its OWN model, row u of ``models`` (U, p).

@@ -1,7 +1,8 @@
 """Families of generalised linear models: the loss ``phi(s, y)`` of a score ``s = <a, x>`` and a target y.
 
-Each is convex in s, with bounds on ``phi'`` and ``phi''`` over all scores that the domain allows. Targets may be
-declared without bounds (infinite ``low`` or ``high``): then a bound that needs them is infinite too.
+Each is convex in s unless it says that it is not, with bounds on ``phi'`` and ``phi''`` over all scores that the domain
+allows. Targets may be declared without bounds (infinite ``low`` or ``high``): then a bound that needs them is infinite
+too.
 """
 
 import copy
@@ -25,6 +26,7 @@ class Family(ABC):
         name: of the family.
         low: least target; smaller ones are clipped to it.
         high: largest target.
+        convex: whether ``phi'' >= 0`` everywhere; elsewhere ``|phi''|`` has the bound that is given for ``phi''``.
         hoelder: (nu, H) with ``|phi'(s) - phi'(t)| <= H |s - t|^nu`` for all s and t, where ``phi''`` is unbounded and
             this is what there is instead; None elsewhere.
     """
@@ -32,6 +34,7 @@ class Family(ABC):
     name: ClassVar[str]
     low: float
     high: float
+    convex: bool = True
     hoelder: tuple[float, float] | None = None
 
     @abstractmethod

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from userdp.accounting import Relation, Unit
 from userdp.accounting.amplified import calibrate_amplified, poisson_epsilon
+from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.accounting.sampled_gaussian import group_rate, grouped_poisson_epsilon
 from userdp.errors import BadInput
 from userdp.sampling.base import Sampler
@@ -78,6 +79,8 @@ class PoissonSamples(Sampler):
     @property
     def accountant(self) -> str:  # type: ignore[override]
         """How epsilons are computed."""
+        if self._group_rate == 1 and (self.joint or self.group == 1):
+            return f"{ONE_GAUSSIAN}, composed over rounds that draw everything"  # as `poisson_epsilon` has it
         form = "privacy loss distribution of the Gaussian mechanism with Poisson-sampled samples, composed over rounds"
         if self.group == 1:
             return form

@@ -11,20 +11,31 @@ from examples import changed
 from typer.testing import CliRunner
 
 from simulations import cli
+from simulations.audit.canaries import attacks
 from simulations.audit.command import with_strategy
-from simulations.audit.instance import Instance
+from simulations.audit.instance import CANARIES, Instance, public_sampler
 from simulations.audit.many_runs import audit
 from simulations.audit.one_run import audit_one_run
-from simulations.audit.trials import innovations
+from simulations.audit.trials import Observer, innovations
 from simulations.config.run_config import parse_config
 from strategies import STRATEGIES
+from userdp.audit import Gaussian
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import computations
 
 NAMES = [name for name in STRATEGIES if name != "non_private"]
 TOGETHER = 1 - 0.05 / len(NAMES)
-GAUSSIAN = ["dp_fed_sgd", "dp_fed_avg", "recentred_clipping", "adaptive_clipping", "dp_ftrl"]
+GAUSSIAN = [
+    "dp_fed_sgd",
+    "dp_fed_avg",
+    "recentred_clipping",
+    "adaptive_clipping",
+    "dp_ftrl",
+    "projected_sgd",
+    "local_dp",
+    "sample_clipped_sgd",
+]
 
 
 def config_of(name, epsilon=1.0, delta=1e-5, **options):
@@ -136,6 +147,66 @@ def test_innovations_take_off_what_all_directions_share():
     still = np.column_stack([fresh[:, 0], np.zeros(4000)])
     assert np.isfinite(innovations(still)).all()
     np.testing.assert_array_equal(innovations(fresh[:6]), fresh[:6])
+
+
+def test_there_is_an_instance_for_whatever_noise_follows_from():
+    found = Instance.all_of(config_of("dp_fed_sgd"))
+    assert {one.problem.columns for one in found} == {2, CANARIES}
+    assert min(one.facts.users for one in found) == 1
+    assert max(one.samples for one in found) == 1000
+    assert min(float(one.problem.domain.radius) for one in found) == 1.0
+    assert [one.plan.guarantee.epsilon for one in found] == pytest.approx([1.0] * len(found), rel=1e-6)
+    assert Instance.of(config_of("dp_fed_sgd")).plan == found[0].plan
+
+
+def attack_of(instance, beginning):
+    """The number of the attack whose name begins so."""
+    return next(number for number, one in enumerate(attacks(instance)) if one.name.startswith(beginning))
+
+
+def test_the_reach_of_an_attack_is_known_from_a_few_runs():
+    instance = Instance.of(config_of("dp_fed_sgd", 4.0))
+    attack = attack_of(instance, "127 canaries at the edge, ")
+    claimed = Gaussian.of(4.0, 1e-5)
+    found = Observer.of(instance, attack).reach(attack, 3)
+    assert 0.9 * claimed.membership_accuracy < found < 1.1 * claimed.membership_accuracy
+    zero = Instance.of(config_of("projected_sgd", 4.0, clip_norm=1e-300))
+    assert Observer.of(zero, attack_of(zero, "a canary at the edge a")).reach(0, 3) < 0.6
+
+
+def test_norms_that_cut_corners_off_are_reached_along_columns():
+    instance = Instance.of(config_of("projected_sgd", 4.0))
+    corner, column = (attack_of(instance, f"127 canaries at the edge{where}") for where in (", ", " of a column"))
+    assert Observer.of(instance, corner).reach(corner, 3) < 0.55
+    assert Observer.of(instance, column).reach(column, 3) > 0.6
+
+
+def test_canaries_come_in_the_first_rounds_that_many_take_part_in():
+    instance = Instance.of(config_of("localized_clipping", 4.0))
+    attack = attacks(instance)[attack_of(instance, "127 canaries")]
+    assert np.isin(attack.canaries, public_sampler(instance.template).cohort(0)).all()
+
+
+def test_a_server_that_users_are_protected_from_hears_each_of_them():
+    instance = Instance.of(config_of("local_dp", 4.0))
+    assert instance.heard
+    number = attack_of(instance, "16 canaries")
+    observer = Observer.of(instance, number)
+    made = observer.some(number, range(3))
+    assert made.features.shape == (3, 16, instance.plan.rounds)
+    assert observer.alike.all()
+    assert len(np.unique(made.features)) == made.features.size  # each has noise of its own
+    pulled = made.features.mean(axis=2) * made.coins
+    deviation = instance.plan.numbers["noise_per_user"]
+    assert pulled.mean() == pytest.approx(-1.0, abs=4 * deviation / made.features.size**0.5)
+
+
+def test_canaries_who_share_a_column_are_not_taken_for_directions_of_their_own():
+    instance = Instance.of(config_of("iterative_mean_sgd", 4.0))
+    number = attack_of(instance, "32 canaries")
+    made = Observer.of(instance, number).some(number, range(2))
+    np.testing.assert_array_equal(made.features[:, :1, :3], made.features[:, 5:6, :3])
+    assert made.features[0, 0, 2] != made.features[1, 0, 2]
 
 
 def test_a_strategy_that_promises_nothing_is_refused():

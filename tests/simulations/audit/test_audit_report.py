@@ -135,7 +135,8 @@ def test_report_writes_the_page_anew_from_the_files(tmp_path):
     ("accountant", "gaussian"),
     [
         (f"{ONE_GAUSSIAN}, one for all rounds", True),
-        (f"{ONE_GAUSSIAN}, composed over rounds; group privacy for 3 samples", False),
+        (f"{ONE_GAUSSIAN}, composed over rounds; group privacy for 3 samples", True),
+        (f"{ONE_GAUSSIAN}, composed over rounds; a last comparison of epsilon = 1 is added", False),
         ("privacy loss distribution of the Gaussian mechanism", False),
     ],
 )

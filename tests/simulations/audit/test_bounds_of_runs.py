@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_audit_command import config_of
 from test_audit_report import GUARANTEE
 
-from simulations.audit.many_runs import bound_of
+from simulations.audit.instance import Instance
+from simulations.audit.many_runs import accounted_sampler, bound_of
 from simulations.audit.trials import Runs
 from userdp.audit.trade_off import Gaussian
+from userdp.sampling.concentrated import ConcentratedBatches
 
 OTHER = replace(GUARANTEE, accountant="privacy losses", delta=1e-6)
 
@@ -26,7 +29,7 @@ def test_the_bound_on_a_gaussian_claim_is_below_the_truth_and_comes_close(mu):
     found = bound_of(*runs_of(mu), GUARANTEE, 0.95)
     assert mu - 0.3 < found.mu <= mu
     assert found.measured == Gaussian(found.mu).epsilon(GUARANTEE.delta)
-    assert found.guesses == 200 * 32
+    assert found.guesses == 300 * 32
     assert found.correct / found.guesses == pytest.approx(Gaussian(mu).membership_accuracy, abs=0.03)
 
 
@@ -37,11 +40,27 @@ def test_the_bound_on_another_claim_is_below_what_such_noise_costs_and_comes_clo
     assert found.guesses % 2 == 0
 
 
+@pytest.mark.parametrize("mu", [0.5, 1.5])
+def test_the_bound_on_rounds_that_a_sampler_accounts_is_below_what_such_noise_costs(mu):
+    sampler = ConcentratedBatches(100, 100, 1, 0)
+    claim = sampler.guarantee(1 / mu, 1e-6, "", ())
+    found = bound_of(*runs_of(mu), claim, 0.95, sampler)
+    assert (found.kind, found.mu) == ("rounds", None)
+    assert 0.4 * claim.epsilon < found.measured <= claim.epsilon
+    assert bound_of(*runs_of(0.0), claim, 0.95, sampler).measured == 0.0
+
+
+def test_a_claim_is_tested_as_its_sampler_s_where_that_accounts_all_of_it():
+    rotated = Instance.all_of(config_of("winsorized_rotation", 4.0))[-1]
+    assert accounted_sampler(rotated) is rotated.template.scheme.sampler
+    assert accounted_sampler(Instance.of(config_of("outlier_removal", 4.0))) is None
+
+
 @pytest.mark.parametrize("claim", [GUARANTEE, OTHER])
 def test_how_to_guess_is_not_learnt_from_what_is_guessed(claim):
     """Were the coins of the test the other ones, each guess of one would be wrong where it was right."""
     made, alike = runs_of(2.0)
-    other = Runs(made.features, np.concatenate([made.coins[:200], -made.coins[200:]]))
+    other = Runs(made.features, np.concatenate([made.coins[:100], -made.coins[100:]]))
     found, turned = bound_of(made, alike, claim, 0.95), bound_of(other, alike, claim, 0.95)
     assert found.guesses == turned.guesses == found.correct + turned.correct
     assert found.measured > turned.measured == 0.0

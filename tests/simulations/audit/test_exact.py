@@ -14,7 +14,7 @@ from strategies import STRATEGIES
 from strategies.core.scheme import DiscreteScheme
 from userdp.mechanisms.exponential import ExponentialMechanism
 
-DISCRETE = {"robust_rounds", "outlier_removal", "robust_frank_wolfe", "private_lasso"}
+DISCRETE = {"robust_rounds", "outlier_removal", "robust_frank_wolfe", "private_lasso", "sparse_exponential"}
 
 
 @pytest.mark.slow
@@ -64,3 +64,9 @@ def test_strategies_that_compare_users_say_so():
     """By what their class says a round costs: the square of a cohort, or of groups."""
     for strategy in STRATEGIES.values():
         assert strategy.compares_users == bool(re.search(r"[Uk]\^2 d", strategy.cost)), strategy.name
+
+
+@pytest.mark.slow
+def test_users_with_many_samples_bring_a_test_of_distances_to_its_threshold():
+    found = [exact_step(one) for one in Instance.all_of(config_of("outlier_removal", 4.0))]
+    assert 1.0 < max(found) <= 4.0

@@ -279,10 +279,10 @@ def test_how_many_samples_a_user_holds_does_not_keep_a_silo_away(tmp_path, caplo
     most = parse_config(raw_table(tmp_path / "t.csv", max_samples=2))
     node = silo_node(most, build_problem(most), tmp_path / "silo")
     everybody = np.arange(2)
-    assert whole._federation.block(everybody).sizes.min() > 2
-    np.testing.assert_array_equal(node._federation.block(everybody).sizes, [2, 2])
+    assert whole._samples._federation.block(everybody).sizes.min() > 2
+    np.testing.assert_array_equal(node._samples._federation.block(everybody).sizes, [2, 2])
     for user in everybody:
-        kept, held = (part._federation.block(everybody[user : user + 1]).features for part in (node, whole))
+        kept, held = (part._samples._federation.block(everybody[user : user + 1]).features for part in (node, whole))
         np.testing.assert_array_equal(kept, held[:2])
     fewest = parse_config(raw_table(tmp_path / "t.csv", min_samples=4))
     assert len(silo_node(fewest, build_problem(fewest), tmp_path / "silo").users) == 2

@@ -12,9 +12,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from helpers import MARK, PATIENCE, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
 
-from simulations.engines.grids import LocalGrid, RayGrid, shards
-from strategies import DPFedSGD, RobustRounds, model_record, model_vector
-from strategies.wire.protocol import read_request
+from simulations.engines.grids import LocalGrid, shards
+from simulations.engines.ray_grid import ATTEMPTS, RayGrid
+from strategies import DPFedSGD, PublicFacts, RobustRounds, model_record, model_vector
+from strategies.wire.questions import Reader
+from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
@@ -23,6 +25,8 @@ from userdp.randomness import stream
 USERS, PER_NODE = 100, 10
 PROBLEM = Quadratic(2, 1.0, 2.0)
 FEDERATION = federation_of(np.full((USERS, 2), 0.5))
+MARKED = federation_of(np.where(np.arange(2 * USERS).reshape(USERS, 2) == 2 * 95, MARK, 0.5))
+"""The same people, but for user 95, whose first number a `FaultyQuadratic` stumbles on."""
 
 
 def method_of(strategy=DPFedSGD, problem=PROBLEM, **options):
@@ -202,7 +206,7 @@ class TwoFaced(LocalGrid):
         replies = list(super().send_and_receive(messages, timeout=timeout))
         asked = [message for message in messages if message.metadata.dst_node_id == 2]
         if asked and "cohort" in asked[0].content:
-            users, _ = read_request(asked[0])
+            users, _ = Reader().request(asked[0])
             lie = ArrayRecord({"users": Array(users), "values": Array(np.full((1, 2), 9.0))})
             content = RecordDict({"answer": lie, "facts": MetricRecord({"non_finite": 0})})
             replies.append(Message(content, reply_to=asked[0]))
@@ -276,24 +280,66 @@ def actors():
         gc.collect()
 
 
-@pytest.mark.parametrize("fault", ["raise", "exit", "sleep"])
+@pytest.mark.parametrize("fault", ["raise", "sleep"])
 @pytest.mark.slow
 @forgive_ray
 @pytest.mark.usefixtures("actors")
 def test_a_node_that_fails_once_is_missing_for_one_round_and_back_in_the_next(fault, tmp_path, caplog):
-    """Node 10 of 10 alone with its actor; after a death or a hang a fresh actor takes its place."""
-    data = np.full((USERS, 2), 0.5)
-    data[95, 0] = MARK
-    federation, problem = federation_of(data), FaultyQuadratic(2, fault, tmp_path / "happened")
+    """Alone with its actor; after a hang a fresh actor takes its place."""
+    problem = FaultyQuadratic(2, fault, tmp_path / "happened")
     blocks = [np.arange(90), np.arange(90, USERS)]
-    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, federation, blocks, workers=2) as grid:
+    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, workers=2) as grid:
         method = method_of(problem=problem, rounds=3)
         timeout = 60 if fault == "sleep" else PATIENCE  # in which a fresh actor has to start, too
         result = method.start(grid, timeout=timeout, roster_timeout=PATIENCE)
     assert [record.missing_users for record in result.rounds] == [10, 0, 0]
     assert "node 2 counts as missing: its app failed" in caplog.text or fault == "sleep"
-    wanted = {"raise": "node 2 counts as missing", "exit": "an actor died", "sleep": "an actor did not answer in time"}
+    wanted = {"raise": "node 2 counts as missing", "sleep": "an actor did not answer in time"}
     assert wanted[fault] in caplog.text
+
+
+@pytest.mark.slow
+@forgive_ray
+@pytest.mark.usefixtures("actors")
+def test_an_actor_that_dies_amid_a_round_changes_no_bit(tmp_path, caplog):
+    """Another in its place is asked the same, and computes the same."""
+    once, blocks = tmp_path / "happened", shards(USERS, PER_NODE)
+    problem = FaultyQuadratic(2, "exit", once)
+    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 3) as grid:
+        result = method_of(problem=problem).start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+    assert once.exists()
+    assert "an actor died" in caplog.text
+    assert result.missing_users == 0
+    with local_grid(problem, MARKED, PER_NODE) as grid:
+        whole = method_of(problem=problem).start(grid)
+    np.testing.assert_array_equal(final(result), final(whole))
+
+
+@pytest.mark.slow
+@forgive_ray
+@pytest.mark.usefixtures("actors")
+def test_an_actor_that_dies_loses_a_masked_sum(tmp_path, caplog):
+    """Its key died with it, and the masks of the others were made for that."""
+    problem = FaultyQuadratic(2, "exit", tmp_path / "happened")
+    blocks = [np.arange(90), np.arange(90, USERS)]
+    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 2) as grid:
+        method = DPFedSGD(problem, PublicFacts(USERS), Privacy(10.0, 1e-3, trust="sum"), rounds=1, clip_norm=1.0)
+        result = method.start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+    assert caplog.text.count("an actor died") == 1
+    assert "a round is lost" in caplog.text
+    assert result.missing_users == USERS
+
+
+@pytest.mark.slow
+@forgive_ray
+@pytest.mark.usefixtures("actors")
+def test_an_actor_that_dies_of_every_attempt_leaves_its_users_missing(caplog):
+    problem = FaultyQuadratic(2, "exit")
+    blocks = [np.arange(90), np.arange(90, USERS)]
+    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 2) as grid:
+        result = method_of(problem=problem, rounds=1).start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+    assert result.missing_users == 10
+    assert caplog.text.count("an actor died") == ATTEMPTS
 
 
 @pytest.mark.slow

@@ -56,6 +56,7 @@ def engine(tmp_path_factory):
         (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6")),
         (8, ('strategy={kind="dp_fed_avg", rounds=2}', "preparation=learn", *REGRESSION)),
         (8, ('privacy.trust="sum"', "privacy.colluding=0.3")),
+        (8, ('privacy.trust="sum"', 'strategy={kind="adaptive_clipping", rounds=2}')),
     ],
 )
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):
@@ -63,12 +64,12 @@ def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, t
     path.write_text(CONFIG)
     there = tmp_path / "flower"
     engine.run(ROOT, nodes, {"config": str(path), "overrides": "; ".join(overrides), "output": str(there)})
-    here = run(load_config(path, overrides), directory=tmp_path / "local")
+    here = run(load_config(path, (*overrides, "engine.users_per_node=50")), directory=tmp_path / "local")
     result = json.loads((there / "result.json").read_text())
     model = np.load(there / "model.npz")["x"]
     assert result["engine"] == "flower"
     assert result["guarantee"] == json.loads(json.dumps(here.result["guarantee"]))
-    if nodes == 8:  # the default layout of every engine
+    if nodes == 8:  # the same layout
         np.testing.assert_array_equal(model, here.model)
     np.testing.assert_allclose(model, here.model, rtol=1e-9, atol=1e-12)
     for name, value in here.result["metrics"].items():

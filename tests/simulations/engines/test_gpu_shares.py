@@ -10,7 +10,8 @@ from helpers import PATIENCE, final, local_grid, make
 
 import simulations.runs.run
 from simulations.config.run_config import parse_config
-from simulations.engines.grids import RayGrid, shards
+from simulations.engines.grids import shards
+from simulations.engines.ray_grid import RayGrid
 from simulations.runs.build import build_problem, make_plan
 from simulations.runs.run import run
 from strategies import DPFedSGD

@@ -2,16 +2,20 @@
 
 import gc
 import logging
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.supercore.run import Run
-from helpers import PATIENCE, ShuffledGrid, federation_of, final, local_grid, make, run
+from helpers import PATIENCE, ShuffledGrid, content_of, federation_of, final, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.engines.grids import DEFAULT_NODES, LocalGrid, RayGrid, one_thread, shards
+from simulations.engines.grids import MOST_NODES, LocalGrid, one_thread, shards, worthwhile_nodes
+from simulations.engines.ray_grid import RayGrid
 from strategies import (
     AveragedClipping,
     AveragedClippingRestarted,
@@ -30,9 +34,10 @@ from strategies import (
     SparseOptimisation,
     StoppedSGD,
 )
-from strategies.wire.protocol import SharedArray, model_record, read_answer, train_content
+from strategies.wire.protocol import SharedArray, read_answer
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
+from userdp.neural.problem import TorchProblem
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
@@ -198,7 +203,15 @@ def test_blocks_are_consecutive_and_hold_everybody_once(users, users_per_node, n
 
 def test_every_engine_has_the_same_layout_by_default():
     assert [len(block) for block in shards(100)] == [13] * 4 + [12] * 4
-    assert len(shards(100)) == DEFAULT_NODES
+    assert len(shards(100)) == MOST_NODES
+
+
+@pytest.mark.parametrize(("mebibytes", "nodes"), [(0, 1), (31, 1), (32, 2), (70, 4), (1000, 8)])
+def test_small_populations_are_on_few_nodes_unless_their_arithmetic_is_large(mebibytes, nodes):
+    people = SimpleNamespace(nbytes=100 + mebibytes * 2**20)
+    assert worthwhile_nodes(PROBLEM, people) == nodes
+    module = TorchProblem(partial(torch.nn.Linear, 250, 2), "cross_entropy", 250)
+    assert worthwhile_nodes(module, people) == MOST_NODES
 
 
 # --- A grid as Flower sees it ----------------------------------------------------------------------------------------
@@ -213,7 +226,7 @@ def pair_grid(request):
 
 
 def question(user, node):
-    content = train_content(model_record(np.zeros(3)), np.array([user]), Computation())
+    content = content_of(np.zeros(3), np.array([user]), Computation())
     return Message(content, node, MessageType.TRAIN, group_id="1")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
 from flwr.app import Message, MessageType
+from helpers import content_of
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid
@@ -18,14 +19,7 @@ from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES, LogLine
 from strategies import STRATEGIES
 from strategies.core.plan import PublicFacts
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, message_field
-from strategies.wire.protocol import (
-    answer_content,
-    failed,
-    model_record,
-    roster_content,
-    roster_question,
-    train_content,
-)
+from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
 from userdp.accounting import Privacy
 from userdp.data.federation import ColumnarFederation
 from userdp.masking.grid import IntegerGrid
@@ -89,7 +83,13 @@ COMPUTATIONS = (
     Computation("local_update", "sum", 1.0, 1.0, {"steps": 2.0}, ONES, "unclipped", LocalNoise(1.0, 3, 1), True),
     Computation("clipped_sample_sum", "sum", 1.0, coins=SampleCoins(0.5, KEYS, 2), arrays={"scale": ONES}),
     Computation("clipped_sample_sum", "sum", 1.0, partition=Partition(np.zeros((4, 1), dtype=np.int32), 1)),
-    Computation("user_gradient", "sum", 1.0, masked=MaskedSum(IntegerGrid(-40), 1.0, 3, 1, (bytes(32),))),
+    Computation(
+        "user_gradient",
+        "sum",
+        1.0,
+        statistic="unclipped",
+        masked=MaskedSum(IntegerGrid(-40), 1.0, 3, 1, (bytes(32),), weight=0.5),
+    ),
     Computation("user_gradient", clip_norm=1.0, lengths=True, coordinates=Coordinates(np.zeros(2), np.eye(2))),
 )
 """Which have, together, everything that a computation can have."""
@@ -104,7 +104,7 @@ def every_message():
     yield "query", "server", roster_question(b"salt", counts=True, keys=True)
     yield "query", "node", roster_content(users, 3, np.zeros((4, 16), dtype=np.uint8), bytes(32))
     for computation in COMPUTATIONS:
-        yield "train", "server", train_content(model_record(ONES), users, computation)
+        yield "train", "server", content_of(ONES, users, computation)
     for answer in (dense, sparse, masked):
         yield "train", "node", answer_content(answer, counts=True, share=False)
 

@@ -57,6 +57,9 @@ GUARANTEE_KEYS = ["unit", "relation", "epsilon", "delta", "accountant", "adversa
 SHIPPED = Path(__file__).resolve().parents[3] / "simulations" / "configs"
 
 
+EIGHT_NODES = {"kind": "local", "users_per_node": 50}
+
+
 def go(folder, report=False, **settings):
     """A run; its report's charts take ten times as long as the run itself."""
     return run(parse_config(changed(**settings)), directory=folder / "run", report=report)
@@ -281,7 +284,7 @@ def test_a_grid_may_be_passed_in(tmp_path):
     problem, train = simulations.runs.build.build_problem(config), load_datasets(config).train
     grid = LocalGrid([Node(problem, train, users) for users in shards(train.users, None)])
     outcome = run(config, grid=grid, directory=tmp_path / "run", report=False)
-    np.testing.assert_array_equal(outcome.model, go(tmp_path).model)
+    np.testing.assert_array_equal(outcome.model, go(tmp_path, engine=EIGHT_NODES).model)
     assert outcome.result["engine"] == "local"
 
 
@@ -339,7 +342,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(tmp_path, m
         return rows
 
     monkeypatch.setattr(Quadratic, "user_gradients", gradients)
-    outcome = go(tmp_path, output={"reference": False})
+    outcome = go(tmp_path, output={"reference": False}, engine=EIGHT_NODES)
     assert outcome.result["non_finite_users_private"] == 3 * 8  # one a node and round
     assert np.isfinite(outcome.model).all()
 
@@ -511,7 +514,7 @@ def test_a_plan_reads_no_data(tmp_path, monkeypatch, source):
 def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
     monkeypatch.setattr(Node, "compute", failing_after(2 * 8, ValueError("secret data")))
     with pytest.raises(RunFailed, match="did not answer"):
-        go(tmp_path, strategy__rounds=5)
+        go(tmp_path, strategy__rounds=5, engine=EIGHT_NODES)
     kept = {path.name for path in (tmp_path / "run").iterdir()}
     assert kept == set(FILES) - {"report.html"}
     result = stored(tmp_path)

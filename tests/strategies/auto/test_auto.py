@@ -17,7 +17,7 @@ from strategies.auto.coordinates import Whitening, column_scales, whitening
 from strategies.auto.progress import Known, Progress
 from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import CAUTION, Choice, Gradient, StepLength
-from strategies.wire.protocol import model_record
+from strategies.wire.questions import model_record
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.nodes.moments import column_scales as sent_scales

@@ -16,7 +16,7 @@ from userdp.arrays.sparse_rows import clip_rows
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import unclipped
+from userdp.nodes.statistics import unclipped
 from userdp.problems import Linear, Quadratic
 from userdp.randomness import stream
 

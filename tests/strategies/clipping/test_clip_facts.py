@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from any_strategy import options_of
 from flwr.app import Message, MessageType
-from helpers import federation_of, final, local_grid, make, run
+from helpers import content_of, federation_of, final, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -16,7 +16,7 @@ from strategies import STRATEGIES, DPFedSGD, LocalDP, PublicFacts
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts
 from strategies.core.declarations import notes_of
 from strategies.drop_in import ClientWire
-from strategies.wire.protocol import answer_message, model_record, read_answer, train_content
+from strategies.wire.protocol import answer_message, read_answer
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
 from userdp.accounting import Privacy
@@ -129,7 +129,7 @@ def test_users_who_do_not_trust_the_server_are_not_asked():
 
 
 def question(x, users, computation=ASKED):
-    return Message(train_content(model_record(x), users, computation), 1, MessageType.TRAIN)
+    return Message(content_of(x, users, computation), 1, MessageType.TRAIN)
 
 
 def test_a_node_on_another_machine_tells_no_lengths_whatever_it_is_asked():
@@ -187,7 +187,7 @@ def test_a_round_in_which_no_node_tells_has_no_figures():
         roster.gather(grid, 5)
         request = Request(np.arange(40), ASKED)
         messages = [
-            Message(train_content(model_record(x), users, ASKED), node, MessageType.TRAIN)
+            Message(content_of(x, users, ASKED), node, MessageType.TRAIN)
             for node, users in roster.assign(request.users)
         ]
         for far in (False, True):
@@ -232,7 +232,8 @@ def test_lengths_are_those_before_the_clip_and_change_nothing_else(seed, reduce,
     told, plain = (node.compute(x, np.arange(12), one) for one in (asked, replace(asked, lengths=False)))
     np.testing.assert_array_equal(told.values, plain.values)
     assert told.non_finite == plain.non_finite == bad
-    unclipped = replace(asked, reduce="rows", clip_norm=None, l1_norm=None, statistic=None, lengths=False)
+    made = "rough_user_gradient" if name == "user_gradient" else name
+    unclipped = replace(asked, name=made, reduce="rows", clip_norm=None, l1_norm=None, statistic=None, lengths=False)
     rows = node.compute(x, np.arange(12), unclipped).values
     np.testing.assert_allclose(told.lengths, np.linalg.norm(rows, axis=1), rtol=1e-12)
 

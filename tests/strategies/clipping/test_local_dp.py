@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
-from helpers import ChangedNode, Wild, federation_of, final, gathered, make, run
+from helpers import ChangedNode, Wild, content_of, federation_of, final, gathered, make, run
 from helpers_flower import ClientGrid
 
-from simulations.engines.grids import InMachineGrid, LocalGrid, RayGrid, shards
+from simulations.engines.grids import InMachineGrid, LocalGrid, shards
+from simulations.engines.ray_grid import RayGrid
 from strategies import DPFedSGD, LocalDP, client_app
-from strategies.wire.protocol import Holding, model_record, read_request, roster_question, train_content
+from strategies.wire.protocol import Holding, roster_question
+from strategies.wire.questions import Reader
 from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import RunFailed
@@ -71,8 +73,8 @@ def test_a_users_noise_does_not_depend_on_its_node():
 
 def test_the_noise_travels_in_the_message():
     noise = LocalNoise(2.5, 2**40, 3)
-    content = train_content(model_record(np.zeros(2)), np.arange(2), Computation(clip_norm=1.0, noise=noise))
-    assert read_request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
+    content = content_of(np.zeros(2), np.arange(2), Computation(clip_norm=1.0, noise=noise))
+    assert Reader().request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
 
 
 def test_it_beats_the_initial_model_when_there_are_users_enough():
@@ -196,7 +198,7 @@ def test_a_node_that_fails_says_only_that_it_did():
     node = ChangedNode(Node(Fragile(2, 1.0, 1.0), federation_of(np.zeros((6, 2))), np.arange(6)), sick)
     noisy = Computation(clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
     grid, context = LocalGrid([node]), Context(1, 1, {}, RecordDict(), {})
-    message = Message(train_content(model_record(np.zeros(2)), np.arange(6), noisy), 1, MessageType.TRAIN)
+    message = Message(content_of(np.zeros(2), np.arange(6), noisy), 1, MessageType.TRAIN)
     replies = [client_app(lambda _: node)(message, context), *grid.send_and_receive([message])]
     assert [told(reply) for reply in replies] == [{"error": (1, None)}] * 2
 
@@ -208,7 +210,7 @@ def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
     noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
     users, values = np.arange(2), np.zeros((1, 2))
     for computation, facts in ((noisy, {}), (Computation(reduce="sum", clip_norm=1.0), {"non_finite": 1})):
-        content = train_content(model_record(np.zeros(2)), users, computation)
+        content = content_of(np.zeros(2), users, computation)
         reply = grid._reply(Message(content, 1, MessageType.TRAIN), Answer(users, values, 1))
         assert dict(reply.content["facts"]) == facts
     for counts, facts in ((False, {}), (True, {"clipped_samples": 1})):

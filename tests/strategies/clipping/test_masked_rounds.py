@@ -6,16 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
-from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, federation_of, final, local_grid, run
+from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, content_of, federation_of, final, local_grid, run
 from helpers_flower import ClientGrid
 from scipy import stats
 
-from simulations.engines.grids import LocalGrid, RayGrid, shards
-from strategies import STRATEGIES, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
+from simulations.engines.grids import LocalGrid, shards
+from simulations.engines.ray_grid import RayGrid
+from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.resuming import Resumed
 from strategies.drop_in import ClientWire
-from strategies.wire.protocol import counts_wanted, model_record, read_request, train_content
+from strategies.wire.questions import Reader, counts_wanted
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Node
@@ -24,11 +25,26 @@ from userdp.problems import Quadratic
 PRIVACY = Privacy(2.0, 1e-3, trust="sum")
 PEOPLE = federation_of(np.random.default_rng(3).normal(size=(40, 3)))
 LOSS = Quadratic(3, 9.0, 9.0)
+KINDS = pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping])
 
 
 def masked(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, seed=0, **options):
     options = {"rounds": 3, "clip_norm": 0.5} | options
     return kind(problem, PublicFacts(users), privacy, seed=seed, **options)
+
+
+def begun(method):
+    """The strategy as it is before its first round."""
+    method.memory = method.scheme.new_memory()
+    return method
+
+
+def other_numbers(asked):
+    """The same question for numbers of another kind or weight."""
+    if asked.statistic is None:
+        return []
+    weighed = replace(asked.masked, weight=2 * asked.masked.weight)
+    return [replace(asked, statistic="log_norm"), replace(asked, masked=weighed)]
 
 
 class Overheard(LocalGrid):
@@ -50,7 +66,7 @@ def rounds_of(overheard):
     trained = [message for message in overheard.asked if "model" in message.content]
     answers = [reply for reply in overheard.answers if "answer" in reply.content]
     for message, reply in zip(trained, answers, strict=True):
-        yield message, read_request(message), reply.content["answer"]["masked"].numpy()
+        yield message, Reader().request(message), reply.content["answer"]["masked"].numpy()
 
 
 # --- What is released ---------------------------------------------------------------------------------------------
@@ -67,7 +83,7 @@ def test_a_run_gives_the_model_of_an_unmasked_one_with_the_same_noise(kind):
     found = final(method.start(grid))
     x, plain = LOSS.initial(), masked(kind)
     everybody = Node(LOSS, PEOPLE, np.arange(40))
-    messages = [read_request(message)[1] for message, *_ in rounds_of(grid)][::6]
+    messages = [Reader().request(message)[1] for message, *_ in rounds_of(grid)][::6]
     for index, computation in enumerate(messages):
         assert len(computation.masked.keys) == 6
         rows = everybody.compute(x, np.arange(40), replace(computation, masked=None, reduce="rows")).values
@@ -77,11 +93,28 @@ def test_a_run_gives_the_model_of_an_unmasked_one_with_the_same_noise(kind):
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
 
 
-def test_the_order_of_replies_changes_no_bit():
-    one = final(run(masked(), PEOPLE, 7))
+def test_a_moving_clip_gives_the_model_of_an_unmasked_one_with_the_same_noise():
+    grid, records, options = Overheard(local_grid(LOSS, PEOPLE, 7)), [], {"clip_rate": 2.0, "count_noise": 8.0}
+    found = final(masked(AdaptiveClipping, **options).start(grid, on_round=records.append))
+    x, clip, everybody = LOSS.initial(), 0.5, Node(LOSS, PEOPLE, np.arange(40))
+    for index, computation in enumerate([Reader().request(message)[1] for message, *_ in rounds_of(grid)][::6]):
+        assert computation.clip_norm == pytest.approx(clip)
+        plain = replace(computation, masked=None, reduce="rows")
+        mean = everybody.compute(x, np.arange(40), plain).values.sum(axis=0) / 40
+        noise = shares_of(computation, range(0, 40, 7), 4) / 40
+        share = 0.5 + mean[-1] + noise[-1] / computation.masked.weight
+        assert records[index].facts["unclipped_share"] == pytest.approx(share, rel=1e-9)
+        x = LOSS.domain.project(x - masked(AdaptiveClipping).scheme.rate * (mean + noise)[:-1])
+        clip *= math.exp(-2.0 * (share - 0.5))
+    np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
+
+
+@KINDS
+def test_the_order_of_replies_changes_no_bit(kind):
+    one = final(run(masked(kind), PEOPLE, 7))
     with ShuffledGrid([Node(LOSS, PEOPLE, users) for users in shards(40, 7)]) as grid:
-        np.testing.assert_array_equal(one, final(masked().start(grid)))
-    assert not np.array_equal(one, final(run(masked(seed=1), PEOPLE, 7)))
+        np.testing.assert_array_equal(one, final(masked(kind).start(grid)))
+    assert not np.array_equal(one, final(run(masked(kind, seed=1), PEOPLE, 7)))
 
 
 def test_every_seed_of_a_strategy_has_noise_of_its_own():
@@ -107,7 +140,8 @@ def test_secret_noise_is_drawn_anew_and_has_the_planned_size():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray drops its own processes
 def test_the_run_is_the_same_on_ray():
     with RayGrid(LOSS, PEOPLE, shards(40, 7), workers=2) as grid:
-        np.testing.assert_array_equal(final(masked().start(grid)), final(run(masked(), PEOPLE, 7)))
+        for kind in (DPFedSGD, AdaptiveClipping):
+            np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
 class StatefulGrid(ClientGrid):
@@ -124,21 +158,23 @@ class StatefulGrid(ClientGrid):
             yield self._app(message, context)
 
 
-def test_the_run_is_the_same_with_clients_that_are_loaded_anew_for_every_message():
+@KINDS
+def test_the_run_is_the_same_with_clients_that_are_loaded_anew_for_every_message(kind):
     blocks = shards(40, 7)
     app = client_app(lambda context: Node(LOSS, PEOPLE, blocks[int(context.node_config["partition-id"])]))
     with StatefulGrid(app, len(blocks)) as grid:
-        np.testing.assert_array_equal(final(masked().start(grid)), final(run(masked(), PEOPLE, 7)))
+        np.testing.assert_array_equal(final(masked(kind).start(grid)), final(run(masked(kind), PEOPLE, 7)))
 
 
 # --- What the server sees -------------------------------------------------------------------------------------------
 
 
-def test_the_server_gets_masked_vectors_no_counts_and_no_lengths():
+@KINDS
+def test_the_server_gets_masked_vectors_no_counts_and_no_lengths(kind):
     wide = Quadratic(5000, 9.0, 9.0)
     people = federation_of(np.random.default_rng(0).normal(size=(6, 5000)))
     grid = Overheard(local_grid(wide, people, 2))
-    masked(problem=wide, users=6, rounds=1).start(grid)
+    masked(kind, problem=wide, users=6, rounds=1).start(grid)
     for reply in grid.answers:
         assert not dict(reply.content["facts"])
     for _, _, residues in rounds_of(grid):
@@ -153,10 +189,12 @@ def test_the_same_question_in_two_rounds_is_masked_anew():
     assert not np.any(parts[0] == parts[2])
 
 
-def test_a_node_that_is_asked_about_another_model_gives_nothing_away():
+@pytest.mark.parametrize("kind", [DPFedSGD, AdaptiveClipping])
+def test_a_node_that_is_asked_about_another_model_gives_nothing_away(kind):
     wide, people = Quadratic(5000, 9.0, 9.0), federation_of(np.zeros((4, 5000)))
     nodes = [Node(wide, people, users) for users in shards(4, 2)]
-    asked = masked(problem=wide, users=4)._ask(0).computation
+    method = masked(kind, problem=wide, users=4)
+    asked = begun(method)._ask(0).computation
     asked = replace(asked, masked=replace(asked.masked, keys=tuple(node.key.public for node in nodes)))
     x = np.zeros(5000)
     parts = [node.compute(x, node.users, asked).masked for node in nodes]
@@ -165,6 +203,7 @@ def test_a_node_that_is_asked_about_another_model_gives_nothing_away():
         nodes[1].compute(x + 1, nodes[1].users, asked).masked,
         nodes[1].compute(x, nodes[1].users, replace(asked, clip_norm=0.6)).masked,
         nodes[1].compute(x, nodes[1].users, replace(asked, masked=replace(asked.masked, round=1))).masked,
+        *(nodes[1].compute(x, nodes[1].users, other).masked for other in other_numbers(asked)),
     ):
         assert stats.kstest((parts[0] + other) / 2.0**64, "uniform").pvalue > 1e-9  # keys have no seed
 
@@ -191,6 +230,58 @@ def test_a_user_moves_the_sum_by_at_most_the_sensitivity_that_is_priced():
 
 
 # --- What it costs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_user_moves_sum_and_count_together_by_at_most_the_sensitivity_that_is_priced():
+    rng, most, loss = np.random.default_rng(0), 0.0, Quadratic(2, 1e3, 1e3)
+    method = begun(masked(AdaptiveClipping, problem=loss, users=4, count_noise=4.0))
+    asked = replace(method._ask(0).computation, separate=True)
+    sensitivity = 2 * math.hypot(0.5, asked.masked.weight / 2)
+    assert asked.masked.deviation >= method.scheme.masked.multiplier * sensitivity
+    assert asked.masked.weight > 0.1
+
+    def total(data):
+        node = Node(loss, federation_of(data), np.arange(4))
+        keyed = replace(asked, masked=replace(asked.masked, keys=(node.key.public,)))
+        return node.compute(np.zeros(2), np.arange(4), keyed).masked
+
+    for _ in range(200):
+        data = rng.normal(size=(4, 2)) * 10.0 ** rng.integers(-3, 3)
+        neighbour = data.copy()
+        # The worst is as long as the clip and in the other direction far beyond it: sum and count move at once.
+        edge = 0.49999 * data[1] / np.linalg.norm(data[1])
+        neighbour[1] = rng.choice([rng.normal(size=2) * 100, -100 * data[1], np.full(2, np.nan), edge], axis=0)
+        data[1] = rng.choice([data[1], -100 * neighbour[1]], axis=0)
+        moved = (total(data) - total(neighbour)).view(np.int64).astype(object)
+        most = max(most, math.sqrt(int((moved**2).sum())) * asked.masked.grid.step)
+    assert 0.999 * sensitivity < most <= sensitivity * (1 + 2.0**-22)
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.3])
+def test_the_noise_of_a_moving_clip_is_split_as_without_masks(colluding):
+    privacy = replace(PRIVACY, colluding=colluding)
+    method, plain = (
+        begun(masked(AdaptiveClipping, privacy=one)) for one in (privacy, replace(PRIVACY, trust="server"))
+    )
+    louder = 1 / math.sqrt(1 - colluding)
+    for clip in (1e-3, 0.5, 7.0):
+        asked = method.scheme.masked_sum(clip)
+        # A thousandth of delta is set aside, for which the noise grows a little.
+        assert asked.deviation / 40 == pytest.approx(plain.scheme.mechanism(clip).standard_deviation * louder, rel=1e-3)
+        assert asked.deviation / 40 == pytest.approx(method.scheme.mechanism(clip).standard_deviation, rel=1e-9)
+        assert asked.deviation / asked.weight == pytest.approx(plain.scheme.count_noise * louder, rel=1e-3)
+        assert asked.deviation / asked.weight == pytest.approx(method.scheme.count_noise, rel=1e-9)
+    honest = asked.deviation * math.sqrt(1 - colluding) / (2 * math.hypot(clip, asked.weight / 2))
+    assert 0.99 < epsilon_of(Cost(noise_multiplier=honest), 3, 1e-3) / 2.0 < 1
+    assert method.plan.guarantee.epsilon <= 2.0
+    assert method.plan.guarantee.delta == 1e-3
+    # What is set aside of delta covers that noise is discrete, wherever the clip goes.
+    assert 3 * asked.excess(colluding, 4, 2.0) < 1e-3 / 1024
+
+
+def test_a_clip_that_may_go_where_there_is_no_grid_is_refused():
+    with pytest.raises(BadInput, match="out of range"):
+        masked(AdaptiveClipping, clip_low=1e-290)
 
 
 @pytest.mark.parametrize("colluding", [0.0, 0.3])
@@ -234,15 +325,18 @@ def marked(user):
     return federation_of(values)
 
 
-def test_a_round_whose_node_falls_silent_is_lost_and_charged_and_the_run_goes_on(tmp_path):
+@KINDS
+def test_a_round_whose_node_falls_silent_is_lost_and_charged_and_the_run_goes_on(kind, tmp_path):
     problem, people = FaultyQuadratic(3, "raise", tmp_path / "once"), marked(39)
-    method = masked(problem=problem, max_missing=0.3)
+    method = masked(kind, problem=problem, max_missing=0.3)
     records, models = [], []
     run(method, people, 10, on_round=records.append, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))
     np.testing.assert_array_equal(models[0], models[1])  # nothing is released
     assert not np.array_equal(models[1], models[2])
     assert [record.facts.get("lost", 0.0) for record in records] == [1.0, 0.0, 0.0]
     assert [record.missing_users for record in records] == [40, 10, 10]
+    if kind is AdaptiveClipping:
+        assert records[1].facts["clip_norm"] == 0.5  # nothing was learnt of it
     assert method.spent_epsilon == pytest.approx(method.plan.guarantee.epsilon)
 
 
@@ -318,11 +412,12 @@ class Kept:
         self.states.append(take())
 
 
-def test_a_killed_run_goes_on_to_the_bit_though_keys_are_new():
+@KINDS
+def test_a_killed_run_goes_on_to_the_bit_though_keys_are_new(kind):
     keeper = Kept()
-    whole = final(run(masked(), PEOPLE, 7, keeper=keeper))
+    whole = final(run(masked(kind), PEOPLE, 7, keeper=keeper))
     for state in keeper.states:
-        np.testing.assert_array_equal(final(run(masked(), PEOPLE, 7, resumed=Resumed(state))), whole)
+        np.testing.assert_array_equal(final(run(masked(kind), PEOPLE, 7, resumed=Resumed(state))), whole)
 
 
 def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
@@ -337,33 +432,39 @@ def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
 # --- What is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"dp_fed_sgd", "dp_fed_avg", "non_private"}))
+@pytest.mark.parametrize(
+    "name", sorted(STRATEGIES.keys() - {"dp_fed_sgd", "dp_fed_avg", "adaptive_clipping", "non_private"})
+)
 def test_a_strategy_that_does_not_work_on_masked_sums_refuses_by_name(name):
     with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} does not work on"):
         STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].units[0]))
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "allocation"])
-def test_secret_cohorts_are_refused(sampling):
+@KINDS
+def test_secret_cohorts_are_refused(kind, sampling):
     with pytest.raises(BadInput, match="cohorts cannot stay secret"):
-        masked(sampling=sampling)
+        masked(kind, sampling=sampling)
 
 
-def test_what_needs_sums_without_noise_is_refused():
+@KINDS
+def test_what_needs_sums_without_noise_is_refused(kind):
     with pytest.raises(BadInput, match="compare_with_initial and preparation"):
-        DPFedSGD(LOSS, PublicFacts(40), PRIVACY, compare_with_initial=True)
+        kind(LOSS, PublicFacts(40), PRIVACY, compare_with_initial=True)
     with pytest.raises(BadInput, match="compare_with_initial and preparation"):
-        DPFedSGD(LOSS, PublicFacts(40), PRIVACY, preparation=LearnCoordinates)
+        kind(LOSS, PublicFacts(40), PRIVACY, preparation=LearnCoordinates)
 
 
-def test_ordinary_clients_are_refused():
+@KINDS
+def test_ordinary_clients_are_refused(kind):
     with pytest.raises(BadInput, match="ordinary Flower app mask nothing"):
-        DPFedSGD(LOSS, PublicFacts(40), PRIVACY, wire=ClientWire(None))
+        kind(LOSS, PublicFacts(40), PRIVACY, wire=ClientWire(None))
 
 
-def test_a_budget_that_discrete_noise_would_exceed_is_refused():
+@KINDS
+def test_a_budget_that_discrete_noise_would_exceed_is_refused(kind):
     with pytest.raises(BadInput, match="discrete noise would add"):
-        masked(privacy=replace(PRIVACY, epsilon=200.0), users=40)
+        masked(kind, privacy=replace(PRIVACY, epsilon=200.0), users=40)
 
 
 @pytest.mark.parametrize(
@@ -389,12 +490,21 @@ def test_nothing_but_plain_sums_is_masked(changes):
         replace(masked().scheme.computation, **changes)
 
 
+def test_a_number_is_not_masked_without_its_weight():
+    asked = begun(masked(AdaptiveClipping))._ask(0).computation
+    for changes in ({"statistic": None}, {"masked": replace(asked.masked, weight=None)}):
+        with pytest.raises(BadInput, match="needs a weight"):
+            replace(asked, **changes)
+
+
 def test_what_a_node_is_told_travels_in_the_message():
     asked = masked(privacy=replace(PRIVACY, noise="secure"))._ask(0).computation
     assert asked.masked.seed is None
+    weighted = begun(masked(AdaptiveClipping))._ask(0).computation
+    assert weighted.masked.weight > 0
     LocalGrid([])  # Flower's messages ask for an identity, which a grid sees to
-    for one in (asked, masked(seed=5)._ask(0).computation):
+    for one in (asked, masked(seed=5)._ask(0).computation, weighted):
         keyed = replace(one, masked=replace(one.masked, round=4, keys=(bytes(range(32)), bytes(32))))
-        message = Message(train_content(model_record(np.zeros(3)), np.arange(2), keyed), 1, MessageType.TRAIN)
-        assert read_request(message)[1] == keyed
+        message = Message(content_of(np.zeros(3), np.arange(2), keyed), 1, MessageType.TRAIN)
+        assert Reader().request(message)[1] == keyed
         assert not counts_wanted(message)

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, run
+from helpers import WILD, ChangedNode, Wild, content_of, federation_of, final, gathered, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from simulations.engines.grids import LocalGrid
 from strategies import DPFedSGD, RecentredClipping
-from strategies.wire.protocol import model_record, read_request, train_content
+from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy, calibrate_noise, epsilon_of
 from userdp.accounting.costs import Cost
@@ -350,8 +350,8 @@ def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
 
 def test_centre_and_statistic_travel_in_the_message():
     asked = Computation(clip_norm=0.5, centre=np.array([0.1, -2.0]), statistic="log_distance")
-    content = train_content(model_record(np.zeros(2)), np.arange(2), asked)
-    users, read = read_request(Message(content, 1, MessageType.TRAIN))
+    content = content_of(np.zeros(2), np.arange(2), asked)
+    users, read = Reader().request(Message(content, 1, MessageType.TRAIN))
     np.testing.assert_array_equal(users, [0, 1])
     np.testing.assert_array_equal(read.centre, asked.centre)
     assert read == asked

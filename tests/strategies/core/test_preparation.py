@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from flwr.app import Message
-from helpers import PATIENCE, federation_of, final, make, run
+from helpers import PATIENCE, content_of, federation_of, final, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -25,7 +25,7 @@ from strategies.auto.preparation import LearnCoordinates
 from strategies.auto.releases import Movement, Release
 from strategies.core.options import PreparedOptions
 from strategies.registry import STRATEGIES
-from strategies.wire.protocol import model_record, read_request, train_content
+from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy, epsilon_of
 from userdp.accounting.costs import Cost
@@ -362,8 +362,8 @@ def test_models_outside_the_domain_are_projected_as_models_row_by_row():
 
 def test_coordinates_travel():
     asked = Computation("local_update", "sum", 0.5, parameters={"steps": 2.0, "step_size": 0.1}, coordinates=turned(3))
-    content = train_content(model_record(np.zeros(3)), np.arange(2), asked)
-    _, read = read_request(Message(content, 1, "train"))
+    content = content_of(np.zeros(3), np.arange(2), asked)
+    _, read = Reader().request(Message(content, 1, "train"))
     np.testing.assert_array_equal(read.coordinates.matrix, asked.coordinates.matrix)
     np.testing.assert_array_equal(read.coordinates.start, asked.coordinates.start)
     assert read.arrays == {}

@@ -31,11 +31,16 @@ CASES = {
         for kind in ("momentum", "adam")
     },
     **{f"{kind}, sampled": ("dp_fed_sgd", {"sampling": kind, "rounds": 4}) for kind in ("poisson", "allocation")},
+    "stopped_sgd, runs": ("stopped_sgd", {"runs": 3}),
     **{f"stopped_sgd, {kind}": ("stopped_sgd", {"output": kind, "gap": 1.0}) for kind in ("average", "random")},
     **{
         f"localized_robust_sgd, {kind}": ("localized_robust_sgd", {"radius": 1.0, "test": kind})
         for kind in ("above_threshold", "min_score")
     },
+    "robust_rounds, above_threshold": (
+        "robust_rounds",
+        {"radius": 1.0, "rounds": 4, "epochs": 4, "test": "above_threshold"},
+    ),
     "non_private, accelerated": ("non_private", {"rounds": 5, "learning_rate": 0.1}),
     "compared": ("dp_fed_sgd", {"rounds": 3, "compare_with_initial": True}),
     "prepared": ("dp_fed_sgd", {"rounds": 3, "preparation": LearnCoordinates}),

@@ -4,6 +4,7 @@ Draws cannot be repeated, so each statistical test has a false alarm in a thousa
 """
 
 import json
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from any_strategy import options_of
 from examples import changed
 from flwr.app import Message, MessageType
-from helpers import final, local_grid, make, run
+from helpers import content_of, final, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problem_cases import cases
@@ -21,10 +22,10 @@ from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import parse_config
 from simulations.runs.build import make_plan
 from simulations.runs.run import run as run_config
-from strategies import STRATEGIES, model_record
+from strategies import STRATEGIES
 from strategies.core.secure_noise import SECURE_ASSUMPTIONS
 from strategies.drop_in import DropInFedAvg
-from strategies.wire.protocol import read_request, train_content
+from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
 from userdp.arrays.sparse_rows import clip_rows, dense
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
@@ -356,7 +357,10 @@ def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     assert strategy("dp_fed_sgd")._noise(0) == SecureNoise(rounding_slack(USERS))
     assert strategy("dp_ftrl", rounds=4)._noise(1) == SecureNoise(rounding_slack(USERS, 2.0))
     rotation = strategy("winsorized_rotation")
-    assert rotation._noise(0).slack == rounding_slack(USERS // 2, (rotation.scheme.grid.cells + 1) / 4)
+    grid = rotation.scheme.grid
+    longest = (grid.cells + 1) * grid.half_width * math.sqrt(rotation.scheme.rotation.size)
+    moved = rotation.scheme.mechanism.l2_sensitivity * (USERS // 2)
+    assert rotation._noise(0).slack == pytest.approx(rounding_slack(USERS // 2, longest / moved, 2.0**-47), rel=1e-12)
     assert strategy("sample_clipped_sgd")._noise(0).slack == rounding_slack(USERS)
     by_sample = make(
         STRATEGIES["sample_clipped_sgd"], Quadratic(3, 5.0, 5.0), USERS, 4.0, 1e-3, unit="sample", facts={"samples": 9}
@@ -425,9 +429,9 @@ def test_secret_cohorts_of_a_fixed_size_are_uniform():
 @pytest.mark.slow
 def test_users_own_secure_noise_travels_without_a_seed():
     noise = LocalNoise(2.5, None, 3)
-    content = train_content(model_record(np.zeros(2)), np.arange(2), Computation(clip_norm=1.0, noise=noise))
+    content = content_of(np.zeros(2), np.arange(2), Computation(clip_norm=1.0, noise=noise))
     assert "noise.seed" not in content["computation"]
-    assert read_request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
+    assert Reader().request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
     rows = noise.add(np.ones((10_000, 2)), np.arange(10_000))
     assert stats.kstest((rows - 1).ravel() / 2.5, "norm").pvalue > FALSE_ALARM
 
@@ -458,7 +462,7 @@ def test_a_secure_round_asks_for_users_one_by_one(people):
         with local_grid(method.problem, people["adaptive_clipping"]) as grid:
             send = grid.send_and_receive
             grid.send_and_receive = lambda messages, send=send, asked=asked, **how: (
-                asked.extend(read_request(each)[1] for each in messages if each.metadata.message_type == "train")
+                asked.extend(Reader().request(each)[1] for each in messages if each.metadata.message_type == "train")
                 or send(messages, **how)
             )
             method.start(grid)

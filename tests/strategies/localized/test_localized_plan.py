@@ -244,7 +244,9 @@ def test_the_papers_constants_by_hand(problem):
     assert 0.99 < method.plan.guarantee.epsilon <= 1
     assert method.plan.users_needed <= n
     # On its own radius users that differ as much as declared cannot score high enough, and the plan says so.
-    assert any("honest users pass all tests with probability at most" in text for text in method.plan.warnings)
+    assert any(
+        "that honest users pass all tests is proven with a probability of" in text for text in method.plan.warnings
+    )
 
 
 def test_the_papers_step_keeps_the_movement_of_scores_below_one_users_replacement():

@@ -1,6 +1,7 @@
 """Winsorised mean after a rotation: the rotation, the selection, sensitivities of a round, budget and behaviour."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,9 +93,10 @@ def test_a_choice_follows_the_law_of_the_exponential_mechanism():
     arrays(np.int64, (5, 3), elements=codes),
     arrays(np.int64, 3, elements=codes),
     arrays(np.float64, 4, elements=st.floats(-1, 1)),
+    st.sampled_from([0.01, 0.1, 1.0]),
 )
-def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(users, other, centres):
-    method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=0.1)
+def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(users, other, centres, deviation):
+    method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=deviation)
     neighbour = users.copy()
     neighbour[2] = other
     rows = [gathered(method, federation_of(data), 0, np.zeros(3)).values for data in (users, neighbour)]
@@ -102,13 +104,44 @@ def test_replacing_one_user_moves_the_clamped_mean_by_at_most_what_is_stated(use
     assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
 
 
-def test_the_stated_sensitivity_of_the_mean_is_attained():
-    method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=0.1)
+@pytest.mark.parametrize(("deviation", "far"), [(0.01, 100.0), (0.1, 0.5)], ids=["narrow intervals", "wide ones"])
+def test_the_stated_sensitivity_of_the_mean_is_attained(deviation, far):
+    """By a user at the corners of the box, or by one whose clipped row turns round within it."""
+    method = make(WinsorizedRotation, Wild(3), 5, delta=1e-3, rounds=1, deviation=deviation)
     rows = np.zeros((5, 4))
     other = rows.copy()
-    rows[0], other[0] = 100.0, -100.0
+    rows[0], other[0] = far, -far
     moved = method.scheme.clamped_mean(rows, np.zeros(4)) - method.scheme.clamped_mean(other, np.zeros(4))
     assert np.linalg.norm(moved) == pytest.approx(method.scheme.mechanism.l2_sensitivity)
+
+
+def test_rows_are_clipped_by_the_server_too():
+    """Noise is for clipped rows, so that it protects whomever a node answers too much for."""
+    problem, ends = Quadratic(3, 1e3, 1e9), []
+    method = make(WinsorizedRotation, problem, 5, delta=1e-3, rounds=1, deviation=1.0, clip_norm=1.0)
+    assert method.scheme.mechanism.l2_sensitivity == 2.0 / 5
+    for far in (1e6, 1.0, -1.0, -1e6):
+        values = np.zeros((5, 3))
+        values[0, 0] = far
+        round_ = gathered(method, federation_of(np.zeros((5, 3))), 0, np.zeros(3))
+        ends.append(method._step(0, np.zeros(3), replace(round_, values=values)).released)
+    np.testing.assert_array_equal(ends[0], ends[1])
+    np.testing.assert_array_equal(ends[2], ends[3])
+    assert np.linalg.norm(ends[0] - ends[3]) == pytest.approx(method.scheme.rate * 2 / 5)
+
+
+@pytest.mark.parametrize("size", [1, 8, 1 << 14])
+def test_a_rotation_errs_by_less_than_its_proof_says(size):
+    rows = np.random.default_rng(0).standard_t(1.1, size=(3, size))
+    exact = rows.astype(np.longdouble)
+    half = 1
+    while half < size:
+        pairs = exact.reshape(3, size // (2 * half), 2, half)
+        exact = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
+        half *= 2
+    exact = exact.reshape(3, size) / np.sqrt(np.longdouble(size))
+    errors = np.linalg.norm((_hadamard(rows) - exact).astype(float), axis=1)
+    assert np.all(errors <= 2.0**-48 * np.linalg.norm(rows, axis=1))
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (4, 1), (4, 3)])
@@ -174,6 +207,6 @@ def test_what_cannot_be_planned_is_refused_and_what_cannot_work_is_warned_of():
         make(WinsorizedRotation, Quadratic(2, 1.0, math.inf), 100)
     plan = make(WinsorizedRotation, Quadratic(50, 1.0, 1.0), 50, delta=1e-3, rounds=1, deviation=0.01).plan
     assert any("half of the budget" in each for each in plan.warnings)
-    assert make(WinsorizedRotation, Quadratic(50, 9.0, 9.0), 50, delta=1e-3, rounds=1).plan.drowned
+    assert make(WinsorizedRotation, Quadratic(50, 9.0, 9.0), 10, delta=1e-3, rounds=1).plan.drowned
     with pytest.raises(BadInput, match="positive numbers"):
         CellGrid(0.0, 1.0)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, gathered, make, run
+from helpers import content_of, federation_of, final, gathered, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -17,9 +17,8 @@ from strategies import (
     PoissonSampleSGD,
     PublicFacts,
     SmoothedTruncationGD,
-    model_record,
 )
-from strategies.wire.protocol import read_request, train_content
+from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy, delta_of
 from userdp.accounting.amplified import poisson_epsilon
@@ -38,12 +37,20 @@ from userdp.estimators.smoothed_truncation import (
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.papers.averaged_clipping.clip import average_clip
+from userdp.papers.averaged_clipping.parameters import (
+    TheoryConstants,
+    hoelder_step,
+    non_smooth,
+    plain_rounds,
+    practical_step,
+)
 from userdp.papers.averaged_clipping.reference.descent import (
     averaged_clipping_sgd,
     private_clipped_mean,
     smoothed_truncation_gd,
 )
-from userdp.problems import Linear, Quadratic
+from userdp.papers.averaged_clipping.restarts import default_runs, rounds_per_run
+from userdp.problems import Linear, LpRegression, Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonSamples
 from userdp.sampling.coins import SampleCoins, philox, round_keys, uniforms
@@ -260,14 +267,14 @@ def test_the_samples_drawn_do_not_depend_on_the_layout(kind, users_per_node):
 def test_a_node_gets_the_keys_of_its_own_users_only():
     coins = SampleCoins(0.25, round_keys(0, 6, 0), most=3)
     computation = Computation("sample_sum", reduce="sum", coins=coins)
-    content = train_content(model_record(np.zeros(2)), np.array([1, 4]), computation)
+    content = content_of(np.zeros(2), np.array([1, 4]), computation)
 
     class Carried:
         pass
 
     message = Carried()
     message.content = content
-    users, read = read_request(message)
+    users, read = Reader().request(message)
     np.testing.assert_array_equal(users, [1, 4])
     np.testing.assert_array_equal(read.coins.keys, coins.keys[[1, 4]])
     assert (read.coins.rate, read.coins.most) == (0.25, 3)
@@ -310,7 +317,7 @@ def test_a_thinned_block_keeps_users_samples_and_targets_together():
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(AveragedClipping, {"batches": way}) for way in ("poisson_samples", "poisson_users", "disjoint", "full")]
-    + [(AveragedClipping, {"case": "unconstrained"}), (AveragedClipping, {"case": "non_smooth", "exponent": 0.5})]
+    + [(AveragedClipping, {"case": "unconstrained"}), (AveragedClipping, {"case": "non_smooth"})]
     + [(AveragedClippingRestarted, {"runs": 3, "rounds": 12}), (AveragedClippingRestarted, {"batches": "full"})]
     + [(PoissonSampleSGD, {}), (SmoothedTruncationGD, {}), (SmoothedTruncationGD, {"accounting": "paper"})],
     ids=str,
@@ -448,14 +455,103 @@ def test_what_must_be_declared_is_asked_for():
 @pytest.mark.parametrize("case", ["constrained", "unconstrained", "non_smooth"])
 @pytest.mark.parametrize("batches", ["poisson_samples", "full"])
 def test_defaults_are_the_theorems(case, batches):
-    method = make(
-        AveragedClipping, Quadratic(2, 1.0, 1.0), 600, 1.0, 1e-5, facts=WIDE, case=case, batches=batches, exponent=1.0
-    )
+    method = make(AveragedClipping, Quadratic(2, 1.0, 1.0), 600, 1.0, 1e-5, facts=WIDE, case=case, batches=batches)
     reach = math.sqrt(2) * (2 if case == "constrained" else 1)
     expected = {"constrained": 2 * reach, "unconstrained": 4 * reach, "non_smooth": 14 * reach}[case]
     assert method.plan.numbers["clip_norm"] == pytest.approx(expected)
     assert method.plan.numbers["sample_batch"] == (3000 if batches == "full" else 55)
     assert 1 <= method.plan.rounds <= 200
+
+
+# --- Losses that are not smooth --------------------------------------------------------------------------------------
+
+
+def rough_for(radius=1.0, feature_norm=2.0, order=1.5, **options):
+    """A plan for the power of the absolute error, by default all from its certificate."""
+    problem = LpRegression(2, feature_norm, radius, order=order, low=-1.0, high=1.0)
+    return make(AveragedClipping, problem, 600, 1.0, 1e-5, facts=WIDE, **({"case": "non_smooth"} | options))
+
+
+@pytest.mark.parametrize("calibration", ["accountant", "paper"])
+def test_exponent_and_constant_come_from_the_certificate(calibration):
+    method = rough_for(calibration=calibration, noise_constant=3000.0)  # little noise takes long to account
+    exponent, constant = method.problem.certificate.hoelder
+    assert exponent == pytest.approx(0.5)
+    assert method.plan.numbers["clip_norm"] == pytest.approx(2 * constant * (7 * math.sqrt(2)) ** 0.5)
+    constants = TheoryConstants(3000, 2, 1.0, 1e-5, math.sqrt(2), constant)
+    rounds = method.plan.rounds
+    if calibration == "paper":
+        expected = non_smooth(constants, exponent, rounds)
+        assert rounds == plain_rounds(constants)
+        assert (method.scheme.divisor, method.scheme.rate) == (expected.batch, pytest.approx(expected.step))
+    else:
+        clip, noise = method.scheme.clip, method.scheme.mechanism.standard_deviation
+        longest = hoelder_step(constants, exponent, rounds)
+        assert method.scheme.rate == pytest.approx(practical_step(constants, clip, rounds, noise, longest))
+
+
+def test_little_noise_steps_as_far_as_the_theorem_lets_it():
+    """Of ||f'|| the certificate knows a power: 1 / (2 M) has no meaning there, and no unit."""
+    problem = LpRegression(2, 2.0, 1.0, order=1.5, low=-1.0, high=1.0)
+    options = {"case": "non_smooth", "rounds": 4, "clip_norm": 1e-3, "batches": "full"}
+    method = make(AveragedClipping, problem, 600, 1e4, 1e-5, facts=WIDE, **options)
+    exponent, constant = problem.certificate.hoelder
+    constants = TheoryConstants(3000, 2, 1.0, 1e-5, math.sqrt(2), constant)
+    assert method.scheme.rate == pytest.approx(hoelder_step(constants, exponent, 4))
+
+
+def test_what_is_declared_goes_before_what_is_certified():
+    assert rough_for(smoothness=3.0).scheme.clip == pytest.approx(6 * (7 * math.sqrt(2)) ** 0.5)
+    assert rough_for(smoothness=3.0, exponent=0.0).scheme.clip == pytest.approx(6.0)
+    heavy = rough_for(feature_norm=math.inf, smoothness=3.0, exponent=0.25, radius=2.0)
+    assert heavy.scheme.clip == pytest.approx(6 * (14 * math.sqrt(2)) ** 0.25)
+    smooth = rough_for(order=2.0)
+    assert smooth.scheme.clip == pytest.approx(2 * smooth.problem.certificate.smoothness * 7 * math.sqrt(2))
+
+
+def test_what_the_certificate_does_not_say_is_asked_for():
+    with pytest.raises(BadInput, match=r"strategy\.case = 'constrained'.*set strategy\.case = 'non_smooth'"):
+        rough_for(case="constrained")
+    with pytest.raises(BadInput, match=r"strategy\.smoothness must be declared.*of exponent 0\.25"):
+        rough_for(exponent=0.25)  # a constant of 0.5 is none of 0.25
+    with pytest.raises(BadInput, match=r"strategy\.exponent must be declared"):
+        rough_for(feature_norm=math.inf, smoothness=3.0)
+    assert rough_for(case="constrained", smoothness=3.0).scheme.clip == pytest.approx(6 * 2 * math.sqrt(2))
+
+
+@pytest.mark.slow
+def test_it_learns_a_loss_that_is_not_smooth():
+    """At a budget that leaves little noise, as the other easy problems."""
+    rng = np.random.default_rng(0)
+    features = rng.uniform(-0.5, 0.5, size=(600, 2))
+    federation = federation_of(features, targets=features @ [1.0, -0.5])
+    problem = LpRegression(2, 1.0, 2.0, order=1.5, low=-1.0, high=1.0)
+    options = {"case": "non_smooth", "batches": "full", "rounds": 150, "clip_norm": 0.3, "learning_rate": 1.0}
+    facts = {"max_samples": 1, "samples": 600}
+    method = make(AveragedClipping, problem, 600, 5000.0, 1e-4, facts=facts, output="last", **options)
+    assert np.linalg.norm(final(run(method, federation)) - [1.0, -0.5]) < 0.3
+
+
+# --- Rounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_of_the_theorem_are_never_capped_in_silence():
+    problem = Quadratic(2, 1.0, 1.0)
+
+    def warnings(kind, **options):
+        made = make(kind, problem, 600, 1.0, 1e-5, facts=WIDE, **options).plan.warnings
+        return [warning for warning in made if "strategy.max_rounds caps" in warning]
+
+    for case in ("constrained", "unconstrained", "non_smooth"):
+        (capped,) = warnings(AveragedClipping, case=case, batches="full", max_rounds=2)
+        assert "caps them at 2" in capped
+        assert not warnings(AveragedClipping, case=case, batches="full")
+        assert not warnings(AveragedClipping, case=case, batches="full", rounds=2)
+    # All runs that the theory asks for, though a plan of 200 rounds has fewer.
+    wanted = default_runs(3000) * rounds_per_run(TheoryConstants(3000, 2, 1.0, 1e-5, math.sqrt(2)), 1.0)
+    (capped,) = warnings(AveragedClippingRestarted)
+    assert f"theory asks for {wanted:,} rounds, and strategy.max_rounds caps them at 200" in capped
+    assert not warnings(AveragedClippingRestarted, rounds=40)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run
+from helpers import WILD, Wild, content_of, federation_of, final, gathered, local_grid, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -12,7 +12,7 @@ from scipy import stats
 
 from strategies import IterativeMeanSGD, SampleClippedSGD
 from strategies.samples.iterative_mean_sgd import spending
-from strategies.wire.protocol import model_record, read_request, train_content
+from strategies.wire.questions import Reader, model_record
 from strategies.wire.replies import Gathered
 from userdp.accounting import (
     Cost,
@@ -334,7 +334,7 @@ def test_a_node_is_told_the_groups_of_its_own_users_and_no_others(monkeypatch):
     method._roster.gather(local_grid(method.problem, federation_of(np.ones((10, 2)), sizes=SIZES), 2), 1.0)
     messages = list(method.configure_train(1, model_record(np.zeros(2)), None, None))
     groups = method._request.computation.partition.groups
-    told = [read_request(message) for message in messages]
+    told = [Reader().request(message) for message in messages]
     assert [users.tolist() for users, _ in told] == [[0, 1], [2, 3]]
     for users, computation in told:
         np.testing.assert_array_equal(computation.partition.groups, groups[users])
@@ -356,7 +356,7 @@ def test_wrong_partitions_are_refused():
 
 
 def test_a_computation_without_groups_travels_without_any():
-    content = train_content(model_record(np.zeros(2)), np.arange(3), Computation())
+    content = content_of(np.zeros(2), np.arange(3), Computation())
     assert "partition" not in content
 
 

@@ -11,7 +11,8 @@ from helpers import PATIENCE, ShuffledGrid, federation_of, final, gathered, make
 from scipy import stats
 
 from simulations.config.run_config import parse_config
-from simulations.engines.grids import RayGrid, shards
+from simulations.engines.grids import shards
+from simulations.engines.ray_grid import RayGrid
 from simulations.runs.run import run as simulate
 from strategies import PrivateLasso, model_record, model_vector
 from userdp.accounting.composition import advanced_composition, rho_for, zcdp_to_epsilon

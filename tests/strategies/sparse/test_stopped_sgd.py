@@ -476,8 +476,7 @@ def means_of(method, gathered_round, index):
     seen = []
 
     class Recorder:
-        largest_norm = method.scheme.oracle.largest_norm
-        members = method.scheme.oracle.members
+        largest_norm = method.scheme.members.norm
 
         def __call__(self, mean, size, noise):
             seen.append((size, mean))
@@ -576,7 +575,7 @@ def test_very_many_users_need_no_warning():
 def test_a_run_that_ends_before_it_began_says_so_and_spends_nothing():
     seed = next(seed for seed in range(200) if method_for(epsilon=1.0, delta=1e-6, seed=seed).plan.rounds == 0)
     method = method_for(epsilon=1.0, delta=1e-6, seed=seed)
-    assert any("a large cohort ends this run after 0 rounds" in warning for warning in method.plan.warnings)
+    assert any("large cohorts end this run after 0 rounds" in warning for warning in method.plan.warnings)
     result = run(method, federation_of(np.full((USERS, 2), 0.5)))
     assert (result.rounds, result.guarantee.epsilon) == ([], 0.0)
     np.testing.assert_array_equal(final(result), np.zeros(2))

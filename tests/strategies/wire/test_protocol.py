@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
-from helpers import federation_of, local_grid
+from helpers import content_of, federation_of, local_grid
 from helpers_hostile import npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,16 +18,12 @@ from strategies.wire.protocol import (
     answer_content,
     answer_message,
     failure,
-    model_record,
-    model_vector,
     read_answer,
-    read_model,
-    read_request,
     read_roster,
     roster_content,
     roster_question,
-    train_content,
 )
+from strategies.wire.questions import Reader, common_records, model_record, model_vector, train_content
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
@@ -58,6 +54,7 @@ def message(content: RecordDict, kind: str = MessageType.TRAIN) -> Message:
 def test_a_model_survives_bit_for_bit(values):
     x = np.array(values)
     np.testing.assert_array_equal(model_vector(model_record(x)), x)
+    assert model_record(x)["x"].data == Array(x).data  # as numpy and Flower write it
 
 
 @pytest.mark.parametrize("names", [[], ["y"], ["x", "y"]])
@@ -69,11 +66,25 @@ def test_a_model_of_other_arrays_is_refused(names):
 @settings(max_examples=60)
 @given(computations)
 def test_a_request_survives_with_its_clip_and_parameters(computation):
-    sent = message(train_content(model_record(np.array([1.5, -2.0])), np.array([3, 8]), computation))
-    users, received = read_request(sent)
+    sent = message(content_of(np.array([1.5, -2.0]), np.array([3, 8]), computation))
+    users, received = Reader().request(sent)
     assert received == computation
     np.testing.assert_array_equal(users, [3, 8])
-    np.testing.assert_array_equal(read_model(sent), [1.5, -2.0])
+    np.testing.assert_array_equal(Reader().model(sent), [1.5, -2.0])
+
+
+def test_a_reader_reads_shared_records_once_and_others_apart():
+    asked = [Computation(clip_norm=norm, centre=np.full(2, norm)) for norm in (1.0, 2.0)]
+    rounds = [common_records(model_record(np.full(2, float(index))), one) for index, one in enumerate(asked)]
+    reader = Reader()
+    for index, (common, one) in enumerate(zip(rounds, asked, strict=True)):
+        sent = [message(train_content(common, np.array([user]), one)) for user in (3, 5)]
+        read = [reader.request(each) for each in sent]
+        assert [(users.tolist(), found) for users, found in read] == [([3], one), ([5], one)]
+        assert read[0][1] is read[1][1]
+        np.testing.assert_array_equal(read[0][1].centre, one.centre)
+        assert reader.model(sent[0]) is reader.model(sent[1])
+        np.testing.assert_array_equal(reader.model(sent[0]), [index, index])
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -256,10 +267,10 @@ def test_a_node_answers_queries_and_training():
     roster = answer_message(node, message(roster_question(b"", counts=True), MessageType.QUERY)).content
     np.testing.assert_array_equal(roster["roster"]["users"].numpy(), [0, 2])
     assert roster["facts"]["clipped_samples"] == 1
-    request = message(train_content(model_record(np.zeros(2)), np.array([2]), Computation()))
+    request = message(content_of(np.zeros(2), np.array([2]), Computation()))
     answer = read_answer(answer_message(node, request), np.array([2]), Computation(), 2)
     np.testing.assert_array_equal(answer.values, [[-0.25, -0.5]])
-    foreign = message(train_content(model_record(np.zeros(2)), np.array([1]), Computation()))
+    foreign = message(content_of(np.zeros(2), np.array([1]), Computation()))
     with pytest.raises(BadInput, match="does not hold"):
         answer_message(node, foreign)
     with pytest.raises(BadInput, match="a question does not follow the protocol"):
@@ -271,7 +282,7 @@ def test_a_node_that_is_not_asked_for_counts_tells_none():
     query = message(roster_question(b"", counts=False), MessageType.QUERY)
     assert not answer_message(node, query).content["facts"]
     noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
-    request = message(train_content(model_record(np.zeros(2)), np.arange(2), noisy))
+    request = message(content_of(np.zeros(2), np.arange(2), noisy))
     assert not answer_message(node, request).content["facts"]
 
 
@@ -286,7 +297,7 @@ def test_a_client_app_answers_from_the_node_that_its_loader_returns():
     contexts = []
     app = client_app(lambda context: contexts.append(context) or node)
     context = Context(run_id=1, node_id=1, node_config={"partition-id": 0}, state=RecordDict(), run_config={})
-    request = message(train_content(model_record(np.zeros(2)), np.array([1]), Computation()))
+    request = message(content_of(np.zeros(2), np.array([1]), Computation()))
     read = read_answer(app(request, context), np.array([1]), Computation(), 2)
     np.testing.assert_array_equal(read.values, [[-0.25, -0.5]])
     roster = app(message(roster_question(b"", counts=True), MessageType.QUERY), context).content
@@ -305,7 +316,7 @@ def test_of_a_client_app_that_fails_the_server_learns_the_kind_at_most(noise, ca
 
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
     computation = Computation(reduce="sum", clip_norm=1.0, noise=noise)
-    request = message(train_content(model_record(np.zeros(2)), np.array([1]), computation))
+    request = message(content_of(np.zeros(2), np.array([1]), computation))
     with caplog.at_level(logging.ERROR, logger="userdp"):
         reply = client_app(load)(request, context)
     assert reply.has_error()

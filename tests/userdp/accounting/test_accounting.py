@@ -74,6 +74,8 @@ def test_gaussians_agree_with_the_analytic_mechanism(multiplier, participations,
         (Cost(30.0, 0.05, 0.0), 40),
         (Cost(math.inf, 0.1, 0.0), 30),
         (Cost(6.0, 0.0, 2e-7), 3),
+        (Cost(9.0, 0.0, 1e-8, shared_epsilon=0.5), 4),
+        (Cost(math.inf, 0.1, 1e-8, shared_epsilon=0.7), 6),
     ],
 )
 def test_compositions_agree_with_privacy_loss_distributions_on_a_grid(cost, participations):
@@ -86,8 +88,20 @@ def test_compositions_agree_with_privacy_loss_distributions_on_a_grid(cost, part
     if cost.pure_epsilon or cost.failure_delta:
         parameters = dp_accounting.pld.common.DifferentialPrivacyParameters(cost.pure_epsilon, cost.failure_delta)
         parts.append(pld.from_privacy_parameters(parameters, **grid).self_compose(participations))
+    if cost.shared_epsilon:
+        once = dp_accounting.pld.common.DifferentialPrivacyParameters(cost.shared_epsilon, 0.0)
+        parts.append(pld.from_privacy_parameters(once, **grid))
     rounded_up = functools.reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(1e-6)
     assert rounded_up - 1e-4 * (participations + 1) <= epsilon_of(cost, participations, 1e-6) <= rounded_up + 1e-6
+
+
+def test_what_participations_share_is_paid_once_and_by_nobody_who_takes_no_part():
+    shared = Cost(shared_epsilon=0.5)
+    assert [epsilon_of(shared, participations, 0.0) for participations in (0, 1, 50)] == [0.0] + [0.5] * 2
+    assert epsilon_of(Cost(pure_epsilon=0.25, shared_epsilon=0.5), 4, 0.0) == 1.5
+    both = calibrate_noise(2.0, 1e-6, 10, shared_epsilon=0.5, failure_delta=1e-8)
+    assert calibrate_noise(2.0, 1e-6, 10) < both < calibrate_noise(1.5, 9e-7, 10)
+    assert epsilon_of(Cost(both, 0.0, 1e-8, 0.5), 10, 1e-6) == pytest.approx(2.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(("multiplier", "participations"), [(2.0, 1), (10.0, 30), (50.0, 90)])
@@ -180,6 +194,7 @@ def test_the_extremes_cost_everything_or_nothing():
         (lambda: Cost(noise_multiplier=math.nan), "noise multiplier = nan"),
         (lambda: Cost(pure_epsilon=-1.0), "pure epsilon = -1.0"),
         (lambda: Cost(pure_epsilon=math.inf), "pure epsilon = inf"),
+        (lambda: Cost(shared_epsilon=-0.1), "shared epsilon = -0.1"),
         (lambda: Cost(failure_delta=1.0), "failure delta = 1.0"),
         (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
         (lambda: epsilon_of(Cost(1.0), 1, -0.1), "delta = -0.1"),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from userdp.audit.coins import mean_exceeds, mu_lower_bound
+from userdp.audit.coins import accuracy_lower_bound, mean_exceeds, most_right, mu_lower_bound
+from userdp.audit.trade_off import Gaussian
 from userdp.errors import BadInput
 
 
@@ -69,3 +70,16 @@ def test_the_test_of_a_mean_fails_no_more_often_than_its_confidence_allows():
 def test_numbers_that_cannot_be_audited_are_refused(refused):
     with pytest.raises(BadInput):
         refused()
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
+def test_a_profile_leaves_a_guess_no_less_than_the_truth_and_little_more(mu):
+    truth = Gaussian(mu).membership_accuracy
+    assert truth <= most_right(Gaussian(mu).epsilon) <= truth + 0.02
+
+
+def test_the_bound_on_the_share_of_right_guesses_is_below_it_and_comes_close():
+    rng = np.random.default_rng(3)
+    learnt, tested = rng.binomial(30, 0.6, 300) / 30, rng.binomial(30, 0.6, 300) / 30
+    assert 0.57 < accuracy_lower_bound(learnt, tested) <= 0.6
+    assert accuracy_lower_bound(learnt, 1 - tested) == 0.5

@@ -57,6 +57,19 @@ def test_a_users_samples_depend_on_the_seed_and_its_index_alone(name, tail):
     check()
 
 
+@pytest.mark.parametrize("tail", [None, 0.8])
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_samples_are_the_same_however_many_threads_draw_them(name, tail, monkeypatch):
+    federation = SyntheticFederation(population(name), 41, seed=5, samples_per_user=3, samples_tail=tail, samples_max=9)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = everything(federation)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.setattr("userdp.data.synthetic.federation.NUMBERS_A_THREAD", 1)
+    together = everything(federation)
+    assert dense(together.features).tobytes() == dense(alone.features).tobytes()
+    assert alone.targets is None or together.targets.tobytes() == alone.targets.tobytes()
+
+
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_samples_have_the_declared_shape_and_are_finite(name):
     federation = SyntheticFederation(population(name), 7, samples_per_user=4)
@@ -331,7 +344,7 @@ def test_categories_draw_log_odds_within_the_spread_and_users_shift_them():
         (lambda: LinearRegression(dimension=1, feature_deviation=0.0), "feature_deviation"),
         (lambda: LinearRegression(dimension=1, feature_shape=0.0), "feature_shape"),
         (lambda: LinearRegression(dimension=1, noise_deviation=-1.0), "noise_deviation"),
-        (lambda: SyntheticFederation(LinearRegression(dimension=2, parameter=[1.0]), 1), "parameter"),
+        (lambda: SyntheticFederation(LinearRegression(dimension=2, parameter=[1.0, 2.0, 3.0]), 1), "list of 2"),
         (lambda: Categorical(levels=0), "levels"),
         (lambda: Categorical(levels=2, skew=-1.0), "skew"),
         (lambda: SyntheticFederation(Gaussian(dimension=1), 0), "users must be a finite number of at least 1, got 0"),
@@ -344,6 +357,12 @@ def test_categories_draw_log_odds_within_the_spread_and_users_shift_them():
 def test_settings_out_of_range_are_refused(make, message):
     with pytest.raises(BadInput, match=message):
         make()
+
+
+def test_a_list_of_first_entries_does_for_every_dimension():
+    for dimension in (2, 5):
+        federation = SyntheticFederation(LinearRegression(dimension=dimension, parameter=[0.5, -0.25]), 1)
+        np.testing.assert_array_equal(federation.population_parameter, [0.5, -0.25, *np.zeros(dimension - 2)])
 
 
 def test_the_scale_of_features_may_be_declared():

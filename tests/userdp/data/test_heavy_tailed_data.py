@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize_scalar
-from scipy.special import expit
+from scipy.special import digamma, expit, polygamma
 
 from simulations.comparison.config import load_comparison
 from simulations.config.run_config import parse_config
@@ -33,6 +33,7 @@ REFERENCES = {
     "logistic": lambda shape: stats.logistic(),
     "laplace": lambda shape: stats.laplace(),
     "chi_squared": lambda shape: stats.chi2(shape, loc=-shape),
+    "log_gamma": lambda shape: stats.loggamma(shape, loc=-digamma(shape)),
     "log_normal": lambda shape: stats.lognorm(shape, loc=-1.0, scale=math.exp(-(shape**2) / 2)),
     "student_t": stats.t,
     "pareto": lambda shape: stats.pareto(shape, loc=-shape / (shape - 1)),
@@ -101,6 +102,23 @@ def test_fourth_moments_of_skewed_laws_are_the_known_closed_forms():
     w = math.exp(0.6**2)
     assert LAWS["log_normal"](0.6).moment(4.0) == pytest.approx(w**6 - 4 * w**3 + 6 * w - 3, rel=1e-8)
     assert LAWS["chi_squared"](1.0).moment(4.0) == pytest.approx(60.0, rel=1e-8)
+    for shape in (0.1, 0.5, 3.0):
+        fourth = polygamma(3, shape) + 3 * polygamma(1, shape) ** 2
+        assert LAWS["log_gamma"](shape).moment(4.0) == pytest.approx(fourth, rel=1e-7)
+
+
+@pytest.mark.parametrize("shape", [0.05, 0.5, 20.0])
+def test_a_log_gamma_variable_of_any_shape_has_its_law(shape):
+    law, rng = LAWS["log_gamma"](shape), np.random.default_rng(0)
+    noise = [rng.standard_gamma(shape + 1, 5000, dtype=np.float32), rng.standard_exponential(5000, dtype=np.float32)]
+    draws = law.centred([one[:, None] for one in noise])[:, 0]
+    assert np.isfinite(draws).all()
+    assert stats.kstest(draws, REFERENCES["log_gamma"](shape).cdf).pvalue > 1e-3
+
+
+def test_the_log_logistic_law_without_a_mean_is_refused():
+    with pytest.raises(BadInput, match=r"shape must be a finite number above 1, got 0\.1"):
+        LAWS["log_logistic"](0.1)
 
 
 @pytest.mark.parametrize("name", ["student_t", "pareto", "log_logistic"])
@@ -121,7 +139,7 @@ def test_draws_follow_the_law(name):
 
 @settings(max_examples=40)
 @given(
-    name=st.sampled_from(["normal", "laplace", "chi_squared", "log_normal", "student_t", "pareto", "log_logistic"]),
+    name=st.sampled_from(["normal", "laplace", "chi_squared", "log_gamma", "log_normal", "student_t", "pareto"]),
     seed=st.integers(0, 10**6),
     dimension=st.integers(1, 6),
 )
@@ -339,6 +357,7 @@ def config(problem, population, **data):
         ({"kind": "squared"}, "heavy_tailed_linear", "excess_risk"),
         ({"kind": "huber_regression", "threshold": 0.5}, "heavy_tailed_linear", "excess_loss"),
         ({"kind": "lp_regression", "order": 1.5}, "heavy_tailed_linear", "excess_loss"),
+        ({"kind": "biweight_regression"}, "heavy_tailed_linear", "excess_loss"),
         ({"kind": "logistic"}, "heavy_tailed_logistic", "excess_loss"),
         ({"kind": "logistic", "ridge": 0.1}, "heavy_tailed_logistic", "test_loss"),
     ],

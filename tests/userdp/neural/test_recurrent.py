@@ -9,6 +9,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from userdp.neural.devices import own_forward
+from userdp.neural.lookups import with_late_lookups
 from userdp.neural.recurrent import with_own_recurrence
 
 KINDS = [
@@ -64,6 +65,54 @@ def test_many_users_at_once_each_have_weights_of_their_own(kind, options):
     for user in range(2):
         own = {name: each[user].clone().requires_grad_() for name, each in stacked.items()}
         expected = torch.autograd.grad(weighed(Called(torchs, own), x[user]), list(own.values()))
+        for one, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(other[user], one)
+
+
+class OfCodes(nn.Module):
+    """A layer that reads rows of a table; where last states and outputs are all read."""
+
+    def __init__(self, kind, codes, options):
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(codes, 3), kind(3, 5, **options)
+
+    def forward(self, codes):
+        outputs, last = self.layer(self.embedding(codes))
+        return outputs, last
+
+
+@pytest.mark.parametrize("codes", [4, 50], ids=["fewer rows than codes", "more rows than codes"])
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_rows_of_a_table_are_read_as_by_torch(kind, options, codes):
+    torch.manual_seed(0)
+    torchs = OfCodes(kind, codes, options).double()
+    ours = with_own_recurrence(with_late_lookups(copy.deepcopy(torchs)))
+    asked = torch.randint(4, (3, 7, 6))  # users, and sequences and steps in the order that the layer has them
+    stacked = {name: torch.randn(3, *each.shape).double() for name, each in torchs.named_parameters()}
+    leaves = {name: each.clone().requires_grad_() for name, each in stacked.items()}
+    total = vmap(lambda weights, read: weighed(Called(ours, weights), read))(leaves, asked).sum()
+    together = torch.autograd.grad(total, list(leaves.values()))
+    for user in range(3):
+        own = {name: each[user].clone().requires_grad_() for name, each in stacked.items()}
+        expected, alone = (
+            torch.autograd.grad(weighed(Called(module, own), asked[user]), list(own.values()))
+            for module in (torchs, ours)
+        )
+        for one, other, third in zip(expected, alone, together, strict=True):
+            torch.testing.assert_close(other, one)
+            torch.testing.assert_close(third[user], one)
+
+
+def test_users_who_read_the_same_rows_have_gradients_of_their_own():
+    torch.manual_seed(0)
+    ours = with_own_recurrence(with_late_lookups(OfCodes(nn.LSTM, 4, {"batch_first": True}).double()))
+    asked = torch.randint(4, (7, 6))
+    stacked = {name: torch.randn(2, *each.shape).double().requires_grad_() for name, each in ours.named_parameters()}
+    total = vmap(lambda weights: weighed(Called(ours, weights), asked))(stacked).sum()
+    found = torch.autograd.grad(total, list(stacked.values()))
+    for user in range(2):
+        own = {name: each[user].detach().requires_grad_() for name, each in stacked.items()}
+        expected = torch.autograd.grad(weighed(Called(ours, own), asked), list(own.values()))
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(other[user], one)
 

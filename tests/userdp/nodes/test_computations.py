@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from userdp.arrays.sparse_rows import clip_rows, finite_rows
+from userdp.arrays.sparse_rows import add_clipped_rows, clip_rows, finite_rows, row_lengths
 from userdp.errors import BadInput
 from userdp.nodes.computations import COMPUTATIONS, Computation
+from userdp.nodes.node import Node
 from userdp.problems import Huber, Quadratic
 
 entries = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -36,11 +37,13 @@ def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
         if largest == 0:
             assert not new.any()
             continue
-        # The smallest numbers have few bits: their quotients are exact to one unit of the smallest number only.
         direction = row / largest
         norm = float(np.linalg.norm(direction))
-        expected = direction * min(largest, clip_norm / norm)
-        np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-320)
+        length = min(largest, clip_norm / norm)
+        # The smallest numbers have few bits: a quotient is exact to one unit of the smallest number only, which what
+        # it is multiplied by may enlarge.
+        few = 1e-320 + 1e-323 * length
+        np.testing.assert_allclose(new, row * (length / largest), rtol=1e-9, atol=few)
         if largest <= clip_norm / norm * (1 - 1e-12):  # a product could overflow
             np.testing.assert_allclose(new, row, rtol=1e-12, atol=1e-320)
 
@@ -50,6 +53,45 @@ def test_extreme_rows_are_clipped_by_hand(size):
     rows = np.array([[size, 0.0], [0.0, -size], [0.0, 0.0]])
     length = min(size, 2.0)
     np.testing.assert_allclose(clip_rows(rows, 2.0), [[length, 0.0], [0.0, -length], [0.0, 0.0]], rtol=1e-12, atol=0)
+
+
+@settings(max_examples=100)
+@given(arrays(np.float64, st.tuples(st.integers(2, 6), st.integers(1, 5)), elements=entries), norms)
+def test_what_becomes_of_a_row_depends_on_that_row_alone_to_the_last_bit(rows, clip_norm):
+    alone = [(clip_rows(row[None], clip_norm), row_lengths(row[None])) for row in rows]
+    np.testing.assert_array_equal(clip_rows(rows, clip_norm), np.concatenate([clipped for clipped, _ in alone]))
+    np.testing.assert_array_equal(row_lengths(rows), np.concatenate([length for _, length in alone]))
+
+
+@settings(max_examples=100)
+@given(matrices, norms)
+def test_rows_clipped_while_they_are_added_give_the_sum_of_clipped_rows(rows, clip_norm):
+    total = np.full(rows.shape[1], 0.25)
+    add_clipped_rows(total, rows, clip_norm, row_lengths(rows))
+    np.testing.assert_allclose(
+        total, 0.25 + clip_rows(rows, clip_norm).sum(axis=0), rtol=0, atol=1e-14 * (1 + clip_norm) * len(rows)
+    )
+
+
+def test_a_row_within_the_clip_is_not_touched():
+    rows = np.random.default_rng(0).normal(size=(500, 7))
+    longest = float(row_lengths(rows).max())
+    np.testing.assert_array_equal(clip_rows(rows, longest), rows)
+
+
+def test_gradients_are_rough_only_where_a_clip_follows():
+    class Told(Quadratic):
+        def rough_user_gradients(self, x, block):
+            return 0 * self.user_gradients(x, block)
+
+    node = Node(Told(2, 9.0, 1.0), federation_of(np.ones((3, 2))), np.arange(3))
+    users, x = np.arange(3), np.zeros(2)
+    assert node.compute(x, users, Computation()).values.all()
+    assert node.compute(x, users, Computation("sample_sum", clip_norm=1.0)).values.all()
+    for lengths in (False, True):
+        answer = node.compute(x, users, Computation(clip_norm=1.0, lengths=lengths))
+        assert not answer.values.any()
+        assert answer.lengths is None or not answer.lengths.any()
 
 
 @settings(max_examples=100)
@@ -70,7 +112,7 @@ def test_finite_rows_are_not_copied():
 def test_pfl_nan_cannot_pass_the_clip(monkeypatch):
     """Rows are made finite BEFORE they are clipped: a clip alone would let NaN, and turn infinity into NaN."""
     broken = np.array([[np.nan, 1.0], [np.inf, 0.0], [-np.inf, np.inf], [3.0, 4.0]])
-    monkeypatch.setitem(COMPUTATIONS, "user_gradient", lambda problem, x, block: broken)
+    monkeypatch.setitem(COMPUTATIONS, "rough_user_gradient", lambda problem, x, block: broken)
     problem, federation = Quadratic(2, 1.0, 1.0), federation_of(np.zeros((4, 2)))
     rows, count = Computation(clip_norm=1.0)(problem, np.zeros(2), federation.block(np.arange(4)))
     assert count == 3

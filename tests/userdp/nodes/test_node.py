@@ -7,6 +7,7 @@ from helpers import federation_of
 from userdp.data import Gaussian, SyntheticFederation, federation
 from userdp.errors import BadInput
 from userdp.nodes import node as node_module
+from userdp.nodes import samples as samples_module
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
@@ -24,12 +25,13 @@ def people() -> SyntheticFederation:
 
 @pytest.mark.parametrize("computation", COMPUTATIONS.values(), ids=COMPUTATIONS)
 @pytest.mark.parametrize("bounded", ["bytes", "users"])
-def test_streaming_and_memory_give_one_answer(computation, bounded, monkeypatch):
+@pytest.mark.parametrize("memory", [0, 3000])
+def test_streaming_and_memory_give_one_answer(computation, bounded, memory, monkeypatch):
     problem, users, x = Quadratic(5, 1.0, 2.0), np.arange(20, 180), np.linspace(-1, 1, 5)
     asked = users[::3]
     kept = Node(problem, people(), users)
     whole = kept.compute(x, asked, computation)
-    monkeypatch.setattr(node_module, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
     if bounded == "users":
         monkeypatch.setattr(node_module, "ROW_BYTES", 7 * 8 * 5)
     else:
@@ -39,7 +41,8 @@ def test_streaming_and_memory_give_one_answer(computation, bounded, monkeypatch)
         )
     streamed = Node(problem, people(), users)
     answer = streamed.compute(x, asked, computation)
-    assert (kept._local is None, streamed._local is None) == (False, True)
+    assert kept._samples._kept == 160
+    assert 0 < streamed._samples._kept < 80 if memory else streamed._samples._kept == 0
     np.testing.assert_allclose(answer.values, whole.values, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(answer.users, whole.users)
     assert answer.non_finite == whole.non_finite == 0
@@ -60,7 +63,7 @@ def test_samples_are_clipped_into_the_declared_bounds_and_counted(monkeypatch):
     assert node.clipped_samples == 2
     expected = [[-0.5], [-1.0], [1.0]]
     np.testing.assert_array_equal(node.compute(np.zeros(1), np.arange(3), Computation()).values, expected)
-    monkeypatch.setattr(node_module, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(samples_module, "MEMORY_BYTES", 0)
     streamed = Node(Quadratic(1, 1.0, 1.0), federation_of(values), np.arange(3))
     np.testing.assert_array_equal(streamed.compute(np.zeros(1), np.arange(3), Computation()).values, expected)
 
@@ -105,9 +108,9 @@ def test_gradients_that_are_not_finite_become_zero_and_are_counted_block_by_bloc
     assert answer.values.sum() == -0.5
 
 
-@pytest.mark.parametrize("memory", [0, node_module.MEMORY_BYTES], ids=["streamed", "kept"])
+@pytest.mark.parametrize("memory", [0, 1500, samples_module.MEMORY_BYTES], ids=["streamed", "some kept", "kept"])
 def test_a_silo_answers_from_a_table_of_its_own_under_the_populations_numbers(memory, monkeypatch):
-    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
+    monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
     problem, x, rows = Quadratic(5, 1.0, 2.0), np.linspace(-1, 1, 5), np.arange(40, 90)
     silo = Node(problem, people().select(rows), users=rows, rows=rows - 40)
     whole = Node(problem, people(), users=rows)

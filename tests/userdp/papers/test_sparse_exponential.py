@@ -12,7 +12,7 @@ from scipy import stats
 from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.noise import SecureNoise, SeededNoise
-from userdp.papers.sparse_gradients.reference.sparse_exponential import (
+from userdp.papers.sparse_gradients.sparse_exponential import (
     LARGEST_NET,
     SparseExponential,
     enumerable,

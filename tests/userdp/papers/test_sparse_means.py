@@ -16,21 +16,23 @@ from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource, SeededNoise
-from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors, classical_multiplier, expected_error
-from userdp.papers.sparse_gradients.projections import project_l1, project_l1_l2
-from userdp.papers.sparse_gradients.reference.hard_instances import block_data, greedy_packing, hardest_blocks
-from userdp.papers.sparse_gradients.reference.projection_mechanism import (
+from userdp.papers.sparse_gradients.projection_mechanism import (
     ProjectionMechanism,
-    enforce_membership,
+    SparseVectors,
+    classical_multiplier,
     error_bound,
+    expected_error,
 )
-from userdp.papers.sparse_gradients.reference.recovery import (
+from userdp.papers.sparse_gradients.projections import project_l1, project_l1_l2
+from userdp.papers.sparse_gradients.recovery import (
     SparseRecovery,
     basis_pursuit,
     gershgorin_stretch,
     least_measurements,
     stretch_bound,
 )
+from userdp.papers.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
+from userdp.papers.sparse_gradients.reference.projection_mechanism import enforce_membership
 
 scales = st.sampled_from([1e-200, 1e-3, 1.0, 1e3, 1e200])
 vectors = arrays(np.float64, st.integers(1, 12), elements=st.floats(-1, 1, width=32))
@@ -507,22 +509,6 @@ def test_isometry_numbers_out_of_range_are_refused(call):
 
 
 # --- c17: hard instances -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("d", "s"), [(4, 1), (10, 1), (8, 2), (12, 3), (12, 4), (14, 4), (14, 6)])
-def test_a_packing_is_as_large_and_as_far_apart_as_the_lemma_says_c17(d, s):
-    packing = greedy_packing(d, s)
-    np.testing.assert_allclose(np.linalg.norm(packing, axis=1), 1.0)
-    assert ((packing != 0).sum(axis=1) == s).all()
-    assert len(packing) >= (d / s - 0.5) ** (s / 2)
-    distances = np.linalg.norm(packing[:, None] - packing, axis=2)
-    assert (distances[~np.eye(len(packing), dtype=bool)] >= 1 / math.sqrt(2) - 1e-12).all()
-
-
-@pytest.mark.parametrize(("d", "s"), [(3, 0), (3, 4), (60, 30)])
-def test_a_packing_that_cannot_be_listed_is_refused_c17(d, s):
-    with pytest.raises(BadInput, match=f"dimension = {d}, sparsity = {s}"):
-        greedy_packing(d, s)
 
 
 def test_blocks_are_repeated_vectors_on_supports_of_their_own_c17():

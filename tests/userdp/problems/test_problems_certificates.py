@@ -15,6 +15,7 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems import (
     Bernoulli,
+    BiweightRegression,
     Huber,
     HuberRegression,
     Linear,
@@ -435,6 +436,21 @@ def test_huber_regression_has_a_bounded_slope_where_targets_have_no_bound():
     certificate = HuberRegression(2, 2.0, 1.0, low=-np.inf, high=np.inf, threshold=0.5).certificate
     assert certificate.lipschitz == pytest.approx(1.0)
     assert certificate.smoothness == pytest.approx(4.0)
+
+
+def test_the_biweight_has_the_slopes_that_it_claims_and_is_refused_where_convexity_is_needed():
+    problem = BiweightRegression(2, 1.0, 1.0, low=-np.inf, high=np.inf, threshold=2.0)
+    residuals = np.linspace(-3, 3, 60_001)
+    slopes = problem.family.slopes(residuals, np.zeros(1))
+    losses = problem.family.losses(residuals, np.zeros(1))
+    np.testing.assert_allclose(np.gradient(losses, residuals), slopes, atol=1e-4)
+    assert np.abs(slopes).max() == pytest.approx(problem.certificate.lipschitz, rel=1e-6)
+    bends = np.gradient(slopes, residuals)
+    assert (bends.min(), bends.max()) == pytest.approx((-0.8, 1.0), abs=1e-3)
+    assert problem.certificate.smoothness == 1.0
+    assert problem.landscape is None
+    with pytest.raises(MissingAssumption, match=r"A1 \(convex\), A4 .*is not convex: residuals"):
+        problem.certificate.require_contractive("localized_robust_sgd")
 
 
 def test_without_a_domain_certificates_say_what_is_unbounded():

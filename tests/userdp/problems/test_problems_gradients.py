@@ -15,7 +15,16 @@ from scipy.special import expit
 from userdp.arrays.sparse_rows import dense
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, Poisson, Problem, Quadratic, segments
+from userdp.problems import (
+    Logistic,
+    OneHotLogistic,
+    OneHotPoisson,
+    Poisson,
+    Problem,
+    Quadratic,
+    Squared,
+    segments,
+)
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
 
 RAGGED = [3, 1, 5, 2, 2]
@@ -49,6 +58,31 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
     actual = dense(case.problem.user_gradients(x, block))
     assert actual.dtype == np.float64
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.sweep(9)
+@every_case
+@pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [1]])
+@pytest.mark.parametrize("chunk_bytes", [40, 1 << 20])
+def test_rough_gradients_are_those_to_seven_digits_of_their_largest_terms(case: Case, sizes, chunk_bytes, monkeypatch):
+    monkeypatch.setattr(segments, "CHUNK_BYTES", chunk_bytes)
+    block, x = case.block(sizes), case.model()
+    exact, rough = (dense(make(x, block)) for make in (case.problem.user_gradients, case.problem.rough_user_gradients))
+    assert rough.dtype == np.float64
+    largest = np.abs(dense(case.problem.sample_gradients(x, block))).max()
+    np.testing.assert_allclose(rough, exact, rtol=0, atol=1e-5 * largest)
+
+
+def test_whose_products_overflow_in_float32_gets_those_of_float64_and_nobody_else_does():
+    features = np.array([[1e30, 1.0], [0.5, 0.25], [1.0, np.nan], [0.1, 3.0]], dtype=np.float32)
+    block = Block(features, np.array([0, 1, 3, 4]), np.array([1.0, 0.0, 1.0, 0.0], dtype=np.float32))
+    problem, x = Squared(2, np.inf, np.inf, low=-1.0, high=1.0), np.array([1e12, -1.0])
+    exact, rough = problem.user_gradients(x, block), problem.rough_user_gradients(x, block)
+    np.testing.assert_array_equal(rough[0], exact[0])
+    assert np.isfinite(rough[0]).all()
+    assert np.isnan(rough[1]).any()
+    np.testing.assert_allclose(rough[2], exact[2], rtol=1e-5)
+    assert not np.array_equal(rough[2], exact[2])
 
 
 @pytest.mark.sweep(60)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import scipy
-from scipy.special import expit, gammainc, gammaincc, gammaln, ndtr
+from scipy.special import digamma, expit, gammainc, gammaincc, gammaln, ndtr, polygamma
 
 from userdp.data.checks import require_number
 from userdp.data.synthetic.populations import Noise, Source
@@ -203,6 +203,47 @@ class ChiSquared(Law):
             return float(order * t ** (order - 1) * self.survival(t))
 
         return integral(below, 0, self.shape) + integral(beyond, 0, self.shape) + integral(beyond, self.shape)
+
+
+class LogGamma(Law):
+    """The logarithm of a gamma variable of ``shape``, minus its mean: a long tail below, a short one above."""
+
+    name = "log_gamma"
+
+    def sources(self, width: int) -> tuple[Source, ...]:
+        """Gamma noise of a shape one larger, and exponentials."""
+        return (Source("sample", "gamma", width, self.shape + 1), Source("sample", "exponential", width))
+
+    def centred(self, noise: Sequence[Noise]) -> Noise:
+        """``ln G - E / shape``, centred: a gamma variable is one of a shape one larger times a power of a uniform.
+
+        Of a small shape itself float32 draws are often zero, which has no logarithm.
+        """
+        rows, exponentials = noise
+        np.log(np.maximum(rows, np.finfo(np.float32).tiny), out=rows)
+        rows -= exponentials / np.float32(self.shape)
+        rows -= np.float32(self._mean)
+        return rows
+
+    @property
+    def _mean(self) -> float:
+        return float(digamma(self.shape))
+
+    @property
+    def variance(self) -> float | None:
+        """The trigamma function."""
+        return float(polygamma(1, self.shape))
+
+    def survival(self, t: float) -> float:
+        """An incomplete gamma function."""
+        return float(gammaincc(self.shape, np.exp(min(t + self._mean, 700.0))))
+
+    def _moment(self, order: float) -> float:
+        def near(t: float) -> float:
+            below = float(gammainc(self.shape, math.exp(self._mean - t)))
+            return float(order * t ** (order - 1) * (self.survival(t) + below))
+
+        return integral(near, 0, self.unit) + integral(near, self.unit)
 
 
 class LogNormal(Law):

@@ -7,11 +7,21 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, gammaln, stdtr
 
-from userdp.data.synthetic.laws import ChiSquared, Laplace, Law, Logistic, LogNormal, Normal, integral
+from userdp.data.synthetic.laws import ChiSquared, Laplace, Law, LogGamma, Logistic, LogNormal, Normal, integral
 from userdp.data.synthetic.populations import Noise, Source, student_t_in_place
 from userdp.errors import BadInput
 
-LawName = Literal["normal", "logistic", "laplace", "chi_squared", "log_normal", "student_t", "pareto", "log_logistic"]
+LawName = Literal[
+    "normal",
+    "logistic",
+    "laplace",
+    "chi_squared",
+    "log_gamma",
+    "log_normal",
+    "student_t",
+    "pareto",
+    "log_logistic",
+]
 
 
 class StudentT(Law):
@@ -155,7 +165,7 @@ class LogLogistic(Law):
 
 
 LAWS: dict[str, type[Law]] = {
-    law.name: law for law in (Normal, Logistic, Laplace, ChiSquared, LogNormal, StudentT, Pareto, LogLogistic)
+    law.name: law for law in (Normal, Logistic, Laplace, ChiSquared, LogGamma, LogNormal, StudentT, Pareto, LogLogistic)
 }
 """The laws there are, by name."""
 

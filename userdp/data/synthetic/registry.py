@@ -24,6 +24,8 @@ POPULATIONS: "Kinds[type[Population]]" = Kinds(
         "heavy_tailed_logistic": "userdp.data.synthetic.heavy_tails:HeavyTailedLogistic",
         "categorical": "userdp.data.synthetic.regressions:Categorical",
         "sparse_regression": "userdp.data.synthetic.sparse_regressions:SparseRegression",
+        "sparse_blocks": "userdp.data.synthetic.sparse_vectors:SparseBlocks",
+        "sparse_packing": "userdp.data.synthetic.sparse_vectors:SparsePacking",
     }
 )
 """What synthetic users are drawn from; the settings of each are the fields of its class."""

@@ -32,7 +32,8 @@ class WithParameter(Population):
 
     Attributes:
         dimension: d, number of features.
-        parameter: the true parameter, a scalar or a list; None draws a direction and gives it l2 norm parameter_norm.
+        parameter: the true parameter, a scalar or a list of its first entries, the others being zero; None draws a
+            direction and gives it l2 norm parameter_norm.
         parameter_norm: see ``parameter``.
         parameter_sparsity: how many random entries of a direction that is drawn are not zero; None for all.
     """
@@ -67,11 +68,17 @@ class WithParameter(Population):
     def truth(self, rng: np.random.Generator) -> Vector:
         """(d,) parameter of the population without its outliers."""
         if self.parameter is not None:
-            return vector_of("parameter", self.parameter, self.dimension)
+            return self._filled(self.parameter)
         direction = rng.normal(size=self.dimension)
         if self.parameter_sparsity is not None:
             direction[rng.permutation(self.dimension)[self.parameter_sparsity :]] = 0.0
         return np.asarray(self.parameter_norm * direction / np.linalg.norm(direction), dtype=np.float64)
+
+    def _filled(self, parameter: float | Sequence[float]) -> Vector:
+        """A list with zeros behind it, so that one list does for a sweep over dimensions."""
+        missing = 0 if np.ndim(parameter) == 0 else max(0, self.dimension - len(np.atleast_1d(parameter)))
+        values = parameter if missing == 0 else [*np.atleast_1d(parameter), *np.zeros(missing)]
+        return vector_of("parameter", values, self.dimension)
 
     def predictors(self, features: Noise, truth: Vector, user_noise: Noise, sizes: NDArray[np.int64]) -> Vector:
         """(N,): <a, theta> of each sample, with its user's own parameter."""

@@ -180,7 +180,7 @@ def non_smooth(
     top = 108 * rounds**1.5 * constants.deviation**2 * constants.noise_root * math.sqrt(math.log(8 * rounds / beta))
     excess = top / (constants.samples * constants.epsilon * log)
     step = min(
-        alpha ** ((1 - exponent) / (1 + exponent)) / (8 * power**2),
+        hoelder_step(constants, exponent, rounds, alpha),
         radius / (math.sqrt(2 * rounds) * alpha ** (exponent / (1 + exponent)) * power),
         radius / (2 * clip * log),
         clip * radius / (2 * excess * rounds),
@@ -192,6 +192,12 @@ def non_smooth(
 def balanced_alpha(constants: TheoryConstants, exponent: float, rounds: int) -> float:
     """``M (8 R / sqrt(2N))^{1+nu}``: equal first and second terms of Theorem 7's bound."""
     return float(constants.smoothness * (8 * constants.radius / math.sqrt(2 * rounds)) ** (1 + exponent))
+
+
+def hoelder_step(constants: TheoryConstants, exponent: float, rounds: int, alpha: float | None = None) -> float:
+    """``alpha^{(1-nu)/(1+nu)} / (8 M^{2/(1+nu)})``: the longest step of Theorem 7 whatever the noise."""
+    alpha = balanced_alpha(constants, exponent, rounds) if alpha is None else alpha
+    return float(alpha ** ((1 - exponent) / (1 + exponent)) / (8 * constants.smoothness ** (2 / (1 + exponent))))
 
 
 def plain_rounds(constants: TheoryConstants, power: float = 2 / 7) -> int:
@@ -221,10 +227,16 @@ def unconstrained_rounds(constants: TheoryConstants) -> int:
     return _fixed_point(ratio)
 
 
-def practical_step(constants: TheoryConstants, clip: float, rounds: int, noise_deviation: float) -> float:
-    """``min(1/(2L), R / sqrt(N (clip^2 + d s^2)))``: balances the textbook bound of projected SGD for any noise s."""
+def practical_step(
+    constants: TheoryConstants, clip: float, rounds: int, noise_deviation: float, longest: float | None = None
+) -> float:
+    """``R / sqrt(N (clip^2 + d s^2))``: balances the textbook bound of projected SGD for any noise s.
+
+    At most ``longest``, which is ``1 / (2L)`` if not given.
+    """
     power = clip**2 + constants.dimension * noise_deviation**2
-    return min(1 / (2 * constants.smoothness), constants.radius / math.sqrt(rounds * power))
+    most = 1 / (2 * constants.smoothness) if longest is None else longest
+    return min(most, constants.radius / math.sqrt(rounds * power))
 
 
 def _batch(factor: float, deviation: float, clip: float, log: float) -> int:

@@ -54,6 +54,8 @@ class StepBudget:
         delta: in (0, 1); below 1 / n^2 for paper, where the length of the run is analysed.
         accounting: "tight" or "paper".
         oracle_share: e / epsilon for tight, in (0, 1]; more of it makes fewer steps with less noise each.
+        runs: how many runs share the budget, at least 1: each ends where its share of the squares of the steps'
+            epsilons, or of their deltas, does. All runs together then pass the filter of one.
 
     Raises:
         BadInput: an argument out of range.
@@ -64,6 +66,7 @@ class StepBudget:
     delta: float
     accounting: Accounting = "tight"
     oracle_share: float = 0.25
+    runs: int = 1
 
     def __post_init__(self) -> None:
         if self.records < 2:
@@ -72,6 +75,8 @@ class StepBudget:
             raise BadInput(f"epsilon = {self.epsilon}, delta = {self.delta}: a positive number and one in (0, 1)")
         if not 0 < self.oracle_share <= 1:
             raise BadInput(f"oracle_share = {self.oracle_share}: must lie in (0, 1]")
+        if self.runs < 1:
+            raise BadInput(f"runs = {self.runs}: there must be at least one")
         if self.accounting == "paper" and not (self.epsilon <= 1 and self.delta * self.records**2 < 1):
             raise BadInput(
                 f"epsilon = {self.epsilon:g}, delta = {self.delta:g}: accounting = 'paper' is analysed for "
@@ -115,10 +120,15 @@ class StepBudget:
         return np.asarray((uses * self.levels.batches + 1) * (self.oracle_delta / self.records))
 
     def filter(self) -> PrivacyFilter:
-        """A fresh filter with the whole budget."""
+        """A fresh filter with a run's share of the budget."""
         if self.accounting == "paper":
-            return PrivacyFilter(self.epsilon / 2, self.delta / 4, self.delta / 4)
-        return PrivacyFilter(self.epsilon, self.delta / 2, self.delta / 2)
+            whole = PrivacyFilter(self.epsilon / 2, self.delta / 4, self.delta / 4)
+        else:
+            whole = PrivacyFilter(self.epsilon, self.delta / 2, self.delta / 2)
+        if self.runs == 1:
+            return whole
+        share = spread(whole.largest_sum_of_squares / self.runs, whole.spread_delta)
+        return PrivacyFilter(share, whole.spread_delta, whole.sum_delta / self.runs)
 
     def draw_levels(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """(T,): the levels of one run; the level that is drawn next does not fit, and ends it."""

@@ -1,20 +1,16 @@
-"""Data on which no private mean of sparse vectors can be good, from the proofs of the lower bounds.
+"""Records on which no private mean of sparse vectors can be good, from the proof of a lower bound.
 
-Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemmas 4.3, A.1 and A.3). One vector that all records repeat is an EASY
-instance for a projection (its error falls like 1/n); blocks of different vectors show the true rate.
+Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Lemma 4.3); users that are drawn so, and packings, are populations of
+`userdp.data.synthetic.sparse_vectors`. One vector that all records repeat is an EASY instance for a projection (its
+error falls like 1/n); blocks of different vectors show the true rate.
 """
 
 import math
-from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from userdp.errors import BadInput
-
-_MOST_CANDIDATES = 200_000
-"""Supports that `greedy_packing` looks at, at most."""
 
 
 def block_data(
@@ -71,34 +67,3 @@ def hardest_blocks(records: int, dimension: int, sparsity: int, epsilon: float, 
         spread = math.sqrt(spread * math.log(1 / delta))
     most = min(records, dimension // sparsity)
     return max(1, min(most, round(epsilon * records / spread)))
-
-
-def greedy_packing(dimension: int, sparsity: int) -> NDArray[np.float64]:
-    """Unit vectors with s entries ``1 / sqrt(s)`` whose pairwise l2 distances are at least ``1 / sqrt(2)``.
-
-    Takes each support in turn and drops all that differ from it in at most ``s / 2`` entries (Lemma A.1), so there are
-    at least ``(d / s - 1 / 2)^(s / 2)`` vectors for ``s <= d / 2``.
-
-    Args:
-        dimension: d.
-        sparsity: s, from 1 to d.
-
-    Returns:
-        (P, d).
-
-    Raises:
-        BadInput: s outside 1..d, or more than 200,000 supports.
-    """
-    if not 1 <= sparsity <= dimension or math.comb(dimension, sparsity) > _MOST_CANDIDATES:
-        raise BadInput(
-            f"dimension = {dimension}, sparsity = {sparsity}: there must be from 1 to {_MOST_CANDIDATES} supports"
-        )
-    supports = np.array(list(combinations(range(dimension), sparsity)))
-    candidates = np.zeros((len(supports), dimension))
-    np.put_along_axis(candidates, supports, 1.0, axis=1)
-    kept = []
-    while len(candidates):
-        kept.append(candidates[0])
-        differing = 2 * (sparsity - candidates @ candidates[0])
-        candidates = candidates[differing > sparsity / 2]
-    return np.array(kept) / math.sqrt(sparsity)

@@ -153,14 +153,21 @@ class SparseExponential:
         epsilon: float,
         failure: float = 0.1,
         spread: float | None = None,
+        most_candidates: int = LARGEST_NET,
     ) -> "SparseExponential":
-        """With the net, among those that can be enumerated, that has the least `excess_bound`.
+        """With the net, among those of at most so many candidates, that has the least `excess_bound`.
 
         Raises:
             BadInput: a number out of range, or not even the coarsest net can be enumerated.
         """
         coarsest = cls(records, dimension, sparsity, gradient_norm, radius, epsilon, 1, spread)
-        choices = [replace(coarsest, steps=steps) for steps in range(1, len(enumerable(dimension)))]
+        if coarsest.candidates > most_candidates:
+            raise BadInput(
+                f"most_candidates = {most_candidates}: the coarsest net in {dimension} dimensions has "
+                f"{coarsest.candidates}; raise it, or use fewer dimensions"
+            )
+        finest = int(np.searchsorted(enumerable(dimension), most_candidates, side="right"))
+        choices = [replace(coarsest, steps=steps) for steps in range(1, finest)]
         return min(choices, key=lambda choice: choice.excess_bound(failure))
 
     @property

@@ -17,8 +17,12 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource
-from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors, classical_multiplier, expected_error
-from userdp.papers.sparse_gradients.reference.projection_mechanism import ProjectionMechanism
+from userdp.papers.sparse_gradients.projection_mechanism import (
+    ProjectionMechanism,
+    SparseVectors,
+    classical_multiplier,
+    expected_error,
+)
 
 Matrix = NDArray[np.float64]
 Isometry = Literal["paper", "kappa", "gershgorin"]
@@ -152,14 +156,28 @@ class SparseRecovery:
         if value.shape != (self.dimension,) or not np.isfinite(value).all():
             raise BadInput(f"the mean must be {self.dimension} finite numbers, got shape {value.shape}")
         if self.low_dimensional:
-            if expected_error(self.projection.mechanism, self.members, self.dimension) >= self.members.norm:
-                return np.zeros(self.dimension)
-            return self.projection.release(value, noise)
+            return self.without_measurements(value, noise)
         matrix = self.matrix(rng)
-        mechanism = self.mechanism(matrix)
+        return self.from_measurements(value, matrix, self.mechanism(matrix), noise)
+
+    def without_measurements(self, mean: Vector, noise: NoiseSource) -> Vector:
+        """(d,) the private mean where dimensions are low; zero where noise is expected to be as large as L."""
+        if self.projection_error >= self.members.norm:
+            return np.zeros(self.dimension)
+        return self.projection.release(mean, noise)
+
+    @property
+    def projection_error(self) -> float:
+        """Bound on the expected l2 error of the mechanism of low dimensions."""
+        return expected_error(self.projection.mechanism, self.members, self.dimension)
+
+    def from_measurements(
+        self, mean: Vector, matrix: Matrix, mechanism: GaussianMechanism, noise: NoiseSource
+    ) -> Vector:
+        """(d,) the private mean from a matrix and its `mechanism`; zero where noise is expected to be as large as L."""
         if mechanism.standard_deviation * math.sqrt(self.count) >= self.members.norm:
             return np.zeros(self.dimension)
-        return self.finish(basis_pursuit(matrix, mechanism.release(matrix @ value, noise)))
+        return self.finish(basis_pursuit(matrix, mechanism.release(matrix @ mean, noise)))
 
     def finish(self, recovered: Vector) -> Vector:
         """What was recovered; zero if it is longer than 2 L, else projected on where means lie.

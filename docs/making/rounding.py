@@ -1,0 +1,33 @@
+"""What docs/guarantees.md says that rounding costs with secure noise."""
+
+from collections.abc import Callable
+
+from userdp.errors import BadInput
+from userdp.estimators import Debiased, Winsorized
+from userdp.estimators.outlier_removal import NeighbourMean
+from userdp.noise import rounding_slack
+
+USERS = (1_000, 10_000, 100_000, 1_000_000)
+DIMENSION = 100
+_ESTIMATORS: dict[str, Callable[[int], float]] = {
+    "winsorised mean": Winsorized(radius=1.0).rounding,
+    "clip of the mean about the median": Debiased(statistic="median", radius=1.0).rounding,
+    f"mean without outliers, {DIMENSION} columns": lambda users: NeighbourMean(1.0).rounding(users, DIMENSION),
+}
+
+
+def costs() -> str:
+    """A row for what is released, a column a number of users: by how much the noise grows."""
+    lines = [f"| noise grows by | {' | '.join(f'{users:,} users' for users in USERS)} |", f"|---|{'---|' * len(USERS)}"]
+    lines.append(f"| sum of clipped users | {' | '.join(_grown(users) for users in USERS)} |")
+    for told, rounding in _ESTIMATORS.items():
+        lines.append(f"| {told} | {' | '.join(_grown(users, rounding(users)) for users in USERS)} |")
+    return "\n".join(lines)
+
+
+def _grown(terms: int, further: float = 0.0) -> str:
+    """By which share; what would cost too much is refused."""
+    try:
+        return f"{rounding_slack(terms, further=further):.1e}"
+    except BadInput:
+        return "refused"

@@ -1,0 +1,134 @@
+"""What benchmarks/README.md says of one round, of robust statistics and of large populations, from results tables."""
+
+import json
+import textwrap
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from making.pictures import BLUE, INK, RED, STYLE, WIDTH, svg
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+TOOLS = {"numpy": "plain numpy", "ours": "ours", "ours on ray": "ours, Ray", "pfl": "pfl", "jax": "jax-privacy"}
+TOOLS |= {"flower": "Flower"}
+AGAINST_NUMPY = {(10, 100): 2.5, (100, 100): 1.8, (10, 1000): 1.8, (100, 1000): 1.5}
+"""What ours is meant to take at most, by size."""
+Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]
+
+
+def sections() -> dict[str, str]:
+    """Name of a section of the page -> its text."""
+    return {"round": one_round(), "robust": robust(), "population": population()}
+
+
+def pictures() -> dict[str, str]:
+    """Name of a picture -> SVG."""
+    with mpl.rc_context(STYLE):
+        return {"speed": svg(_ratios(_rows(_read("peers"))))}
+
+
+def one_round() -> str:
+    """A round beside the other tools: processor milliseconds, then ratios."""
+    report = _read("peers")
+    rows, versions = _rows(report), report["versions"]
+    told = (
+        f"One private round of {report['users']} users (`peers.py`; m samples a user, d features; milliseconds of "
+        f"processor time, medians; one thread each, though jax-privacy takes those of its own; "
+        f"{report['machine']['cores']} cores; numpy {versions['numpy']}, pfl {versions['pfl']}, "
+        f"jax-privacy {versions['jax-privacy']}, Flower {versions['flwr']} with a SuperNode a user, for the smallest "
+        f"size alone; sums equal to {_difference(rows):.0e}, relative):"
+    )
+    head = ["m", "d", *TOOLS.values(), "ours / numpy", "Ray / numpy, on the clock", "pfl / ours", "jax / ours"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(_line(size, rows[size]) for size in rows)]
+    return "\n\n".join([_filled(told), "\n".join(lines), _filled(_verdict(rows))])
+
+
+def robust() -> str:
+    """Estimators beside numpy and scipy."""
+    lines = ["| what | rows x columns | ours, ms | beside | ms | times faster |", "|---|---|---|---|---|---|"]
+    for row in _read("robust")["rows"]:
+        shape = f"{row['rows']} x {row['columns']}"
+        times = f"{row['ours_ms']:.3g} | {row['rival']} | {row['rival_ms']:.3g}"
+        lines.append(f"| {row['what']} | {shape} | {times} | {row['ratio']:.2f} |")
+    return "\n".join(lines)
+
+
+def population() -> str:
+    """Whole runs, by users."""
+    report = _read("population")
+    head = ["strategy", "users", "rounds", "seconds", "microseconds a user", "peak MiB"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for run in report["runs"]:
+        each = 1e6 * run["seconds"] / run["users"]
+        cells = [f"`{run['strategy']}`", f"{run['users']:,}", run["rounds"], run["seconds"], f"{each:.0f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {run['peak_mib']} |")
+    return "\n".join(lines)
+
+
+def _read(name: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return report
+
+
+def _rows(report: dict[str, Any]) -> Rows:
+    rows: Rows = {}
+    for row in report["rows"]:
+        if row["seconds"]:
+            rows.setdefault((row["samples"], row["columns"]), {})[row["tool"]] = row
+    return rows
+
+
+def _difference(rows: Rows) -> float:
+    return max(row["difference"] for tools in rows.values() for row in tools.values())
+
+
+def _ms(row: dict[str, Any], kind: str = "seconds") -> float:
+    return 1e3 * float(median(row[kind]))
+
+
+def _line(size: tuple[int, int], tools: dict[str, dict[str, Any]]) -> str:
+    """A row of the table; in bold where ours is not within what is meant."""
+    ours, numpy = _ms(tools["ours"]), _ms(tools["numpy"])
+    ratio = f"{ours / numpy:.2f}"
+    cells = [*map(str, size), *(f"{_ms(tools[tool]):.3g}" if tool in tools else "" for tool in TOOLS)]
+    cells.append(ratio if ours <= AGAINST_NUMPY[size] * numpy else f"**{ratio}**")
+    cells.append(f"{_ms(tools['ours on ray'], 'wall') / _ms(tools['numpy'], 'wall'):.2f}")
+    cells += [f"{_ms(tools[tool]) / ours:.3g}" for tool in ("pfl", "jax")]
+    return f"| {' | '.join(cells)} |"
+
+
+def _verdict(rows: Rows) -> str:
+    within = [size for size, tools in rows.items() if _ms(tools["ours"]) <= AGAINST_NUMPY[size] * _ms(tools["numpy"])]
+    smallest = rows[min(rows)]
+    flower = _ms(smallest["flower"]) / _ms(smallest["ours"])
+    meant = ", ".join(f"{limit:g}" for limit in AGAINST_NUMPY.values())
+    return (
+        f"Ours is meant to take at most {meant} of plain numpy: so it does at {len(within)} of {len(rows)} sizes. "
+        f"Flower with a SuperNode a user takes {flower:,.0f} times as long as ours."
+    )
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def _ratios(rows: Rows) -> Figure:
+    """Processor time of each tool over ours, by size, on a logarithmic scale."""
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    others = [tool for tool in TOOLS if tool not in ("ours", "ours on ray")]
+    colours = dict(zip(others, (INK, RED, BLUE, "#999999"), strict=True))
+    for place, tool in enumerate(others):
+        found = [(index, tools) for index, tools in enumerate(rows.values()) if tool in tools]
+        heights = [_ms(tools[tool]) / _ms(tools["ours"]) for _, tools in found]
+        where = [index + 0.2 * (place - 1.5) for index, _ in found]
+        axes.bar(where, heights, 0.19, color=colours[tool], label=TOOLS[tool])
+    axes.axhline(1, color=INK, linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(rows)), [f"m = {m}, d = {d}" for m, d in rows])
+    axes.set_ylabel("time over ours")
+    figure.legend(loc="outside upper center", ncols=4)
+    return figure

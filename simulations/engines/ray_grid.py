@@ -1,0 +1,226 @@
+"""Where messages go on Ray: nodes in actors, on this machine or on a cluster."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MessageType
+from numpy.typing import NDArray
+
+from simulations.engines.grids import InMachineGrid, error_reply, one_thread
+from strategies.wire.protocol import (
+    Holding,
+    answer_content,
+    failed,
+    roster_content,
+)
+from strategies.wire.questions import Reader, counts_wanted, keys_wanted
+from userdp.data import Federation
+from userdp.errors import RunFailed, UserdpError
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Answer, Node
+from userdp.problems.base import Problem
+
+log = logging.getLogger("userdp")
+ATTEMPTS = 3
+"""How often actors are asked in a round when they die of it; after that their users are missing."""
+
+
+class _Worker:
+    """A Ray actor: some of the nodes, built when first asked."""
+
+    def __init__(self, problem: Problem, federation: Federation, users: Mapping[int, NDArray[np.int64]]) -> None:
+        self._problem, self._federation, self._users = problem, federation, users
+        self._nodes: dict[int, Node] = {}
+
+    def compute(
+        self, x: NDArray[np.float64] | None, tasks: Sequence[tuple[int, NDArray[np.int64] | None, Computation | None]]
+    ) -> list[Answer | Holding | UserdpError | str]:
+        """Answers in order; a task without computation asks whom the node holds."""
+        with one_thread():
+            return [self._one(x, *task) for task in tasks]
+
+    def _one(
+        self,
+        x: NDArray[np.float64] | None,
+        node_id: int,
+        users: NDArray[np.int64] | None,
+        computation: Computation | None,
+    ) -> Answer | Holding | UserdpError | str:
+        """An answer, an error that may be told, or the kind of a foreign one."""
+        try:
+            if node_id not in self._nodes:
+                self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
+            node = self._nodes[node_id]
+            if x is None or users is None or computation is None:
+                return Holding(node.users, node.clipped_samples, key=node.key.public)
+            return node.compute(x, users, computation)
+        except UserdpError as error:
+            return error
+        except Exception as error:
+            return type(error).__name__
+
+
+class RayGrid(InMachineGrid):
+    """Nodes in Ray actors, on this machine or on a cluster.
+
+    Args:
+        problem: the loss.
+        federation: the data, or the recipe for it; put into the object store once and read there without a copy.
+        user_blocks: users of each node; ids 1..k in this order.
+        workers: actors; one a CPU of the cluster if not given.
+        address: of a running Ray cluster; a private one is started on this machine if not given.
+        gpus: share of a GPU that Ray sets aside for each actor, which then sees no other; no more actors are started
+            than there are shares. 0: none, and actors see all GPUs of their machine.
+
+    Raises:
+        RunFailed: Ray cannot be reached or started, or has no GPU to share.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        user_blocks: Sequence[NDArray[np.int64]],
+        workers: int | None = None,
+        address: str | None = None,
+        gpus: float = 0.0,
+    ) -> None:
+        # GPUs of which none is set aside are the actors' to share: Ray must not hide them.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray  # noqa: PLC0415 -- a second's import that local runs do not need
+
+        super().__init__(len(user_blocks))
+        self._ray = ray
+        self._started = not ray.is_initialized()
+        if self._started:
+            try:
+                ray.init(
+                    address=address or "local",  # or Ray would join whatever runs on this machine
+                    num_cpus=None if address else workers,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise RunFailed(f"engine.address = {address!r}: Ray cannot be reached or started ({error})") from error
+        there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        count = min(workers or max(1, int(there.get("CPU", 1))), len(user_blocks))
+        if gpus:
+            count = min(count, self._shares(there.get("GPU", 0.0), gpus))
+        free = int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        if free < count:
+            log.warning("%d actors were asked for and %d CPUs are free: nodes wait until there are more", count, free)
+        self._actor = ray.remote(num_cpus=1, num_gpus=gpus)(_Worker)
+        self._shared = [ray.put(problem), ray.put(federation)]
+        self._users = [
+            {index + 1: user_blocks[index] for index in range(worker, len(user_blocks), count)}
+            for worker in range(count)
+        ]
+        self._workers: list[Any] = [self._actor.remote(*self._shared, users) for users in self._users]
+
+    def _shares(self, there: float, each: float) -> int:
+        """How many actors find a share of a GPU; a share lies on one GPU as a whole.
+
+        Raises:
+            RunFailed: none does; Ray would wait for a GPU forever.
+        """
+        shares = int(there) * int(1 / each + 1e-9)
+        if not shares:
+            self._leave()
+            raise RunFailed(
+                f"engine.gpus_per_actor = {each:g}: Ray knows of no GPU; set it to 0, or start Ray where there are some"
+            )
+        return shares
+
+    def close(self) -> None:
+        """Stop the actors, and Ray if this grid started it."""
+        for worker in self._workers:
+            self._ray.kill(worker)
+        self._workers = []
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._started:
+            self._ray.shutdown()
+
+    def _deliver(self, messages: Sequence[Message], timeout: float | None) -> Iterator[Message]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        asked: Mapping[int, Sequence[Message]] = self._by_worker(messages)
+        reader = Reader()
+        for attempt in range(1, ATTEMPTS + 1):
+            replies, lost = self._answers(asked, reader, deadline)
+            yield from replies
+            # A fresh actor has other keys than those that the other nodes' masks are made with.
+            asked = {worker: part for worker, part in lost.items() if attempt < ATTEMPTS and not _masked(part)}
+            for worker in lost.keys() - asked.keys():
+                yield from (failed(message, "ActorDied") for message in lost[worker])
+
+    def _answers(
+        self, asked: Mapping[int, Sequence[Message]], reader: Reader, deadline: float | None
+    ) -> tuple[list[Message], dict[int, Sequence[Message]]]:
+        """What actors reply in time, and the messages of those that died, in whose place there is another."""
+        pending = {self._ask(worker, part, reader): worker for worker, part in asked.items()}
+        if not pending:
+            return [], {}
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        done, late = self._ray.wait(list(pending), num_returns=len(pending), timeout=left)
+        replies, lost = list[Message](), dict[int, Sequence[Message]]()
+        for reference in done:
+            worker = pending[reference]
+            try:
+                outcomes = self._ray.get(reference)
+            except self._ray.exceptions.RayError as error:
+                self._replace(worker, f"an actor died ({type(error).__name__})")
+                lost[worker] = asked[worker]
+                continue
+            replies += [self._reply(*pair) for pair in zip(asked[worker], outcomes, strict=True)]
+        for reference in late:
+            self._replace(pending[reference], "an actor did not answer in time")
+        return replies, lost
+
+    def _ask(self, worker: int, messages: Sequence[Message], reader: Reader) -> Any:
+        """Have an actor answer these messages; Ray's reference to what it will say."""
+        x: NDArray[np.float64] | None = None
+        tasks: list[tuple[int, NDArray[np.int64] | None, Computation | None]] = []
+        for message in messages:
+            users, computation = None, None
+            if message.metadata.message_type != MessageType.QUERY:
+                x = reader.model(message)
+                users, computation = reader.request(message)
+            tasks.append((message.metadata.dst_node_id, users, computation))
+        return self._workers[worker].compute.remote(x, tasks)
+
+    def _by_worker(self, messages: Sequence[Message]) -> dict[int, list[Message]]:
+        parts: dict[int, list[Message]] = {}
+        for message in messages:
+            parts.setdefault((message.metadata.dst_node_id - 1) % len(self._workers), []).append(message)
+        return parts
+
+    def _replace(self, worker: int, why: str) -> None:
+        """A dead or stuck actor would fail in every later round: start a fresh one.
+
+        It sets no CPU aside: that of the dead one may not be free yet, or gone with its machine.
+        """
+        log.warning("%s: starting another", why)
+        self._ray.kill(self._workers[worker])
+        self._workers[worker] = self._actor.options(num_cpus=0).remote(*self._shared, self._users[worker])
+
+    def _reply(self, message: Message, outcome: Any) -> Message:
+        if isinstance(outcome, Exception):
+            return error_reply(message, outcome)
+        if isinstance(outcome, str):
+            return failed(message, outcome)
+        counts = counts_wanted(message)
+        if isinstance(outcome, Holding):
+            key, clipped = outcome.key if keys_wanted(message) else None, outcome.clipped_samples if counts else None
+            return Message(roster_content(outcome.users, clipped, key=key), reply_to=message)
+        return Message(answer_content(outcome, counts=counts, share=True), reply_to=message)
+
+
+def _masked(messages: Sequence[Message]) -> bool:
+    """Whether answers to these are masked for one another."""
+    return any("masked" in message.content for message in messages)

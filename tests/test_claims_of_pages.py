@@ -1,0 +1,106 @@
+"""Sentences of README.md and docs that a command can check: they say of all strategies what their classes declare."""
+
+import math
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from simulations.reports.explain import show_promise
+from strategies import STRATEGIES, PublicFacts
+from userdp.accounting import Privacy
+from userdp.data.shape import Shape
+from userdp.problems.registry import PROBLEMS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+TYPED = {
+    "averaged-clipping": {"0.05", "0.21", "0.001"},
+    "heavy-tailed-optimal": {"0.05"},
+    "high-dimensional-heavy-tailed": {"0.418", "0.09"},
+    "robust-user-level": set[str](),
+    "sparse-gradients": set[str](),
+}
+"""Page of docs/papers -> its settings and constants of proofs with two decimals or more; nothing measured is typed."""
+SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 1.0))
+BY_PAPER = [name for name, one in STRATEGIES.items() if "calibration" in one.Options.model_fields]
+FALSE = (
+    "same guarantee",  # replacing one and adding or removing one stand side by side
+    "one guarantee",
+    "most strategies",
+    "others release every iterate",
+)
+
+
+def sentence(page: str, begin: str, end: str) -> str:
+    """What stands from one word to another, once, on one line."""
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert text.count(begin) == 1
+    return text.partition(begin)[2].partition(end)[0]
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text)) & set(STRATEGIES)
+
+
+def test_the_readme_names_who_can_have_secure_noise():
+    told = sentence("README.md", '`privacy.noise = "secure"`:', "[docs/guarantees.md]")
+    families = {name for name, one in STRATEGIES.items() if one.family in {"clipping", "robust"}}
+    assert "of the families of clipping and robust means" in told
+    can = {name for name, one in STRATEGIES.items() if one.without_secure_noise is None}
+    assert families | named(told) == can
+
+
+def test_the_page_on_deployment_names_who_does_not_protect_every_iterate_from_other_silos():
+    told = sentence("docs/deployment.md", "**Other silos** see every model", "All other private strategies")
+    late = {name for name, one in STRATEGIES.items() if one.release == "phase"}
+    assert named(told) == late | {name for name, one in STRATEGIES.items() if "unless" in one.promise}
+
+
+@pytest.mark.parametrize("name", BY_PAPER)
+def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
+    strategy = STRATEGIES[name]
+    options = dict(strategy.example) | {"calibration": "paper", "noise_constant": 100.0}
+    problem = PROBLEMS[strategy.example_problem["kind"]].model_validate(
+        {"radius": 2.0} | dict(strategy.example_problem)
+    )
+    public = PublicFacts(500, max_samples=2, samples=1000)
+    guarantee = strategy(problem.build(SHAPE, seed=0), public, Privacy(0.1, 1e-5, "sample"), **options).plan.guarantee
+    assert not guarantee.holds
+    assert guarantee.epsilon == math.inf
+    assert guarantee.sentence().startswith("no privacy guarantee: ")
+
+
+def test_a_guarantee_is_printed_with_what_it_rests_on():
+    """By `show_promise`, which run, plan and predict print a guarantee with."""
+    console = Console(record=True, width=200, file=StringIO())
+    show_promise("(1, 1e-06)-differential privacy", ["honest nodes", "secret cohorts"], console)
+    told = [line.strip() for line in console.export_text().splitlines()]
+    assert told == ["Guarantee. (1, 1e-06)-differential privacy", "assuming: honest nodes", "assuming: secret cohorts"]
+
+
+@pytest.mark.parametrize("verb", ["reports/console.py", "api/plans.py", "api/scoring.py"])
+def test_run_plan_and_predict_print_guarantees_in_no_other_way(verb):
+    text = (ROOT / "simulations" / verb).read_text(encoding="utf-8")
+    assert len(re.findall(r"^ +show_promise\(", text, re.MULTILINE)) == text.count("sentence") == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_says_of_all_what_some_strategies_are_not(page):
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    assert not [false for false in FALSE if false in text]
+
+
+def test_every_page_of_a_paper_is_looked_at():
+    assert set(TYPED) == {path.stem for path in ROOT.glob("docs/papers/*.md")} - {"README"}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_no_measured_number_of_a_papers_page_is_typed_by_hand(name):
+    """Formulas of code stand between backticks."""
+    text = (ROOT / "docs" / "papers" / f"{name}.md").read_text(encoding="utf-8")
+    for made in (r"<!-- [^:>]+: made by docs/make\.py -->.*?<!-- end -->", r"`[^`]*`"):
+        text = re.sub(made, "", text, flags=re.DOTALL)
+    assert set(re.findall(r"\d+\.\d\d+", text)) <= TYPED[name]

@@ -1,0 +1,97 @@
+"""One AboveThreshold over rounds that release something: its claim, against all that is seen, computed exactly."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from userdp.accounting import Cost, delta_of
+from userdp.estimators import RampKernel, replacement_bound
+from userdp.mechanisms import AboveThreshold
+
+TEST = AboveThreshold(batch=60, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
+NOISE = 3.0
+"""Of each release, over its sensitivity."""
+PASSED = TEST.kernel.unaligned_bound(60) + replacement_bound(60)
+"""The most that a batch of a doubtful round can score."""
+
+gaps = st.floats(-15.0, 60.0)
+user_rounds = st.sampled_from(["another's", "agreed", "doubtful"])
+moves = st.floats(-1.0, 1.0).map(lambda move: float(np.sign(move)) if abs(move) > 0.3 else move)
+rounds = st.lists(st.tuples(user_rounds, gaps, moves), min_size=1, max_size=5)
+
+
+def gaussian_delta(mu, x):
+    """Hockey-stick divergence of order e^x between normal laws that lie mu of their deviations apart."""
+    if mu == 0:
+        return max(0.0, 1 - math.exp(min(x, 0.0)))
+    return norm.cdf(mu / 2 - x / mu) - math.exp(x) * norm.cdf(-mu / 2 - x / mu)
+
+
+def divergence(first, second, kinds, x, noise=NOISE):
+    """Of order e^x, between all that two neighbours' runs show; a doubtful round that passes gives the user away.
+
+    Args:
+        first: (T,) scores of one data set.
+        second: (T,) of its neighbour.
+        kinds: of the rounds; each "agreed" one that passes releases a Gaussian whose mean the user moves.
+        x: order.
+        noise: of each release, over its sensitivity.
+    """
+    survived = [
+        [1.0, *(TEST.pass_probability(scores[:end]) for end in range(1, len(scores) + 1))] for scores in (first, second)
+    ]
+    total, mu = 0.0, 0.0
+
+    def seen(p, q):
+        return p * gaussian_delta(mu, x + math.log(q / p)) if min(p, q) > 1e-12 else p
+
+    for number, kind in enumerate(kinds):
+        one, other = (law[number] - law[number + 1] for law in survived)
+        total += seen(one, other)
+        if kind == "doubtful":
+            return total + survived[0][number + 1]
+        mu = math.hypot(mu, (kind == "agreed") / noise)
+    return total + seen(survived[0][-1], survived[1][-1])
+
+
+def scores_of(planned):
+    """What both neighbours score: near the threshold where the user's round is no doubtful one."""
+    first = np.array([PASSED if kind == "doubtful" else TEST.threshold + gap for kind, gap, _ in planned])
+    moved = [0.0 if kind == "another's" else move * TEST.sensitivity for kind, _, move in planned]
+    second = first + np.array(moved)
+    doubtful = np.array([kind == "doubtful" for kind, _, _ in planned])
+    return first, np.where(doubtful, np.minimum(second, PASSED), second)
+
+
+@settings(max_examples=60)
+@given(rounds, st.floats(0.0, 2.5))
+def test_a_user_of_several_rounds_pays_for_the_test_once(planned, x):
+    kinds = [kind for kind, _, _ in planned]
+    participations = sum(kind != "another's" for kind in kinds)
+    assume(participations)
+    first, second = scores_of(planned)
+    claimed = delta_of(Cost(NOISE, failure_delta=TEST.delta, shared_epsilon=TEST.epsilon), participations, x)
+    for pair in ((first, second), (second, first)):
+        assert divergence(*pair, kinds, x) <= claimed + 1e-9
+
+
+def test_charging_less_is_found():
+    """The test left out of the costs, or the rounds in which it may fail."""
+    x, first = 0.2, np.full(3, TEST.threshold)
+    leaks = divergence(first + TEST.sensitivity, first, ["agreed"] * 3, x, noise=30.0)
+    assert delta_of(Cost(30.0), 3, x) < leaks <= delta_of(Cost(30.0, shared_epsilon=1.0), 3, x)
+    doubtful = np.full(1, PASSED)
+    assert divergence(doubtful, doubtful, ["doubtful"], 4.0) == pytest.approx(TEST.delta, rel=1e-6)
+
+
+def test_rounds_that_each_paid_would_pay_more():
+    """One query alone leaks a part of epsilon, twenty of them together no more than epsilon."""
+    first = np.full(20, TEST.threshold)
+    moved = first + TEST.sensitivity
+    together = math.log(TEST.pass_probability(moved) / TEST.pass_probability(first))
+    alone = math.log(TEST.pass_probability(moved[:1]) / TEST.pass_probability(first[:1]))
+    assert together <= TEST.epsilon < 20 * alone
