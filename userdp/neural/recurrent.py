@@ -73,14 +73,13 @@ def _chosen(sent: Tensor, places: Tensor | None) -> Tensor:
     return sent.flatten(0, 1).index_select(0, places.flatten()).reshape(*places.shape, -1)
 
 
-def _of_chosen(gradient: Tensor, places: Tensor | None, sent: torch.Size) -> Tensor:
-    """What the gradient (L, G, N, K) of what was chosen is to all that inputs send."""
-    if places is None:
-        return gradient.transpose(0, 1)
+def _add_chosen(of_tables: Tensor, gradient: Tensor, places: Tensor) -> None:
+    """Add the gradient (L, G, N, K) of what was chosen at places (L, G, N) to that of the tables (G, V, K)."""
+    rows = of_tables.flatten(0, 1)
     if gradient.is_cuda:  # whose other way adds up in an order that changes
-        summed = torch.ops.aten.embedding_dense_backward(gradient, places, sent[:2].numel(), -1, False)
-        return cast(Tensor, summed).reshape(sent)
-    return gradient.new_zeros(sent).flatten(0, 1).index_add_(0, places.flatten(), gradient.flatten(0, 2)).reshape(sent)
+        rows += torch.ops.aten.embedding_dense_backward(gradient, places, len(rows), -1, False)
+    else:
+        rows.index_add_(0, places.flatten(), gradient.flatten(0, 2))
 
 
 def _by_gate(weight: Tensor, count: int) -> Tensor:
@@ -129,10 +128,9 @@ def _incoming(gradient: Tensor | None, states: Tensor) -> Tensor:
     return torch.zeros_like(states[1:]) if gradient is None else gradient.transpose(0, 1)
 
 
-def _of_weight(sent: Tensor, states: Tensor) -> Tensor:
-    """(G, K, H): the weights' gradient, of what was sent to gates (L, G, N, K) from states (L, G, N, H)."""
-    rows, read = (each.transpose(0, 1).flatten(1, 2) for each in (sent, states))
-    return torch.bmm(rows.mT, read)
+def _by_user(rows: Tensor) -> Tensor:
+    """(G, L N, K): rows (L, G, N, K) of all steps of a user, one below the other."""
+    return rows.transpose(0, 1).flatten(1, 2)
 
 
 class _GatedUnit(_Recurrence):
@@ -186,7 +184,10 @@ class _GatedUnit(_Recurrence):
             torch.mul(flowing, share, out=to_second)
             torch.mul(fresh, opened, out=to_third)
             flowing = torch.baddbmm(flowing.mul_(kept), rows, weight)
-        of_weight, of_offset = _of_weight(sent.flatten(-2), states[:-1]), sent[..., 2, :].sum((0, 2))
+        of_weight, of_offset = (
+            torch.bmm(_by_user(sent.flatten(-2)).mT, _by_user(states[:-1])),
+            sent[..., 2, :].sum((0, 2)),
+        )
         sent[..., 2, :] = to_new
         return sent.flatten(-2).transpose(0, 1), of_weight, of_offset
 
@@ -234,26 +235,49 @@ class _LongShortTerm(_Recurrence):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        """As that of `_GatedUnit`."""
+        """As that of `_GatedUnit`, some steps at a time, so that what is made of them is still at hand when it is read.
+
+        Where inputs are chosen from a table, what is sent to gates is added to the table's rows, and not kept.
+        """
         weight, gates, cells, sizes, states, places = ctx.saved_tensors
-        sent = torch.empty_like(gates)
+        span = _span(gates)
+        kept_sent = gates.new_empty((span if places is not None else len(gates), *gates.shape[1:]))
+        of_sent = kept_sent.transpose(0, 1) if places is None else gates.new_zeros(ctx.sent)
+        of_weight, of_cell = torch.zeros_like(weight), torch.zeros_like(states[0])
         incoming = torch.zeros_like(sizes)
         if gradients[0] is not None:
             torch.neg(gradients[0].transpose(0, 1), out=incoming)
-        of_cell = torch.zeros_like(states[0]) if gradients[1] is None else gradients[1].clone()
-        later: Tensor | None = None
-        shares = torch.unflatten(sent, -1, (4, -1))
-        kept, to_cell = _shares(shares, gates, cells[:-1], sizes)
-        views = to_cell, kept, incoming, sent, shares[..., :3, :], shares[..., 3, :]
-        for size, stays, flowing, rows, three, last in _steps_back(*views):
-            if later is not None:
-                flowing.baddbmm_(later, weight)
-            last.mul_(flowing)
-            of_cell.addcmul_(flowing, size, value=-2)
-            three.mul_(of_cell.unsqueeze(-2))
-            of_cell.mul_(stays)
-            later = rows
-        return _of_chosen(sent, places, ctx.sent), _of_weight(sent, states[:-1]), None
+        if gradients[1] is not None:
+            of_cell += gradients[1]
+        before = iter(incoming.unbind(0)[-2::-1])
+        for first in range((len(gates) - 1) // span * span, -1, -span):
+            part = slice(first, first + span)
+            sent = kept_sent[part] if places is None else kept_sent[: len(gates[part])]
+            shares = torch.unflatten(sent, -1, (4, -1))
+            kept, to_cell = _shares(shares, gates[part], cells[part], sizes[part])
+            views = to_cell, kept, incoming[part], sent, shares[..., :3, :], shares[..., 3, :]
+            for size, stays, flowing, rows, three, last in _steps_back(*views):
+                last.mul_(flowing)
+                of_cell.addcmul_(flowing, size, value=-2)
+                three.mul_(of_cell.unsqueeze(-2))
+                of_cell.mul_(stays)
+                if (earlier := next(before, None)) is not None:
+                    earlier.baddbmm_(rows, weight)
+            of_weight.baddbmm_(_by_user(sent).mT, _by_user(states[part]))
+            if places is not None:
+                _add_chosen(of_sent, sent, places[part])
+        return of_sent, of_weight, None
+
+
+_AT_HAND = 1 << 20
+"""Bytes of what is sent to gates that stay in a processor's cache, beside what else is read."""
+
+
+def _span(gates: Tensor) -> int:
+    """How many steps of gates (L, G, N, K) are worked on at a time on the way back; all where nothing is gained."""
+    if gates.is_cuda:
+        return len(gates)
+    return max(1, min(len(gates), _AT_HAND // (gates[0].numel() * gates.itemsize)))
 
 
 def _shares(shares: Tensor, gates: Tensor, cells: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.segments import clip_factors, float64_parts, parts, user_averages, weighted_sums
+from userdp.problems.segments import Number, clip_factors, float64_parts, parts, user_averages, weighted_sums
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -207,7 +207,7 @@ class GeneralisedLinear(Problem):
             sums += self.ridge * models
         return sums
 
-    def _add(self, sums: Array, part: Block, features: NDArray[np.floating], weights: NDArray[np.floating]) -> None:
+    def _add(self, sums: NDArray[Number], part: Block, features: NDArray[Number], weights: NDArray[Number]) -> None:
         """Add each user's weighted sum of samples, the intercept's 1 included, to its row of ``sums``."""
         sums[:, : self.columns] += weighted_sums(features, part.offsets, weights)
         if self.intercept:
@@ -230,14 +230,14 @@ class GeneralisedLinear(Problem):
         if block.dense_features.dtype != np.float32:
             return self.user_gradients(x, block)
         weights, offset = x[: self.columns].astype(np.float32), x[self.columns] if self.intercept else 0.0
-        sums = np.zeros((block.users, self.dimension))
+        sums = np.zeros((block.users, self.dimension), dtype=np.float32)
         for users, part in parts(block):
             features = cast(NDArray[np.float32], part.dense_features)
             scores = np.add(features @ weights, offset, dtype=np.float64)
             slopes = self.family.slopes(scores, targets_of(part))
             self._add(sums[users], part, features, slopes.astype(np.float32))
-        rows = self._ridged(sums, x, block)
-        finite = np.isfinite(np.vecdot(rows, rows))
+        finite = np.isfinite(np.vecdot(sums, sums))
+        rows = self._ridged(sums.astype(np.float64), x, block)
         if not finite.all():
             whose, kept = block.thinned(np.repeat(~finite, block.sizes))
             rows[whose] = self.user_gradients(x, cast(Block, kept))

@@ -5,6 +5,7 @@ no float64 copy of a block ever exists. Results agree to rounding (1e-9 relative
 """
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from userdp.data.block import Block
 
 CHUNK_BYTES = 1 << 21
 """Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
+
+
+Number = TypeVar("Number", bound=np.floating)
 
 
 def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, Block]]:
@@ -32,7 +36,7 @@ def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, B
     rows = _rows(block, row_bytes)
     offsets, first = block.offsets, 0
     while first < block.users:
-        last = int(np.searchsorted(offsets, offsets[first] + rows, side="right")) - 1
+        last = int(offsets.searchsorted(offsets[first] + rows, side="right")) - 1
         if last > first:
             yield slice(first, last), block.part(first, last)
             first = last
@@ -64,7 +68,7 @@ def _rows(block: Block, row_bytes: int | None) -> int:
     return max(1, CHUNK_BYTES // (row_bytes or bytes_of(block.features) // block.samples or 1))
 
 
-def weighted_sums(values: NDArray[np.floating], offsets: NDArray[np.int64], weights: NDArray[np.floating]) -> Array:
+def weighted_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: NDArray[Number]) -> NDArray[Number]:
     """Each user's weighted sum of rows: ``sum_i weights[i] * values[i]`` over its samples.
 
     Args:
@@ -73,17 +77,15 @@ def weighted_sums(values: NDArray[np.floating], offsets: NDArray[np.int64], weig
         weights: (N,).
 
     Returns:
-        (U, k), added up in the precision of values and weights. Equal users take one batched matrix product; ragged
-        users a sparse (U, N) by dense (N, k) product, several times faster than ``np.add.reduceat`` and without its
-        (N, k) temporary.
+        (U, k), in the precision of values and weights. Equal users take one batched matrix product; ragged users a
+        sparse (U, N) by dense (N, k) product, several times faster than ``np.add.reduceat`` and without its (N, k)
+        temporary.
     """
     users, samples = len(offsets) - 1, len(values)
     size = samples // users
-    if size * users == samples and np.array_equal(offsets, np.arange(users + 1) * size):
-        sums = np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))
-        return np.asarray(sums[:, 0], dtype=np.float64)
-    by_user = csr_array((weights, np.arange(samples), offsets), shape=(users, samples))
-    return np.asarray(by_user @ values, dtype=np.float64)
+    if (offsets[1:] - offsets[:-1] == size).all():
+        return np.asarray(np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))[:, 0])
+    return np.asarray(csr_array((weights, np.arange(samples), offsets), shape=(users, samples)) @ values)
 
 
 def user_means(block: Block) -> Array:

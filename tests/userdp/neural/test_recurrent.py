@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from userdp.neural import recurrent
 from userdp.neural.devices import own_forward
 from userdp.neural.lookups import with_late_lookups
 from userdp.neural.recurrent import with_own_recurrence
@@ -20,6 +21,12 @@ KINDS = [
     pytest.param(nn.GRU, {"bias": False}, id="gru without biases"),
     pytest.param(nn.LSTM, {"bias": False}, id="lstm without biases"),
 ]
+
+
+@pytest.fixture(autouse=True, params=[1, 600, 1 << 20], ids=["a step", "a few steps", "all steps"])
+def at_hand(request, monkeypatch):
+    """Bytes that the way back of an LSTM works on at a time."""
+    monkeypatch.setattr(recurrent, "_AT_HAND", request.param)
 
 
 def both(kind, options):
