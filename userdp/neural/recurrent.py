@@ -251,7 +251,7 @@ class _LongShortTerm(_Recurrence):
             of_cell += gradients[1]
         before = iter(incoming.unbind(0)[-2::-1])
         for first in range((len(gates) - 1) // span * span, -1, -span):
-            part = slice(first, first + span)
+            part = slice(first, min(first + span, len(gates)))
             sent = kept_sent[part] if places is None else kept_sent[: len(gates[part])]
             shares = torch.unflatten(sent, -1, (4, -1))
             kept, to_cell = _shares(shares, gates[part], cells[part], sizes[part])

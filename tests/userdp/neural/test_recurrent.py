@@ -23,7 +23,7 @@ KINDS = [
 ]
 
 
-@pytest.fixture(autouse=True, params=[1, 600, 1 << 20], ids=["a step", "a few steps", "all steps"])
+@pytest.fixture(autouse=True, params=[1, 4000, 1 << 20], ids=["a step", "a few steps", "all steps"])
 def at_hand(request, monkeypatch):
     """Bytes that the way back of an LSTM works on at a time."""
     monkeypatch.setattr(recurrent, "_AT_HAND", request.param)
