@@ -1,19 +1,23 @@
-"""Robust statistics of a batch of users' rows beside numpy's and scipy's: processor seconds of one thread.
+"""Robust statistics of a batch of users' rows beside numpy's and scipy's: processor seconds, and seconds on the clock.
 
 Median and trimmed mean of each of 1000 coordinates of 1000 rows; the concentration score of 2000 rows in 1000
 dimensions, with the exponential kernel (every pair) and with the ramp (undecided pairs alone), beside scipy's distances
-of all pairs and their exponentials. Medians of ratios within a repetition. ``python benchmarks/robust.py``.
+of all pairs and their exponentials. Once with one thread, once with one a core, by the clock (numpy and scipy do all of
+this with one). Medians of ratios within a repetition. ``python benchmarks/robust.py``.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 from scipy.stats import trim_mean
@@ -56,23 +60,34 @@ def main() -> None:
     for name, (shape, ours, theirs, rival) in PAIRS.items():
         data = np.random.default_rng(1).normal(size=shape) * 0.1
         np.testing.assert_allclose(ours(data), theirs(data), rtol=1e-6, atol=1e-12)
-        with threadpool_limits(limits=1):
-            times = [(spent(ours, data), spent(theirs, data)) for _ in range(arguments.repetitions)]
         row: dict[str, Any] = {"what": name, "rows": shape[0], "columns": shape[1], "rival": rival}
-        row |= {"ours_ms": 1e3 * statistics.median(mine for mine, _ in times)}
-        row |= {"rival_ms": 1e3 * statistics.median(other for _, other in times)}
-        row |= {"ratio": statistics.median(other / mine for mine, other in times)}
-        print(f"{name:>20}: {row['ours_ms']:8.2f} ms, {rival} {row['rival_ms']:8.2f} ms, {row['ratio']:.2f} times")
+        cores = os.cpu_count() or 1
+        for threads, clock, end in ((1, time.process_time, ""), (cores, time.perf_counter, "_on_the_clock")):
+            with limited(threads):
+                times = [(spent(ours, data, clock), spent(theirs, data, clock)) for _ in range(arguments.repetitions)]
+            mine, other = (1e3 * statistics.median(each) for each in zip(*times, strict=True))
+            ratio = statistics.median(theirs_took / took for took, theirs_took in times)
+            row |= {f"ours_ms{end}": mine, f"rival_ms{end}": other, f"ratio{end}": ratio}
+            print(f"{name:>20}, threads: {threads}: {mine:8.2f} ms, {rival} {other:8.2f} ms, {ratio:.2f} times")
         rows.append(row)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"cores": cores, "rows": rows}, indent=2) + "\n")
 
 
-def spent(work: Callable[[Rows], Any], data: Rows) -> float:
-    """Processor seconds of one call."""
-    started = time.process_time()
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Mathematics with so many threads."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    with threadpool_limits(limits=threads):
+        yield
+
+
+def spent(work: Callable[[Rows], Any], data: Rows, clock: Callable[[], float]) -> float:
+    """Seconds of one call."""
+    started = clock()
     work(data)
-    return time.process_time() - started
+    return clock() - started
 
 
 if __name__ == "__main__":

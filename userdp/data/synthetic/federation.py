@@ -1,7 +1,5 @@
 """Synthetic federations, made by block from (seed, user index) and never stored."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,6 +12,7 @@ from userdp.data.federation import Federation, checked_users
 from userdp.data.synthetic.populations import Noise, Population, Source
 from userdp.errors import BadInput
 from userdp.randomness import seed_sequence, stream
+from userdp.threads import side_by_side, threads
 
 NUMBERS_A_THREAD = 1 << 20
 """Random numbers that are worth a thread of their own: some 15 milliseconds."""
@@ -114,12 +113,8 @@ class SyntheticFederation(Federation):
             for source in sources
         ]
         numbers = sum(array.size for array in noise)
-        parts = np.array_split(np.arange(len(users)), max(1, min(_threads(), numbers // NUMBERS_A_THREAD)))
-        if len(parts) == 1:
-            self._fill(noise, users, offsets, parts[0])
-            return noise
-        with ThreadPoolExecutor(len(parts)) as pool:  # numpy draws without Python's lock
-            list(pool.map(lambda part: self._fill(noise, users, offsets, part), parts))
+        parts = np.array_split(np.arange(len(users)), max(1, min(threads(), numbers // NUMBERS_A_THREAD)))
+        side_by_side(lambda part: self._fill(noise, users, offsets, part), parts)
         return noise
 
     def _fill(
@@ -140,11 +135,6 @@ class SyntheticFederation(Federation):
             bits.state = state
             for draw, array, borders in fills:
                 draw(out=array[borders[position] : borders[position + 1]])
-
-
-def _threads() -> int:
-    """As many as mathematics may take here: what a Ray actor or an operator says, else one a processor."""
-    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def _draw(generator: np.random.Generator, source: Source) -> Any:
