@@ -103,6 +103,7 @@ def stored_federation(
         order = np.empty(len(here), dtype=np.int64)
         order[np.argsort(here)] = np.arange(len(here))
         file.write(start, _cut(file.read(start, start + len(here)), order))
+    pa.default_memory_pool().release_unused()  # what batches were read into; rounds need it
     return StoredFederation(file, offsets)
 
 
