@@ -87,10 +87,10 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
         (
             "info",
-            "%d %% of the table's rows are read",
+            "%d of the table's %d rows are read",
             "holder",
             "private",
-            {"100 * start // len(parts)": "share of the rows"},
+            {"start": "rows so far", "len(parts)": "rows of the file"},
         ),
     ),
     *_lines(

@@ -129,7 +129,7 @@ def _samples_by_part(
         start += batch.count
         if time.monotonic() > told + _SECONDS_A_LINE:
             told = time.monotonic()
-            log.info("%d %% of the table's rows are read", 100 * start // len(parts))
+            log.info("%d of the table's %d rows are read", start, len(parts))
 
 
 def _cut(samples: Samples, where: slice | NDArray[np.int64]) -> Samples:
