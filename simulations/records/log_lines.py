@@ -90,7 +90,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             "%d of the table's %d rows are read",
             "holder",
             "private",
-            {"start": "rows so far", "len(parts)": "rows of the file"},
+            {"start": "rows so far", "count": "rows of the file"},
         ),
     ),
     *_lines(

@@ -49,14 +49,16 @@ class SampleFile:
         self.sample_bytes = columns * self.kind.itemsize + 4 * targets
         self._key, self._path = secrets.token_bytes(_KEY_BYTES), ""
         self._file: IO[bytes] | None = None
-        self._folder = tempfile.gettempdir()
-        needed, free = samples * self.sample_bytes + _KEY_BYTES, shutil.disk_usage(self._folder).free
-        if needed > free:
-            raise BadInput(f"{self._advice}: samples take {needed >> 20} MiB, and {free >> 20} MiB are free there")
+        self._folder = "the temporary folder"
         try:
+            self._folder = tempfile.gettempdir()
+            free = shutil.disk_usage(self._folder).free
             self._hold(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115 -- open while self lives
         except OSError as error:
             raise BadInput(f"{self._advice}: it cannot be written ({type(error).__name__})") from None
+        needed = samples * self.sample_bytes + _KEY_BYTES
+        if needed > free:
+            raise BadInput(f"{self._advice}: samples take {needed >> 20} MiB, and {free >> 20} MiB are free there")
         self._write(samples * self.sample_bytes, np.frombuffer(self._key, dtype=np.uint8))
 
     def write(self, start: int, samples: Samples) -> None:

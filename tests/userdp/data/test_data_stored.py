@@ -191,7 +191,7 @@ def test_a_node_answers_the_same_and_counts_the_same(people, monkeypatch):
 
 def test_blocks_are_read_in_pieces(people, monkeypatch):
     """Never more at once than a piece, however users lie: 80 of every 100 are those of a training part."""
-    table = read_table(people, memory=0, **FORM)
+    whole, table = read_table(people, **FORM), read_table(people, memory=0, **FORM)
     some = np.delete(np.arange(table.federation.users), np.arange(0, table.federation.users, 5))
     small(monkeypatch, 2000, gap=10**6)
     lengths, read = [], SampleFile.read_into
@@ -205,6 +205,7 @@ def test_blocks_are_read_in_pieces(people, monkeypatch):
     assert max(lengths) * table.federation.sample_bytes <= 2000
     assert len(lengths) < len(some)
     assert sum(lengths) > block.samples  # those of users between others are read along
+    assert bits(block) == bits(whole.federation.block(some))
 
 
 def test_nobody_else_can_open_the_file_and_it_goes_with_its_holder(people, tmp_path, monkeypatch):
@@ -273,6 +274,16 @@ def test_too_little_room_is_told_before_anything_is_read(people, monkeypatch):
         read_table(people, memory=0, **FORM)
 
 
+@pytest.mark.parametrize("call", ["gettempdir", "TemporaryFile"])
+def test_a_temporary_folder_that_cannot_be_written_is_told(people, monkeypatch, call):
+    def fail(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(stored.tempfile, call, fail)
+    with pytest.raises(BadInput, match=r"set TMPDIR.*cannot be written \(PermissionError\)"):
+        read_table(people, memory=0, **FORM)
+
+
 @pytest.mark.parametrize("call", ["pwrite", "preadv"])
 def test_a_disk_that_fails_is_told_with_its_folder(people, monkeypatch, call):
     federation = read_table(people, memory=0, **FORM).federation
@@ -318,4 +329,21 @@ def test_a_file_damaged_in_its_middle_is_told(people, tmp_path):
     path = tmp_path / "damaged.parquet"
     path.write_bytes(content)
     with pytest.raises(BadInput, match="cannot be read as parquet"):
+        read_table(path, memory=0, **FORM)
+
+
+@pytest.mark.parametrize("rows", [599, 601])
+def test_a_file_that_changes_while_it_is_read_is_refused(people, tmp_path, monkeypatch, rows):
+    path = tmp_path / "growing.parquet"
+    table = pd.read_parquet(people)
+    table.to_parquet(path)
+    owners = streamed.read_owners
+
+    def then_changed(*arguments):
+        found = owners(*arguments)
+        pd.concat([table, table])[:rows].to_parquet(path)
+        return found
+
+    monkeypatch.setattr("userdp.data.tables.tabular.read_owners", then_changed)
+    with pytest.raises(BadInput, match="changed while it was read"):
         read_table(path, memory=0, **FORM)

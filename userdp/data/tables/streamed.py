@@ -28,6 +28,7 @@ from userdp.data.tables.features import features_of
 from userdp.data.tables.reading import Rows, row_batches
 from userdp.data.tables.shapes import shape_of
 from userdp.data.tables.targets import targets_of
+from userdp.errors import BadInput
 
 log = logging.getLogger("userdp")
 MEMORY_MIB = 512
@@ -70,7 +71,7 @@ def read_owners(path: Path, columns: Columns) -> Rows:
 
 
 def stored_federation(
-    path: Path, columns: Columns, rows: NDArray[np.int64], offsets: NDArray[np.int64], counts: Counts
+    path: Path, columns: Columns, count: int, rows: NDArray[np.int64], offsets: NDArray[np.int64], counts: Counts
 ) -> StoredFederation:
     """Users whose samples are made batch by batch and put into a temporary file.
 
@@ -80,19 +81,21 @@ def stored_federation(
     Args:
         path: a Parquet file.
         columns: what is declared of it.
+        count: its rows, as `read_owners` found.
         rows: (S,) the row that each sample is made of, user after user.
         offsets: (n + 1,) user u owns samples ``offsets[u]:offsets[u + 1]``.
         counts: where cells are counted.
 
     Raises:
-        BadInput: a file or column that cannot be used, or too little room in the temporary folder.
+        BadInput: a file or column that cannot be used, a file that has changed since, or too little room in the
+            temporary folder.
     """
     shape, kind = shape_of(columns), np.int32 if columns.codes is not None else np.float32
     file = SampleFile(len(rows), shape.columns, kind, columns.target is not None)
     log.info("the samples of %s go to a temporary file, for they are larger than data.memory", path.name)
     length = max(1, BLOCK_BYTES // file.sample_bytes)
     ends = np.arange(0, len(rows), length)
-    for parts, samples in _samples_by_part(path, columns, rows, length, counts):
+    for parts, samples in _samples_by_part(path, columns, count, rows, length, counts):
         touched, starts = np.unique(parts, return_index=True)
         borders = [*starts.tolist(), len(parts)]
         for part, first, last in zip(touched.tolist(), borders, borders[1:], strict=False):
@@ -108,14 +111,17 @@ def stored_federation(
 
 
 def _samples_by_part(
-    path: Path, columns: Columns, rows: NDArray[np.int64], length: int, counts: Counts
+    path: Path, columns: Columns, count: int, rows: NDArray[np.int64], length: int, counts: Counts
 ) -> Iterator[tuple[NDArray[np.int32], Samples]]:
     """The samples of each batch of rows, by the part of the file that they belong to, then by row.
 
     Yields:
         ((N,) numbers of parts, which rise; N samples)
+
+    Raises:
+        BadInput: the file cannot be read, or has no longer ``count`` rows.
     """
-    parts = np.full(int(pq.read_metadata(path).num_rows), -1, dtype=np.int32)
+    parts = np.full(count, -1, dtype=np.int32)
     parts[rows] = np.arange(len(rows)) // length
     names = list(dict.fromkeys([*columns.inputs, *([] if columns.target is None else [columns.target])]))
     wide = max(8 * len(names), 4 * shape_of(columns).columns)
@@ -129,7 +135,9 @@ def _samples_by_part(
         start += batch.count
         if time.monotonic() > told + _SECONDS_A_LINE:
             told = time.monotonic()
-            log.info("%d of the table's %d rows are read", start, len(parts))
+            log.info("%d of the table's %d rows are read", start, count)
+    if start != count:
+        raise BadInput(f"the data file {path} changed while it was read; begin anew once it is complete")
 
 
 def _cut(samples: Samples, where: slice | NDArray[np.int64]) -> Samples:

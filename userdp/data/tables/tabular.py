@@ -181,7 +181,7 @@ def read_table(
     numbers[chosen] = np.arange(len(chosen))
     samples, offsets = bounded_rows(numbers[holder], max_samples, seed)
     if streamed:
-        federation: Federation = stored_federation(source, columns, samples, offsets, counts)
+        federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
     else:
         made = features_of(table, columns, samples, counts) if windows is None else windows.features(samples)
         federation = ColumnarFederation(Block(made, offsets, targets_of(table, columns, samples, counts)))
