@@ -1,4 +1,4 @@
-"""What benchmarks/README.md says of one round, of robust statistics and of large populations, from results tables."""
+"""What benchmarks/README.md says of one round, robust statistics, large populations and tables, from results tables."""
 
 import json
 import textwrap
@@ -21,7 +21,7 @@ Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]
 
 def sections() -> dict[str, str]:
     """Name of a section of the page -> its text."""
-    return {"round": one_round(), "robust": robust(), "population": population()}
+    return {"round": one_round(), "robust": robust(), "population": population(), "streaming": streaming()}
 
 
 def pictures() -> dict[str, str]:
@@ -76,6 +76,21 @@ def population() -> str:
         cells = [f"`{run['strategy']}`", f"{run['users']:,}", run["rounds"], run["seconds"], f"{each:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} | {run['peak_mib']} |")
     return "\n".join(lines)
+
+
+def streaming() -> str:
+    """A table larger than memory, in batches and at once."""
+    report = _read("streaming")
+    told = (
+        f"A Parquet file of {report['file_mib']:,} MiB ({report['rows']:,} rows of {report['users']:,} users, "
+        f"{report['columns']} numbers each) and a process that may have {report['limit_mib']:,} MiB of addresses; "
+        f"{report['rounds']} rounds of `dp_fed_sgd`, the reference without privacy, metrics and the report:"
+    )
+    lines = ["| the file is read | trained | seconds | address space, MiB | resident, MiB |", f"|{'---|' * 5}"]
+    for name, run in report["runs"].items():
+        cells = ("yes" if run["trained"] else "no", run["seconds"], run["address_space_mib"], run["resident_mib"])
+        lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
+    return "\n".join([textwrap.fill(told, 120), "", *lines])
 
 
 def _read(name: str) -> dict[str, Any]:

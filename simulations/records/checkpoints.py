@@ -198,9 +198,10 @@ def configuration_file(file: Path | None, resume: Path | None) -> Path:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """What must be the same for a run to go on: all settings but where the directory lies, and versions."""
+    """What must be the same for a run to go on: versions, and all settings that can change a bit of it."""
     configuration = tomllib.loads(config.toml())
     configuration["output"].pop("directory")
+    configuration["data"].pop("memory", None)
     return {"configuration": configuration, "versions": {name: versions()[name] for name in _OF_VERSIONS}}
 
 

@@ -25,7 +25,8 @@ class Evaluation:
 
     def __init__(self, problem: Problem, train: Federation | None, test: Federation | None) -> None:
         self._problem, self._train, self._test = problem, train, test
-        if test is not None and test.nbytes <= MEMORY_BYTES:
+        self._kept = test is not None and not test.stored and test.nbytes <= MEMORY_BYTES
+        if self._kept and test is not None:
             # Clipped into the declared bounds as the training data are: the model is made for such samples.
             self._test = ColumnarFederation(problem.bound(test.block(np.arange(test.users)))[0])
         self._optimum = None if train is None else problem.optimum(train)
@@ -71,7 +72,7 @@ class Evaluation:
         if self._test is None:
             return
         for _, block in self._test.blocks(np.arange(self._test.users)):
-            bounded = block if isinstance(self._test, ColumnarFederation) else self._problem.bound(block)[0]
+            bounded = block if self._kept else self._problem.bound(block)[0]
             _, usable = bounded.usable_samples()
             if usable is not None:
                 yield usable

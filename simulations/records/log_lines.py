@@ -77,6 +77,23 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
     ),
     *_lines(
+        "userdp.data.tables.streamed",
+        (
+            "info",
+            "the samples of %s go to a temporary file, for they are larger than data.memory",
+            "holder",
+            "private",
+            {"path.name": "of the table's file"},
+        ),
+        (
+            "info",
+            "%d of the table's %d rows are read",
+            "holder",
+            "private",
+            {"start": "rows so far", "count": "rows of the file"},
+        ),
+    ),
+    *_lines(
         "userdp.neural.engine",
         (
             "info",

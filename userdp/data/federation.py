@@ -50,6 +50,7 @@ class Federation(ABC):
         population_mean: (d,) mean of the population the users are drawn from, where it is known (synthetic data).
         population_parameter: (d,) true parameter of a synthetic regression, where there is one.
         regression: how a synthetic regression makes samples, where that is known well enough to tell what is best.
+        stored: whether samples lie in a file because memory is short, so that nobody should keep them in memory.
     """
 
     sizes: NDArray[np.int64]
@@ -58,6 +59,7 @@ class Federation(ABC):
     population_mean: NDArray[np.float64] | None = None
     population_parameter: NDArray[np.float64] | None = None
     regression: RegressionModel | None = None
+    stored: bool = False
 
     @property
     def users(self) -> int:
@@ -94,6 +96,13 @@ class Federation(ABC):
         Yields:
             (positions in ``users``, block)
         """
+        for where in self.slices(users, max_bytes, max_users):
+            yield where, self.block(users[where])
+
+    def slices(
+        self, users: NDArray[np.int64], max_bytes: int = BLOCK_BYTES, max_users: int | None = None
+    ) -> Iterator[slice]:
+        """Where in ``users`` each of these blocks lies; it follows from how many samples the users have."""
         ends = np.cumsum(self.sizes[users]) * self.sample_bytes
         first = 0
         while first < len(users):
@@ -101,7 +110,7 @@ class Federation(ABC):
             last = max(first + 1, int(np.searchsorted(ends, start + max_bytes, side="right")))
             if max_users is not None:
                 last = min(last, first + max_users)
-            yield slice(first, last), self.block(users[first:last])
+            yield slice(first, last)
             first = last
 
 
@@ -113,7 +122,7 @@ class _Selection(Federation):
         self.sizes = whole.sizes[users]
         self.columns, self.sample_bytes = whole.columns, whole.sample_bytes
         self.population_mean, self.population_parameter = whole.population_mean, whole.population_parameter
-        self.regression = whole.regression
+        self.regression, self.stored = whole.regression, whole.stored
 
     def block(self, users: NDArray[np.int64]) -> Block:
         """The whole federation's block of these users."""

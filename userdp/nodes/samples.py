@@ -23,27 +23,33 @@ class NodeSamples:
         rows: (U,) where each user is in the federation.
 
     Attributes:
-        clipped: how many of the samples that are kept had to be clipped; of others nobody counts them.
+        clipped: how many of the samples that are kept, or stored in a file, had to be clipped; of those that are made
+            anew at each pass nobody counts them.
     """
 
     def __init__(self, problem: Problem, federation: Federation, rows: NDArray[np.int64]) -> None:
         self._problem, self._federation, self._rows = problem, federation, rows
         ends = np.cumsum(federation.sizes[rows]) * federation.sample_bytes
-        self._kept, self.clipped = int(np.searchsorted(ends, MEMORY_BYTES, side="right")), 0
+        room = 0 if federation.stored else MEMORY_BYTES
+        self._kept, self.clipped = int(np.searchsorted(ends, room, side="right")), 0
         self._local: ColumnarFederation | None = None
         if self._kept:
             bounded, self.clipped = problem.bound(federation.block(rows[: self._kept]))
             self._local = ColumnarFederation(bounded)
+        elif federation.stored:
+            self.clipped = sum(problem.bound(block)[1] for _, block in federation.blocks(rows))
 
     def blocks(self, positions: NDArray[np.int64], max_users: int | None) -> Iterator[tuple[slice, Block]]:
         """The samples of users at these rising positions, in blocks of at most ``max_users``.
 
+        Where a block ends does not depend on what is kept, so sums over blocks do not either.
+
         Yields:
             (where in ``positions``, block)
         """
-        kept = int(np.searchsorted(positions, self._kept))
-        if kept and self._local is not None:
-            yield from self._local.blocks(positions[:kept], max_users=max_users)
-        if kept < len(positions):
-            for where, block in self._federation.blocks(self._rows[positions[kept:]], max_users=max_users):
-                yield slice(where.start + kept, where.stop + kept), self._problem.bound(block)[0]
+        rows = self._rows[positions]
+        for where in self._federation.slices(rows, max_users=max_users):
+            if self._local is not None and positions[where][-1] < self._kept:
+                yield where, self._local.block(positions[where])
+            else:
+                yield where, self._problem.bound(self._federation.block(rows[where]))[0]

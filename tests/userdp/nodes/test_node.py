@@ -35,9 +35,9 @@ def test_streaming_and_memory_give_one_answer(computation, bounded, memory, monk
     if bounded == "users":
         monkeypatch.setattr(node_module, "ROW_BYTES", 7 * 8 * 5)
     else:
-        blocks = federation.Federation.blocks
+        slices = federation.Federation.slices
         monkeypatch.setattr(
-            SyntheticFederation, "blocks", lambda self, ids, **limits: blocks(self, ids, max_bytes=2000, **limits)
+            SyntheticFederation, "slices", lambda self, ids, **limits: slices(self, ids, max_bytes=2000, **limits)
         )
     streamed = Node(problem, people(), users)
     answer = streamed.compute(x, asked, computation)

@@ -11,22 +11,46 @@ _MOST_LISTED = 5
 
 @dataclass(frozen=True)
 class Counts:
-    """Column -> cells, for the report; and a sentence for each column of which no cell is as declared."""
+    """Column -> cells, for the report; and sentence, that no cell is as declared -> whether some cell is."""
 
     clipped: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     unusable: dict[str, int] = field(default_factory=dict)
     imputed: dict[str, int] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
-    met_nowhere: list[str] = field(default_factory=list)
+    met: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def met_nowhere(self) -> list[str]:
+        """A sentence for each column of which no cell is as declared."""
+        return [sentence for sentence, met in self.met.items() if not met]
+
+    def note(self, sentence: str, met: bool) -> None:
+        """Say ``sentence`` unless this time or another the column had ``met`` what is declared."""
+        self.met[sentence] = met or self.met.get(sentence, False)
+
+    def add(self, others: "Counts") -> None:
+        """What was counted in other rows of the same table."""
+        pairs = (
+            (self.clipped, others.clipped),
+            (self.unknown, others.unknown),
+            (self.unusable, others.unusable),
+            (self.imputed, others.imputed),
+            (self.steps, others.steps),
+        )
+        for own, more in pairs:
+            for column, cells in more.items():
+                own[column] = own.get(column, 0) + cells
+        for sentence, met in others.met.items():
+            self.note(sentence, met)
 
     def note_levels(self, column: str, declared: str, known: NDArray[np.bool_]) -> None:
         """Say so where of ALL cells of a column none is a declared level; how many cells is for the report alone."""
-        if not known.any():
-            self.met_nowhere.append(
-                f"no cell of column {column!r} holds a declared level ({declared}): all of them count as unknown, so "
-                "that the column tells nothing; check the spelling of the levels"
-            )
+        self.note(
+            f"no cell of column {column!r} holds a declared level ({declared}): all of them count as unknown, so that "
+            "the column tells nothing; check the spelling of the levels",
+            bool(known.any()),
+        )
 
 
 def listed(levels: Sequence[object]) -> str:

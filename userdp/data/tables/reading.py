@@ -3,7 +3,7 @@
 No message holds a value of the data, only counts, column names and row numbers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from userdp.data.tables.cells import Texts, numbers_of, raw_cells, texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput, MissingColumn
+
+_BUFFER_BYTES = 1 << 16
+"""Of each column, read at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +44,15 @@ class Rows:
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
-    """The declared columns ``names`` of a CSV or Parquet file.
+    """The declared columns ``names`` of a CSV or Parquet file, all of it.
 
     *Formal guarantee*: what a row becomes depends on its own cells, the declarations and the file's list of columns; no
     cell makes reading fail. Of a CSV file, cells are what stands between its delimiters: a cell with a delimiter or a
     line break must be quoted, and quotes within quotes doubled, as programs that write CSV do.
 
     Raises:
-        BadInput: file missing or unreadable, suffix unknown, column missing or of a type that cannot be used, no rows.
+        BadInput: file missing, unreadable or larger than memory, suffix unknown, column missing or of a type that
+            cannot be used, no rows.
     """
     import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
 
@@ -59,16 +63,48 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
         raise BadInput(f"the data file {path} ends with {path.suffix!r}; use a .csv or .parquet file")
     try:
         table = readers[path.suffix.lower()](path, names)
+    except MemoryError:
+        raise BadInput(
+            f"the data file {path} does not fit into memory: lower data.memory, by which a Parquet file is read in "
+            "batches, or convert it to one"
+        ) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
         kind = path.suffix[1:].lower()
-        raise BadInput(f"the data file {path} cannot be read as {kind}; check its format and permissions") from None
+        raise BadInput(_unreadable(path, kind)) from None
     if table.num_rows == 0:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
+    return _rows_of(table, columns)
+
+
+def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:
+    """The same of a Parquet file whose cells are no lists, at most ``count`` rows at a time.
+
+    Pages are read as they are needed: a row group may be larger than memory.
+
+    Raises:
+        BadInput: see `read_columns`.
+    """
+    try:
+        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            require_columns(f"the data file {path}", names, file.schema_arrow.names)
+            for batch in file.iter_batches(count, columns=list(names), use_threads=False):
+                yield _rows_of(pa.Table.from_batches([batch]), columns)
+    except (pa.ArrowException, OSError):
+        raise BadInput(_unreadable(path, "parquet")) from None
+
+
+def _unreadable(path: Path, kind: str) -> str:
+    return f"the data file {path} cannot be read as {kind}; check its format and permissions"
+
+
+def _rows_of(table: pa.Table, columns: Columns) -> Rows:
+    """Cells as text, numbers or bytes, as ``columns`` declares them; of those columns that the table has."""
+    names = table.column_names
     channels = {} if columns.sequence is None else columns.sequence.channels
-    lists = {name for name in channels if name not in columns.raw and _holds_lists(table[name].type)}
+    lists = {name for name in channels if name in names and name not in columns.raw and _holds_lists(table[name].type)}
     lengths = {name: pc.fill_null(pc.list_value_length(table[name]), 0).to_numpy().astype(np.int64) for name in lists}
     items = {name: pc.list_flatten(table[name]) if name in lists else table[name] for name in names}
-    cells = {name: raw_cells(items.pop(name), name) for name in columns.raw}
+    cells = {name: raw_cells(items.pop(name), name) for name in columns.raw if name in names}
     texts = {name: texts_of(column, name) for name, column in items.items() if name in columns.text}
     numbers = {name: numbers_of(column, name) for name, column in items.items() if name not in columns.text}
     return Rows(table.num_rows, texts, numbers, lengths, cells)

@@ -20,6 +20,7 @@ from userdp.data.tables.public import public_columns, public_file
 from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.shapes import shape_of
+from userdp.data.tables.streamed import MEMORY_MIB
 from userdp.data.tables.tabular import Table, read_table
 from userdp.errors import BadInput, PopulationTooSmall
 
@@ -107,6 +108,12 @@ class TableColumns(DataSettings):
         None, description="Instead of test_fraction: column that says of every user, in all rows, who is held out."
     )
     split_test: Any = Field(None, description="Its cell for users who are held out.")
+    memory: int | None = Field(
+        None,
+        ge=0,
+        description=f"MiB of samples, {MEMORY_MIB} if not given: those of a larger Parquet file go to a file in "
+        "TMPDIR, with the same results. CSV, sequences and hashed codes stay in memory.",
+    )
 
     @property
     def declared_samples(self) -> int | None:
@@ -209,7 +216,14 @@ class TableColumns(DataSettings):
             BadInput: a file that cannot be used, or a row without a user.
         """
         declared = dict(self.declarations)
-        return read_table(self.file, **declared, min_samples=self.min_samples, max_samples=self.max_samples, seed=seed)
+        return read_table(
+            self.file,
+            **declared,
+            min_samples=self.min_samples,
+            max_samples=self.max_samples,
+            seed=seed,
+            memory=MEMORY_MIB if self.memory is None else self.memory,
+        )
 
     def load(self, seed: int) -> Datasets:
         """See `DataSettings.load`."""

@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 
 from userdp.data.block import Block, Features
 from userdp.data.checks import require_number
-from userdp.data.federation import ColumnarFederation
+from userdp.data.federation import ColumnarFederation, Federation
 from userdp.data.load_report import LoadReport
 from userdp.data.tables.cells import Texts, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import bounded_rows, public_order
 from userdp.data.tables.counts import Counts
-from userdp.data.tables.declared import Levels, checked_range, scaled
+from userdp.data.tables.declared import Levels
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.features import features_of
 from userdp.data.tables.reading import Rows, first_row, read_columns
 from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
+from userdp.data.tables.targets import targets_of
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 
@@ -41,7 +43,7 @@ class Table:
         held_out: (n,) which users the split column holds out for the test; None without one.
     """
 
-    federation: ColumnarFederation
+    federation: Federation
     labels: NDArray[np.object_]
     feature_names: list[str]
     report: LoadReport
@@ -74,6 +76,7 @@ def read_table(
     min_samples: int = 1,
     max_samples: int | None = None,
     seed: int = 0,
+    memory: int = MEMORY_MIB,
 ) -> Table:
     """Read users from a CSV or Parquet file (by its suffix).
 
@@ -126,10 +129,13 @@ def read_table(
         min_samples: users with fewer samples are left out.
         max_samples: the most samples of a user; a seeded uniform choice of them otherwise.
         seed: of the order of users and of the choice of samples (stream "split").
+        memory: MiB of samples, one for each row of the file, above which a Parquet file is read in batches and samples
+            lie in a temporary file that nobody else can open; the same samples, to the last bit. Sequences and hashed
+            codes stay in memory whatever it says.
 
     Raises:
         BadInput: a file, column or declaration that cannot be used, a row without a user, or a user of whose rows only
-            some are for the test; no cell's content is shown.
+            some are for the test, or too little room for the temporary file; no cell's content is shown.
         PopulationTooSmall: fewer eligible users than ``users``.
     """
     columns = Columns(
@@ -159,7 +165,10 @@ def read_table(
         require_number("users", users, 1, strict=False)
     if max_samples is not None and max_samples < min_samples:
         raise BadInput(f"max_samples must be at least min_samples = {min_samples}, got {max_samples}")
-    table = read_columns(Path(path), columns, columns.names)
+    require_number("memory", memory, 0, strict=False)
+    source = Path(path)
+    streamed = outgrows(source, columns, memory)
+    table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
     labels, owner = _owners(table.texts[user], user)
     counts = Counts()
     windows = None if sequence is None else Windows(table, sequence, owner, counts)
@@ -171,13 +180,16 @@ def read_table(
     numbers = np.full(len(labels), -1, dtype=np.int64)
     numbers[chosen] = np.arange(len(chosen))
     samples, offsets = bounded_rows(numbers[holder], max_samples, seed)
-    made = features_of(table, columns, samples, counts) if windows is None else windows.features(samples)
-    block = Block(made, offsets, None if target is None else _targets(table, columns, target, samples, counts))
+    if streamed:
+        federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
+    else:
+        made = features_of(table, columns, samples, counts) if windows is None else windows.features(samples)
+        federation = ColumnarFederation(Block(made, offsets, targets_of(table, columns, samples, counts)))
     eligible = int(np.count_nonzero(sizes >= min_samples))
     report = LoadReport(
         rows=table.count,
-        users=block.users,
-        samples=block.samples,
+        users=federation.users,
+        samples=federation.samples,
         clipped=counts.clipped,
         unknown_levels=counts.unknown,
         unusable=counts.unusable,
@@ -185,13 +197,13 @@ def read_table(
         steps=counts.steps,
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
-        surplus_samples=int(sizes[chosen].sum()) - block.samples,
+        surplus_samples=int(sizes[chosen].sum()) - federation.samples,
         met_nowhere=tuple(counts.met_nowhere),
     )
     for sentence in report.met_nowhere:
         log.warning("%s", sentence)
     held_out = None if split_column is None else _held_out(table, columns, owner)[chosen]
-    return Table(ColumnarFederation(block), labels[chosen], columns.feature_names, report, held_out)
+    return Table(federation, labels[chosen], columns.feature_names, report, held_out)
 
 
 def read_features(path: str | Path, columns: Columns) -> Features:
@@ -247,27 +259,3 @@ def _held_out(table: Rows, columns: Columns, owner: NDArray[np.int64]) -> NDArra
             "user: a user is held out wholly or not at all; correct these rows"
         )
     return test[first]
-
-
-def _targets(
-    table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: Counts
-) -> NDArray[np.float32]:
-    if columns.positive is not None:
-        targets = _binary_targets(table.texts[column], column, columns.positive, counts)[rows]
-    elif columns.target_range is not None:
-        bounds = checked_range("target_range", columns.target_range)
-        targets, counts.clipped[column] = scaled(table.numbers[column][rows], bounds, -1.0, 1.0)
-    else:
-        values = table.numbers[column][rows]
-        targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
-    counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
-    return targets
-
-
-def _binary_targets(texts: Texts, column: str, positive: object, counts: Counts) -> NDArray[np.float32]:
-    """Of all rows: 1 for ``positive``, NaN for a missing cell, 0 for others."""
-    wanted = cell_text(positive)
-    if wanted not in texts.distinct:
-        counts.met_nowhere.append(f"positive = {positive!r} is in no cell of the target {column!r}: check its spelling")
-    meanings = np.array([np.nan if text == "" else text == wanted for text in texts.distinct], dtype=np.float32)
-    return meanings[texts.positions]

@@ -1,0 +1,222 @@
+"""Users whose samples lie in a temporary file, for tables larger than memory: blocks are read when they are asked for.
+
+The file has no name. Nobody else can open it, and the system takes it away when its last holder ends, however that
+ends, so that no copy of people's data stays behind. It is read by position and never mapped, for what is mapped counts
+where the address space of a process is limited.
+"""
+
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from userdp.data.block import Block
+from userdp.data.federation import BLOCK_BYTES, Federation, checked_users
+from userdp.errors import BadInput
+
+_KEY_BYTES = 16
+_GAP_BYTES = 1 << 16
+"""What lies between two users is read along if it is at most this: copying it takes as long as another call."""
+
+Samples = tuple[NDArray[np.generic], NDArray[np.float32] | None]
+"""(N, k) features, and (N,) targets where there are some."""
+
+
+class SampleFile:
+    """S samples in a file without a name: all features, all targets, and a key that tells this file from others.
+
+    A copy by pickle reads the same file, in another process of this machine, while the first holder is there.
+
+    Args:
+        samples: S.
+        columns: k.
+        kind: type of the features.
+        targets: whether samples have one.
+
+    Raises:
+        BadInput: the temporary folder has too little room, or cannot be written.
+    """
+
+    def __init__(self, samples: int, columns: int, kind: DTypeLike, targets: bool) -> None:
+        self.samples, self.columns, self.kind, self.targets = samples, columns, np.dtype(kind), targets
+        self.sample_bytes = columns * self.kind.itemsize + 4 * targets
+        self._key, self._path = secrets.token_bytes(_KEY_BYTES), ""
+        self._file: IO[bytes] | None = None
+        self._folder = "the temporary folder"
+        try:
+            self._folder = tempfile.gettempdir()
+            free = shutil.disk_usage(self._folder).free
+            self._hold(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115 -- open while self lives
+        except OSError as error:
+            raise BadInput(f"{self._advice}: it cannot be written ({type(error).__name__})") from None
+        needed = samples * self.sample_bytes + _KEY_BYTES
+        if needed > free:
+            raise BadInput(f"{self._advice}: samples take {needed >> 20} MiB, and {free >> 20} MiB are free there")
+        self._write(samples * self.sample_bytes, np.frombuffer(self._key, dtype=np.uint8))
+
+    def write(self, start: int, samples: Samples) -> None:
+        """Put samples at ``start`` and the places after it.
+
+        Raises:
+            BadInput: the disk is full, or fails.
+        """
+        features, targets = samples
+        self._write(start * self._row_bytes, features)
+        if targets is not None:
+            self._write(self._targets_start + start * 4, targets)
+
+    def read(self, start: int, stop: int) -> Samples:
+        """Samples ``start:stop``.
+
+        Raises:
+            BadInput: the file cannot be read, or lies on another machine.
+        """
+        features = np.empty((stop - start, self.columns), dtype=self.kind)
+        targets = np.empty(stop - start, dtype=np.float32) if self.targets else None
+        self.read_into(start, (features, targets))
+        return features, targets
+
+    def read_into(self, start: int, samples: Samples) -> None:
+        """The samples from ``start`` on, as many as ``samples`` has room for.
+
+        Raises:
+            BadInput: see `read`.
+        """
+        features, targets = samples
+        self._read(start * self._row_bytes, features)
+        if targets is not None:
+            self._read(self._targets_start + start * 4, targets)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.columns * self.kind.itemsize
+
+    @property
+    def _targets_start(self) -> int:
+        return self.samples * self._row_bytes
+
+    @property
+    def _advice(self) -> str:
+        """What to do where a file fails, for sentences."""
+        return (
+            f"the table is larger than data.memory, so its samples go to a temporary file in {self._folder} (set "
+            "TMPDIR to a folder with more room, or raise data.memory)"
+        )
+
+    def _write(self, position: int, values: NDArray[np.generic]) -> None:
+        left = _bytes_of(values)
+        while len(left):
+            try:
+                done = os.pwrite(self._handle(), left, position)
+            except OSError as error:
+                raise BadInput(f"{self._advice}: writing fails ({error.strerror})") from None
+            left, position = left[done:], position + done
+
+    def _read(self, position: int, values: NDArray[np.generic]) -> None:
+        left = _bytes_of(values)
+        while len(left):
+            try:
+                done = os.preadv(self._handle(), [left], position)
+            except OSError as error:
+                raise BadInput(f"{self._advice}: reading fails ({error.strerror})") from None
+            if not done:
+                raise BadInput(f"{self._advice}: reading fails (it is cut short)")
+            left, position = left[done:], position + done
+
+    def _handle(self) -> int:
+        """The open file; a copy opens it when it is first read.
+
+        Raises:
+            BadInput: its first holder is gone, or is a process of another machine.
+        """
+        if self._file is None:
+            try:
+                there = self._hold(Path(self._path).open("rb", buffering=0))  # noqa: SIM115 -- open while self lives
+                key = os.pread(there, _KEY_BYTES + 1, self.samples * self.sample_bytes)
+            except OSError:
+                key = b""
+            if key != self._key:
+                self._file = None
+                raise BadInput(
+                    "the table is larger than data.memory, so its samples lie in a temporary file of the process that "
+                    "read it, which this process cannot open: use engine.kind = 'local', or actors on the same Linux "
+                    "machine, or raise data.memory"
+                )
+            return there
+        return self._file.fileno()
+
+    def _hold(self, file: IO[bytes]) -> int:
+        """Keep a file open while this object is there."""
+        weakref.finalize(self, file.close)
+        self._file = file
+        return file.fileno()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_file": None, "_path": self._path or f"/proc/{os.getpid()}/fd/{self._handle()}"}
+
+
+class StoredFederation(Federation):
+    """Users whose samples lie in a file, user after user; memory holds a number of samples a user, and a block.
+
+    Args:
+        file: the samples of user 0, of user 1, and so on.
+        offsets: (n + 1,) user u owns samples ``offsets[u]:offsets[u + 1]``.
+    """
+
+    stored = True
+
+    def __init__(self, file: SampleFile, offsets: NDArray[np.int64]) -> None:
+        self._file, self._offsets = file, offsets
+        self.sizes = np.diff(offsets)
+        self.columns, self.sample_bytes = file.columns, file.sample_bytes
+
+    def block(self, users: NDArray[np.int64]) -> Block:
+        """The samples of ``users``, read in pieces of 16 MiB or one user; users who lie near each other at once.
+
+        Raises:
+            BadInput: the file cannot be read.
+        """
+        users = checked_users(users, self.users)
+        sizes, starts = self.sizes[users], self._offsets[users]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        features = np.empty((offsets[-1], self.columns), dtype=self._file.kind)
+        targets = np.empty(offsets[-1], dtype=np.float32) if self._file.targets else None
+        for first, last in self._pieces(starts, starts + sizes):
+            here = slice(offsets[first], offsets[last])
+            low, high = int(starts[first]), int(starts[last - 1] + sizes[last - 1])
+            own = features[here], None if targets is None else targets[here]
+            if high - low == len(own[0]):
+                self._file.read_into(low, own)
+                continue
+            # Within what is read: a sample's place among those wanted, and what is not wanted before it.
+            skipped = starts[first:last] - low - (offsets[first:last] - offsets[first])
+            rows = np.arange(len(own[0])) + np.repeat(skipped, sizes[first:last])
+            read = self._file.read(low, high)
+            own[0][:] = read[0][rows]
+            if own[1] is not None and read[1] is not None:
+                own[1][:] = read[1][rows]
+        return Block(features, offsets, targets)
+
+    def _pieces(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """Runs ``first:last`` of users who are read at once, given where each begins and ends in the file."""
+        gaps = (starts[1:] - ends[:-1]) * self.sample_bytes
+        runs = np.flatnonzero((gaps < 0) | (gaps > _GAP_BYTES)) + 1
+        most, first = max(1, BLOCK_BYTES // self.sample_bytes), 0
+        for stop in [*runs.tolist(), len(starts)]:
+            while first < stop:
+                last = first + int(np.searchsorted(ends[first:stop], starts[first] + most, side="right"))
+                last = max(first + 1, last)
+                yield first, last
+                first = last
+
+
+def _bytes_of(values: NDArray[np.generic]) -> memoryview:
+    """The memory of an array, in bytes; it must be contiguous."""
+    return values.reshape(-1).view(np.uint8).data
