@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 import scipy
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from userdp.audit.events import checked_confidence, checked_scores

@@ -11,8 +11,8 @@ Oprea, "Auditing differentially private machine learning" (2020); intervals by C
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 import scipy
+from numpy.typing import ArrayLike, NDArray
 
 from userdp.errors import BadInput
 

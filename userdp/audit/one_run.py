@@ -4,8 +4,8 @@ Source: Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run" (
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 import scipy
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from userdp.audit.events import checked_confidence
