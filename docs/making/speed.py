@@ -1,4 +1,4 @@
-"""What benchmarks/README.md says of one round, of robust statistics and of large populations, from results tables."""
+"""What benchmarks/README.md says of a round, robust statistics, large populations and whole commands, from tables."""
 
 import json
 import textwrap
@@ -21,7 +21,7 @@ Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]
 
 def sections() -> dict[str, str]:
     """Name of a section of the page -> its text."""
-    return {"round": one_round(), "robust": robust(), "population": population()}
+    return {"round": one_round(), "robust": robust(), "population": population(), "start": start()}
 
 
 def pictures() -> dict[str, str]:
@@ -66,6 +66,21 @@ def population() -> str:
         cells = [f"`{run['strategy']}`", f"{run['users']:,}", run["rounds"], run["seconds"], f"{each:.0f}"]
         lines.append(f"| {' | '.join(map(str, cells))} | {run['peak_mib']} |")
     return "\n".join(lines)
+
+
+def start() -> str:
+    """Whole commands, from the empty process to the end."""
+    report = _read("start")
+    lines = ["| `userdp` | processor seconds | seconds on the clock |", "|---|---|---|"]
+    for row in report["rows"]:
+        processor = "" if row["processor"] is None else f"{row['processor']:.2f}"
+        lines.append(f"| `{row['command']}` | {processor} | {row['clock']:.2f} |")
+    taken = report["rows"][-1]["clock"]
+    verdict = (
+        f"Measured on {report['machine']['cores']} cores. On two idle cores the comparison is meant to take at most "
+        f"{report['limit']:g} s on the clock; here it took {taken:.0f}."
+    )
+    return "\n\n".join(["\n".join(lines), _filled(verdict)])
 
 
 def _read(name: str) -> dict[str, Any]:
