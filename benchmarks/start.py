@@ -48,13 +48,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
     parser.add_argument("--check", action="store_true", help=f"exit with 1 if the comparison takes over {LIMIT:.0f} s")
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         rows = measured(Path(folder), arguments.repetitions)
     for row in rows:
         processor = "" if row.processor is None else f"{row.processor:.2f}"
         print(f"{row.command:42} | {processor:>6} s of processor | {row.clock:6.2f} s")
     if arguments.json:
-        report = {"machine": {"cores": os.cpu_count()}, "limit": LIMIT, "rows": [asdict(row) for row in rows]}
+        machine = {"cores": os.cpu_count(), "busy": round(load, 1)}
+        report = {"machine": machine, "limit": LIMIT, "rows": [asdict(row) for row in rows]}
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     taken = next(row.clock for row in rows if row.command == COMPARISON)
     if arguments.check and taken > LIMIT:

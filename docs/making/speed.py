@@ -77,7 +77,8 @@ def start() -> str:
         lines.append(f"| `{row['command']}` | {processor} | {row['clock']:.2f} |")
     taken = report["rows"][-1]["clock"]
     verdict = (
-        f"Measured on {report['machine']['cores']} cores. On two idle cores the comparison is meant to take at most "
+        f"Measured on {report['machine']['cores']} cores; {report['machine']['busy']:g} processes were busy in the "
+        "minute before. On two idle cores the comparison is meant to take at most "
         f"{report['limit']:g} s on the clock; here it took {taken:.0f}."
     )
     return "\n\n".join(["\n".join(lines), _filled(verdict)])
