@@ -75,11 +75,13 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Limits, and no kernel slower than before: make bench REGRESS_ARGS="--against v1.0".
 bench: $(STAMP)
 	$(BIN)/python benchmarks/round.py --check
 	$(BIN)/python benchmarks/clipping.py --check
 	$(BIN)/python benchmarks/population.py --check
 	$(BIN)/python benchmarks/sparse.py --check
+	$(BIN)/python benchmarks/regress.py $(REGRESS_ARGS)
 
 # The tables behind the pages' numbers that are not there yet; each goes on where it was. make results RESULTS="papers"
 RESULTS ?= papers paper_sweeps zero_tuning neural_table byzantine

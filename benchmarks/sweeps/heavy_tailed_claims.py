@@ -128,8 +128,8 @@ def _planar() -> tuple[Rows, Rows]:
         if exact <= 0:  # no direction to find: the iteration ends here
             continue
         rank, angles = needed(len(points), share), rng.uniform(0, 2 * math.pi, 5)
-        climbs = [ascend(points, np.array([math.cos(angle), math.sin(angle)]), rank) for angle in angles]
-        few.append(1 - max(0.0, *(climb.distance for climb in climbs)) / exact)
+        climbed = ascend(points, np.column_stack([np.cos(angles), np.sin(angles)]), rank)
+        few.append(1 - max(0.0, climbed.distance) / exact)
         chosen.append(1 - reach(np.column_stack([points, np.zeros(len(points))]), share, rng).distance / exact)
     return np.array(few), np.array(chosen)
 

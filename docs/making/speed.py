@@ -1,4 +1,4 @@
-"""What benchmarks/README.md says of one round, robust statistics, large populations and tables, from results tables."""
+"""What benchmarks/README.md says of a round, estimators, populations, large tables and whole commands, from tables."""
 
 import json
 import textwrap
@@ -21,7 +21,8 @@ Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]
 
 def sections() -> dict[str, str]:
     """Name of a section of the page -> its text."""
-    return {"round": one_round(), "robust": robust(), "population": population(), "streaming": streaming()}
+    made = {"round": one_round, "robust": robust, "population": population, "streaming": streaming, "start": start}
+    return {name: make() for name, make in made.items()}
 
 
 def pictures() -> dict[str, str]:
@@ -91,6 +92,22 @@ def streaming() -> str:
         cells = ("yes" if run["trained"] else "no", run["seconds"], run["address_space_mib"], run["resident_mib"])
         lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
     return "\n".join([textwrap.fill(told, 120), "", *lines])
+
+
+def start() -> str:
+    """Whole commands, from the empty process to the end."""
+    report = _read("start")
+    lines = ["| `userdp` | processor seconds | seconds on the clock |", "|---|---|---|"]
+    for row in report["rows"]:
+        processor = "" if row["processor"] is None else f"{row['processor']:.2f}"
+        lines.append(f"| `{row['command']}` | {processor} | {row['clock']:.2f} |")
+    taken = report["rows"][-1]["clock"]
+    verdict = (
+        f"Measured on {report['machine']['cores']} cores; {report['machine']['busy']:g} processes were busy in the "
+        "minute before. On two idle cores the comparison is meant to take at most "
+        f"{report['limit']:g} s on the clock; here it took {taken:.0f}."
+    )
+    return "\n\n".join(["\n".join(lines), _filled(verdict)])
 
 
 def _read(name: str) -> dict[str, Any]:

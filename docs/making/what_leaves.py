@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES, LogLine
-from simulations.records.released_fields import FIELDS, KINDS
+from simulations.records.released_fields import KINDS, all_fields
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS
 
 INTRODUCTION = """\
@@ -70,8 +70,8 @@ def page() -> str:
     """The whole page."""
     kinds = _rows((kind, told) for kind, told in KINDS.items())
     parts = [INTRODUCTION.format(kinds=kinds)]
-    for file in dict.fromkeys(field.file for field in FIELDS):
-        own = [field for field in FIELDS if field.file == file]
+    for file in dict.fromkeys(field.file for field in all_fields()):
+        own = [field for field in all_fields() if field.file == file]
         rows = _rows((f"`{one.name}`" if one.name else "everything", one.kind, one.told) for one in own)
         parts.append(f"## {file}\n\n| field | kind | what it is |\n|---|---|---|\n{rows}\n")
     return "\n".join([*parts, *_messages(), *_logs()])

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from simulations.audit.canaries import Coins
 from simulations.audit.exact import exact_step
@@ -169,7 +169,7 @@ def _least_epsilon(sampler: Sampler, share: float, guarantee: Guarantee) -> floa
     if excess(high) >= 0:
         return 0.0
     # Least privacy first: where even that is not enough, it is what is shown.
-    loudness = low if excess(low) <= 0 else float(brentq(excess, low, high, xtol=1e-3)) + 1e-3
+    loudness = low if excess(low) <= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=1e-3)) + 1e-3
     return float(sampler.epsilon(math.exp(loudness), guarantee.delta))
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 
 import pandas as pd
-from scipy import stats
 
 _FEWEST = 4
 """Strategies that have to be in an order for it to say anything."""
@@ -28,6 +27,6 @@ def foresight(frame: pd.DataFrame, keys: Collection[str], left_out: Collection[s
     for _, cells in told.groupby(["problem", *keys], sort=False):
         medians = cells.groupby("strategy")[["predicted_excess", "value"]].median()
         if len(medians) >= _FEWEST and medians.nunique().min() > 1:
-            found.append(float(stats.spearmanr(medians["predicted_excess"], medians["value"]).statistic))
+            found.append(float(medians.rank().corr().to_numpy()[0, 1]))
             most = max(most, len(medians))
     return {"correlation": sum(found) / len(found), "points": len(found), "strategies": most} if found else None

@@ -9,8 +9,6 @@ import json
 import logging
 import math
 import os
-import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,19 +17,15 @@ from typing import Any
 
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison
-from simulations.comparison.oracle import scales_of, take_promise_back
-from simulations.comparison.report import render_comparison
+from simulations.comparison.one_cell import Record, finished, run_job
+from simulations.comparison.oracle import scales_of
 from simulations.comparison.table import NOT_RUN, row, write_table
-from simulations.config.run_config import RunConfig, parse_config
+from simulations.config.run_config import RunConfig
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
-from simulations.records.run_directory import plain
-from simulations.runs.run import run
-from userdp.errors import BadInput, RunFailed, UserdpError
+from userdp.errors import BadInput, RunFailed
 
 log = logging.getLogger("userdp")
-DONE = "cell.json"
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,6 +112,8 @@ def compare(
         # Also when it is interrupted: the table then says what is missing.
         rows = course.rows()
         write_table(root, comparison, rows, course.chosen)
+    from simulations.comparison.report import render_comparison  # noqa: PLC0415 -- charts are slow to import
+
     render_comparison(root)
     return ComparisonOutcome(root, rows, course.ran)
 
@@ -244,58 +240,6 @@ def measured(record: Record) -> float:
     name = main_metric(metrics)
     value = None if record.get("error_private") or name is None else metrics[name]
     return math.inf if value is None else float(value)
-
-
-def finished(directory: Path, digest: str) -> Record | None:
-    """What a run left, if it was this configuration and it did not fail: failures are tried again."""
-    try:
-        record: Record = json.loads((directory / DONE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if record.get("digest") == digest and record.get("error_private", "unknown") is None else None
-
-
-def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
-    """Run a configuration, and leave cell.json as the very last file; not ``private``, without any promise.
-
-    Returns:
-        digest, error_private (None or the reason), seconds, result (of result.json, or None), numbers (of the plan).
-    """
-    started, error = time.perf_counter(), None
-    (directory / DONE).unlink(missing_ok=True)
-    (directory / "result.json").unlink(missing_ok=True)
-    try:
-        run(parse_config(tomllib.loads(toml)), directory=directory, report=False)
-    except UserdpError as caught:
-        error = str(caught)
-    except Exception as caught:
-        log.warning("a cell failed: unexpected %s", type(caught).__name__)
-        error = f"unexpected {type(caught).__name__}"
-    if not private:
-        take_promise_back(directory)
-    planned = _stored(directory / "plan.json") or {}
-    record: Record = plain(
-        {
-            "digest": digest,
-            "error_private": error,
-            "seconds": time.perf_counter() - started,
-            "result": _stored(directory / "result.json"),
-            "numbers": planned.get("numbers", {}),
-            "predicted_excess": (planned.get("forecast") or {}).get("predicted_excess"),
-        }
-    )
-    directory.mkdir(parents=True, exist_ok=True)
-    partial = directory / f".{DONE}.partial"
-    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, directory / DONE)
-    return record
-
-
-def _stored(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values
 
 
 @contextmanager

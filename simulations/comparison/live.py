@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.table import Table
 
 from simulations.comparison.config import Comparison
-from simulations.comparison.jobs import Job, Record, Watch, measured
+from simulations.comparison.jobs import Job, Watch, measured
+from simulations.comparison.one_cell import Record
 from simulations.comparison.oracle import TRIED
 from simulations.reports.explain import shown
 

@@ -262,6 +262,9 @@ LOG_LINES: tuple[LogLine, ...] = (
             "private",
             _KIND_OF_ERROR,
         ),
+    ),
+    *_lines(
+        "simulations.comparison.one_cell",
         (
             "warning",
             "a cell failed: unexpected %s",

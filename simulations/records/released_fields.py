@@ -8,6 +8,7 @@ home; a test finds it.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args
 
 from strategies.core.declarations import notes_of
@@ -75,7 +76,6 @@ _ROUND: tuple[tuple[str, Kind, str], ...] = (
     ("missing_users_private", "private", "users of the round's cohort that did not answer"),
     ("non_finite_users_private", "private", "users whose answer was not finite"),
     ("spent_epsilon", "noised", "what the ledger says after the round"),
-    *_facts(),
     ("metric", "held-out", "metrics of the released model"),
 )
 _RESULT: tuple[tuple[str, Kind, str], ...] = (
@@ -116,7 +116,7 @@ CELL, TABLE, COURSES, SUMMARY = (
     f"comparison: {name}" for name in ("cell.json", "results.parquet", "rounds.parquet", "comparison.json")
 )
 
-FIELDS: tuple[Field, ...] = (
+_WRITTEN_OUT: tuple[Field, ...] = (
     *_fields("config.toml", ("", "public", "the configuration with every default")),
     *_fields("plan.json", ("", "public", "all numbers that were fixed before any data were seen")),
     *_fields(
@@ -279,7 +279,20 @@ FIELDS: tuple[Field, ...] = (
         ("page_private", "private", "all of it: rankings are by held-out users and against training without privacy"),
     ),
 )
-"""All of them. Of several that match, the one with the longest name is the field's."""
+"""All but what strategies note of their rounds."""
+
+
+@cache
+def all_fields() -> tuple[Field, ...]:
+    """All fields, file by file. Of several that match, the one with the longest name is the field's.
+
+    What strategies note stands in their classes, all of which this imports.
+    """
+    facts = _facts()
+    shared = [row for row in facts if row[1] != "private"]
+    whole = (*_WRITTEN_OUT, *_fields("rounds.parquet", *facts), *_fields("tracker", *shared))
+    files = list(dict.fromkeys(field.file for field in whole))
+    return tuple(sorted(whole, key=lambda field: files.index(field.file)))
 
 
 def field_of(file: str, name: str) -> Field:
@@ -289,7 +302,7 @@ def field_of(file: str, name: str) -> Field:
         LookupError: the list has none.
     """
     path = name.replace("/", ".")
-    found = [field for field in FIELDS if field.file == file and field.matches(path)]
+    found = [field for field in all_fields() if field.file == file and field.matches(path)]
     if not found:
         raise LookupError(
             f"{file}: {name} is not in simulations/records/released_fields.py: say there of which kind it is"
@@ -309,6 +322,8 @@ def fields_in(values: Any, path: str = "") -> dict[str, Any]:
 
 def kept(file: str, values: Mapping[str, Any], kinds: Collection[Kind], path: str = "") -> dict[str, Any]:
     """The fields of those kinds; tables of which nothing is left are left out."""
+    if set(kinds) == set(ALL_KINDS):
+        return dict(values)  # whatever the list says
     found: dict[str, Any] = {}
     for name, inner in values.items():
         whole = f"{path}.{name}" if path else name

@@ -6,8 +6,6 @@ from typing import Any
 
 from simulations.records.measured import PERCENTILES
 from simulations.reports.explain import METRICS
-from userdp.data.tables.public import public_columns
-from userdp.data.tables.public_sets import PUBLIC_DATASETS
 
 MEANING = (
     "of predictions for held-out users, each with the same weight; target cells are clipped into the declared range"
@@ -58,5 +56,9 @@ def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> 
 
 def _columns(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the table's columns are declared to be; a public data set has declarations of its own."""
-    known = data.get("kind") == "public" and data.get("name") in PUBLIC_DATASETS
-    return public_columns(data["name"], data) if known else data
+    if data.get("kind") != "public":
+        return data
+    from userdp.data.tables.public import public_columns  # noqa: PLC0415 -- with it comes what reads tables
+    from userdp.data.tables.public_sets import PUBLIC_DATASETS  # noqa: PLC0415
+
+    return public_columns(data["name"], data) if data.get("name") in PUBLIC_DATASETS else data

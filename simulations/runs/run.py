@@ -18,7 +18,6 @@ from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, main_metric
 from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import RunDirectory, new_directory, plain
-from simulations.reports.report import render
 from simulations.runs.build import (
     check_samples,
     load_datasets,
@@ -169,6 +168,8 @@ def run(
             raise
         outcome = course.finish(None)
         if report:
+            from simulations.reports.report import render  # noqa: PLC0415 -- charts are slow to import
+
             render(files.path, ALL_KINDS if config.shows_private else SHARED)
         if keeper is not None:
             keeper.remove()

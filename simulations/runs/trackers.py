@@ -24,7 +24,6 @@ from typing import Any, Protocol
 
 from simulations.records.released_fields import SHARED, kept
 from simulations.records.run_directory import TENSORBOARD, as_json, flat
-from simulations.reports.report import page
 from strategies.core.results import RoundRecord
 from userdp.errors import BadInput
 
@@ -295,6 +294,8 @@ def _ending(directory: Path) -> Ending | None:
     texts |= {} if error is None else {"error": error}
     files = {"result.json": as_json(result)}
     if (directory / "report.html").is_file():
+        from simulations.reports.report import page  # noqa: PLC0415 -- charts are slow to import
+
         files["report.html"] = page(directory, SHARED)
     return Ending(directory, error, _finite(metrics), texts, files)
 

@@ -12,20 +12,37 @@ from userdp.accounting.costs import _test_losses
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "opendp", "dp_accounting", "scipy.stats", "scipy.signal", "mlflow"}
+NOT_BY_RUNS = HEAVY - {"pandas", "matplotlib"}
+"""Rounds are written as a table, and the report has charts."""
 PROGRAM = """
 import sys
 from simulations.cli import app
-app(["plan", sys.argv[1]], standalone_mode=False)
-print(*sys.modules, file=sys.stderr)
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    print("MODULES", *sys.modules, file=sys.stderr)
 """
+
+
+def imported(*command):
+    """The modules that a process has at the end of that command."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *command], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    (told,) = (line for line in done.stderr.splitlines() if line.startswith("MODULES"))
+    return set(told.split()[1:])
+
+
+def test_help_imports_no_mathematics():
+    modules = imported("--help")
+    assert "typer" in modules
+    assert not {"numpy", "scipy", "flwr", "pydantic", "strategies.core.base", *HEAVY} & modules
 
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["quickstart", "robust-mean", "insteval"])
 def test_a_plan_imports_no_heavy_package_and_no_strategy_but_its_own(name):
-    file = ROOT / "simulations" / "configs" / f"{name}.toml"
-    done = subprocess.run([sys.executable, "-c", PROGRAM, file], capture_output=True, text=True, check=True, cwd=ROOT)
-    modules = set(done.stderr.split())
+    modules = imported("plan", f"simulations/configs/{name}.toml")
     assert "flwr" in modules  # they are told
     assert not HEAVY & modules
     assert ("pyarrow" in modules) == (name == "insteval")  # tables need it
@@ -35,6 +52,30 @@ def test_a_plan_imports_no_heavy_package_and_no_strategy_but_its_own(name):
         "insteval": "clipping.dp_fed_sgd",
     }
     assert {one for one in own.values() if f"strategies.{one}" in modules} == {own[name]}
+
+
+@pytest.mark.slow
+def test_a_run_and_its_report_import_what_they_use(tmp_path):
+    """A synthetic mean, on the local grid: no torch, no Ray, no other strategies, and no tables of people."""
+    small = ("--set", "data.users=400", "--set", "data.dimension=3", "--anyway")
+    modules = imported("run", "simulations/configs/quickstart.toml", *small, "--output", str(tmp_path))
+    assert {"strategies.auto.auto", "matplotlib"} <= modules
+    assert not NOT_BY_RUNS & modules
+    others = {"strategies.robust.robust_rounds", "strategies.sparse.stopped_sgd", "userdp.data.tables.public"}
+    assert not others & modules
+    (directory,) = tmp_path.iterdir()
+    modules = imported("report", str(directory))
+    assert "matplotlib" in modules
+    assert not NOT_BY_RUNS & modules
+
+
+@pytest.mark.slow
+def test_a_process_that_makes_runs_of_a_comparison_imports_no_charts():
+    program = "import sys, simulations.comparison.one_cell; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    modules = set(done.stdout.split())
+    assert "simulations.runs.run" in modules
+    assert not (HEAVY | {"jinja2", "simulations.reports.report"}) & modules
 
 
 @pytest.mark.parametrize("participations", [1, 2, 7, 40])

@@ -1,11 +1,16 @@
 """What outputs alone tell about a privacy claim, and what a claim leaves an attacker."""
 
-from userdp.audit.coins import mu_lower_bound
-from userdp.audit.discrete import choice_probabilities, exact_epsilon, halting_probabilities
-from userdp.audit.events import epsilon_lower_bound, error_rates
-from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound, one_run_p_value
-from userdp.audit.statistic import Direction
-from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
+from typing import TYPE_CHECKING
+
+from userdp.lazy import names_from
+
+if TYPE_CHECKING:
+    from userdp.audit.coins import mu_lower_bound
+    from userdp.audit.discrete import choice_probabilities, exact_epsilon, halting_probabilities
+    from userdp.audit.events import epsilon_lower_bound, error_rates
+    from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound, one_run_p_value
+    from userdp.audit.statistic import Direction
+    from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
 
 __all__ = [
     "Approximate",
@@ -23,3 +28,31 @@ __all__ = [
     "one_run_lower_bound",
     "one_run_p_value",
 ]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "userdp.audit.coins": ("mu_lower_bound",),
+        "userdp.audit.discrete": (
+            "choice_probabilities",
+            "exact_epsilon",
+            "halting_probabilities",
+        ),
+        "userdp.audit.events": (
+            "epsilon_lower_bound",
+            "error_rates",
+        ),
+        "userdp.audit.one_run": (
+            "best_guesses",
+            "guessed",
+            "one_run_lower_bound",
+            "one_run_p_value",
+        ),
+        "userdp.audit.statistic": ("Direction",),
+        "userdp.audit.trade_off": (
+            "Approximate",
+            "Gaussian",
+            "TradeOff",
+        ),
+    },
+)

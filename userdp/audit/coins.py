@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 
 from userdp.audit.events import checked_confidence, checked_scores
@@ -112,7 +112,9 @@ def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: floa
     if learnt.mean() <= 0:
         return False
     most = 0.99 / lowest
-    bet = float(minimize_scalar(lambda b: -np.log1p(b * learnt).mean(), bounds=(0.0, most), method="bounded").x)
+    bet = float(
+        scipy.optimize.minimize_scalar(lambda b: -np.log1p(b * learnt).mean(), bounds=(0.0, most), method="bounded").x
+    )
     return bool(np.log1p(bet * tested).sum() >= -math.log1p(-confidence))
 
 

@@ -11,8 +11,8 @@ Oprea, "Auditing differentially private machine learning" (2020); intervals by C
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import beta
 
 from userdp.errors import BadInput
 
@@ -86,9 +86,9 @@ def _bounds(a: Floats, b: Floats, events: _Events, delta: float, level: float) -
     """``log((p_low - delta) / q_high)`` of each event, on sorted scores; minus infinity where there is no bound."""
     likely, rare = (b, a) if events.swapped else (a, b)
     hits, misses = _count(likely, events), _count(rare, events)
-    p_low = np.where(hits > 0, beta.ppf(level, np.maximum(hits, 1), len(likely) - hits + 1), 0.0)
+    p_low = np.where(hits > 0, scipy.stats.beta.ppf(level, np.maximum(hits, 1), len(likely) - hits + 1), 0.0)
     room = len(rare) - misses
-    q_high = np.where(room > 0, beta.ppf(1 - level, misses + 1, np.maximum(room, 1)), 1.0)
+    q_high = np.where(room > 0, scipy.stats.beta.ppf(1 - level, misses + 1, np.maximum(room, 1)), 1.0)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.maximum(p_low - delta, 0.0)) - np.log(q_high))
 

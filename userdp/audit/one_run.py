@@ -4,10 +4,9 @@ Source: Steinke, Nasr, Jagielski, "Privacy auditing with one (1) training run" (
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import expit
-from scipy.stats import binom
 
 from userdp.audit.events import checked_confidence
 from userdp.errors import BadInput
@@ -92,11 +91,11 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     if not epsilon >= 0 or not 0 <= delta < 1:
         raise BadInput(f"epsilon = {epsilon}, delta = {delta}: must be at least 0, and in [0, 1)")
     q = float(expit(epsilon))
-    chance = float(binom.sf(correct - 1, guesses, q))
+    chance = float(scipy.stats.binom.sf(correct - 1, guesses, q))
     if correct == 0 or delta == 0:
         return min(1.0, chance)
     missing = np.arange(1, correct + 1)
-    gained = np.cumsum(binom.pmf(correct - missing, guesses, q))
+    gained = np.cumsum(scipy.stats.binom.pmf(correct - missing, guesses, q))
     return min(1.0, chance + 2 * canaries * delta * float((gained / missing).max()))
 
 
@@ -126,4 +125,4 @@ def one_run_lower_bound(canaries: int, guesses: int, correct: int, delta: float,
     # The p-value need not rise at every step where delta counts: the lowest root is what no larger one can replace.
     grid = np.linspace(0.0, _MOST, 301)
     first = next(index for index, epsilon in enumerate(grid) if excess(float(epsilon)) >= 0)
-    return float(brentq(excess, grid[first - 1], grid[first], xtol=1e-9)) - 1e-9
+    return float(scipy.optimize.brentq(excess, grid[first - 1], grid[first], xtol=1e-9)) - 1e-9

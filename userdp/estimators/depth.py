@@ -142,36 +142,41 @@ def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int,
     pool = pool[np.argsort(-order_statistic(points, pool, rank), kind="stable")[:restarts]]
     # A start of no length says nothing; there are always the singular vectors.
     directions = np.concatenate([_unit_rows(np.concatenate(starts)), pool])
-    best = Reach(-math.inf, directions[0])
-    for direction in directions:
-        found = ascend(points, direction, rank)
-        best = found if found.distance > best.distance else best
+    best = ascend(points, directions, rank)
     return best if basis is None else Reach(best.distance, basis @ best.direction)
 
 
-def ascend(points: Points, direction: Vector, rank: int, most: int = 100) -> Reach:
-    """Alternate between the ``rank`` points with the largest projections and the best direction for just these.
+def ascend(points: Points, directions: Points, rank: int, most: int = 100) -> Reach:
+    """From every start, alternate between the ``rank`` points farthest along it and the best direction for just these.
 
     For a fixed set of points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the
-    hull's point of least norm; so h never falls. Stops at a fixed point, or where the hull holds zero.
+    hull's point of least norm; so h never falls on the way from a start. An ascent ends where the farthest points are a
+    set that was seen, its own or another ascent's, or where their hull holds zero. So ascents that meet go on as one,
+    and no set is solved for twice.
 
     Args:
         points: (k, d).
-        direction: (d,) of norm 1 to start at.
+        directions: (D, d) of norm 1 to start at, one or more.
         rank: how many points count.
         most: steps.
+
+    Returns:
+        The best direction seen on any of the ways.
     """
-    value = float(order_statistic(points, direction[None], rank)[0])
+    best = _best(points, directions, rank)
+    seen: set[bytes] = set()
     for _ in range(most):
-        farthest = np.argpartition(points @ direction, len(points) - rank)[len(points) - rank :]
-        other = nearest_direction(points[farthest])
-        if other is None:
+        farthest = np.argpartition(directions @ points.T, len(points) - rank, axis=1)[:, len(points) - rank :]
+        new = {members.tobytes(): members for members in np.sort(farthest, axis=1)}
+        found = [nearest_direction(points[members]) for key, members in new.items() if key not in seen]
+        seen |= new.keys()
+        risen = [direction for direction in found if direction is not None]
+        if not risen:
             break
-        risen = float(order_statistic(points, other[None], rank)[0])
-        if risen <= value:
-            break
-        value, direction = risen, other
-    return Reach(value, direction)
+        directions = np.array(risen)
+        highest = _best(points, directions, rank)
+        best = highest if highest.distance > best.distance else best
+    return best
 
 
 def nearest_direction(points: Points) -> Vector | None:

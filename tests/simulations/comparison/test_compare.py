@@ -18,11 +18,12 @@ from helpers import PATIENCE
 from rich.console import Console
 from typer.testing import CliRunner
 
-import simulations.comparison.jobs
+import simulations.comparison.one_cell
 from simulations import cli
 from simulations.comparison.config import load_comparison, parse_comparison
-from simulations.comparison.jobs import DONE, compare, reference_job
+from simulations.comparison.jobs import compare, reference_job
 from simulations.comparison.live import Progress, live
+from simulations.comparison.one_cell import DONE
 from simulations.comparison.plots import dot_chart, sweep_chart
 from simulations.comparison.ranking import rankings
 from simulations.comparison.report import is_comparison, render_comparison
@@ -316,13 +317,13 @@ def test_relations_are_recorded_and_converted(done):
 @pytest.mark.slow
 def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, monkeypatch):
     raw = changed(strategy=SMALL["strategy"][:2])
-    calls, original = [], simulations.comparison.jobs.run
+    calls, original = [], simulations.comparison.one_cell.run
 
     def counting(config, **settings):
         calls.append(config)
         return original(config, **settings)
 
-    monkeypatch.setattr(simulations.comparison.jobs, "run", counting)
+    monkeypatch.setattr(simulations.comparison.one_cell, "run", counting)
     whole = go(tmp_path / "whole", raw)
     assert len(calls) == whole.ran == 8 + 2
     calls.clear()
@@ -354,14 +355,14 @@ def test_a_cell_is_run_again_when_its_configuration_changes_or_it_failed(done, t
 
 @pytest.mark.slow
 def test_unexpected_errors_of_one_cell_leave_the_others(tmp_path, monkeypatch):
-    original = simulations.comparison.jobs.run
+    original = simulations.comparison.one_cell.run
 
     def failing(config, **settings):
         if config.seed == 1 and config.strategy.kind == "dp_fed_sgd":
             raise ZeroDivisionError("with data in it")
         return original(config, **settings)
 
-    monkeypatch.setattr(simulations.comparison.jobs, "run", failing)
+    monkeypatch.setattr(simulations.comparison.one_cell, "run", failing)
     rows = go(tmp_path, changed(strategy=SMALL["strategy"][:1])).rows
     assert [one["error_private"] for one in rows] == [None, "unexpected ZeroDivisionError"] * 2
 

@@ -30,10 +30,10 @@ from userdp.accounting.shuffling import (
 )
 from userdp.errors import BadInput
 from userdp.estimators import depth
-from userdp.estimators.depth import Reach, geometric_median, needed, order_statistic, reach
+from userdp.estimators.depth import geometric_median, needed, order_statistic, reach
 from userdp.noise import SeededNoise
 from userdp.papers.heavy_tailed.descent import wanted_rounds
-from userdp.papers.heavy_tailed.estimators import STEP, deep_centre, group_radius, simple_radius
+from userdp.papers.heavy_tailed.estimators import CONTRACTION, STEP, arrived, deep_centre, group_radius, simple_radius
 from userdp.papers.heavy_tailed.reference.descent import (
     Descent,
     descend,
@@ -449,7 +449,7 @@ def test_lemma_7_holds_for_any_points_and_any_mean_v08(share, points, mean, wher
             if far >= 4 * settled and far > 1e-3:
                 assert -found.direction @ away / far >= 0.5 - 1e-6
                 moved = away + STEP * found.distance * found.direction
-                assert np.linalg.norm(moved) <= math.sqrt(233 / 256) * far + 1e-6
+                assert np.linalg.norm(moved) <= CONTRACTION * far + 1e-6
 
 
 @each_share
@@ -466,6 +466,29 @@ def test_outliers_of_a_twentieth_of_the_points_do_no_harm_v09(share, dimension):
     centre = deep_centre(points, share, steps, start)
     assert np.linalg.norm(centre.point - mean) <= 6 * settled
     assert np.linalg.norm(points.mean(axis=0) - mean) > 6 * settled
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
+def test_iterates_that_may_all_be_far_are_never_taken_for_one_that_arrived(ratio):
+    """The slowest that is proven, with distances off by up to r_0: early ones too small, the last ones too large."""
+    settled, far = 1.0, 100.0 * CONTRACTION ** np.arange(200)
+    far = far[far > 4 * settled]
+    off = np.concatenate([np.full(len(far) - 1, -ratio), [ratio]])
+    measured = far + off * settled
+    assert not any(arrived(measured[:count]) for count in range(1, len(measured) + 1))
+    # One more, as large as the first, cannot be.
+    assert arrived([*measured, measured[0]])
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_iteration_stops_once_it_arrived_and_is_then_as_close_as_proven(dimension, seed):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_t(3, (40, dimension))
+    settled = farthest_but_a_tenth(points, np.zeros(dimension))
+    centre = deep_centre(points, 0.5, 100, np.full(dimension, 50.0 * settled))
+    assert len(centre.distances) < 60
+    assert np.linalg.norm(centre.point) <= 6 * settled
 
 
 @each_share
@@ -953,6 +976,26 @@ def test_baseline_the_geometric_median_has_the_least_sum_of_distances():
     assert np.linalg.norm(geometric_median(points, steps=1)) < 1.5
 
 
+def test_ascents_that_meet_go_on_as_one(monkeypatch):
+    """No set of points is solved for twice, and together they get as far as the best of them alone."""
+    rng, solved = np.random.default_rng(6), []
+    solve = depth.nearest_direction
+
+    def counted(members):
+        solved.append(np.sort(members, axis=0).tobytes())
+        return solve(members)
+
+    points = rng.standard_normal((12, 3)) + 0.5
+    starts = rng.standard_normal((40, 3))
+    starts /= np.linalg.norm(starts, axis=1)[:, None]
+    alone = [depth.ascend(points, start[None], 6) for start in starts]
+    monkeypatch.setattr(depth, "nearest_direction", counted)
+    together = depth.ascend(points, starts, 6)
+    assert len(solved) == len(set(solved)) < 40
+    assert together.distance == pytest.approx(max(one.distance for one in alone), rel=1e-12)
+    check_feasible(points, together, 6)
+
+
 def test_edges_of_the_ascent(monkeypatch):
     """Where the hull of the points that count holds the centre there is no better direction, and the ascent stops."""
 
@@ -963,8 +1006,10 @@ def test_edges_of_the_ascent(monkeypatch):
     assert depth.nearest_direction(square) is None
     assert depth.nearest_direction(np.zeros((3, 2))) is None
     start = np.array([1.0, 0.0])
-    assert depth.ascend(square, start, 4) == Reach(-1.0, start)
-    assert depth.ascend(square + np.array([3.0, 0.0]), np.array([0.0, 1.0]), 4, most=1).distance == pytest.approx(2.0)
+    stayed = depth.ascend(square, start[None], 4)
+    assert stayed.distance == -1.0
+    np.testing.assert_array_equal(stayed.direction, start)
+    assert depth.ascend(square + np.array([3.0, 0.0]), np.array([[0.0, 1.0]]), 4, most=1).distance == pytest.approx(2.0)
     assert depth.nearest_direction(square + np.array([3.0, 0.0])) == pytest.approx([1.0, 0.0])
     large = np.random.default_rng(0).standard_normal((401, 2)) + np.array([2.0, 0.0])
     monkeypatch.setattr("scipy.optimize.nnls", raising)

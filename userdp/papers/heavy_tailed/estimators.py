@@ -6,6 +6,7 @@ and not centred. Relation: one sample is replaced; n is public. Numbers that the
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,10 @@ from userdp.estimators.depth import Reach, reach, size_exponent
 RadiusForm = Literal["paper", "directional"]
 
 STEP = 0.25
-"""The inner step of the iterative mean; the contraction by ``sqrt(233/256)`` a step is proven for it."""
+"""The inner step of the iterative mean; the contraction is proven for it."""
+
+CONTRACTION = math.sqrt(233 / 256)
+"""What a step leaves, at most, of a distance of more than 4 r_0 (the paper's equation 104)."""
 
 _EARLY = 5
 """How many times more starts the closest iterates are looked at again with."""
@@ -109,7 +113,7 @@ def deep_centre(
     Args:
         points: (k, d).
         share: phi in (0.1, 0.9].
-        steps: t_c at most; the iteration stops when no direction has that share beyond the centre.
+        steps: t_c at most; the iteration also stops when no direction has that share beyond the centre.
         start: (d,) not depending on private data, or only on what was released; the points' coordinate-wise median if
             not given.
         rng: of random starts in three dimensions and more; a fixed one if not given.
@@ -132,7 +136,7 @@ def deep_centre(
         step = reach(points - centre, share, rng, restarts, found[-1].direction if found else None)
         visited.append(centre)
         found.append(step)
-        if step.distance <= 0:
+        if step.distance <= 0 or arrived([one.distance for one in found]):
             break
         centre = centre + STEP * step.distance * step.direction
     else:
@@ -143,6 +147,23 @@ def deep_centre(
     best = int(np.argmin(distances))
     measured = np.ldexp(distances, exponent).tolist()
     return Centre(np.ldexp(visited[best], exponent), measured[best], tuple(measured))
+
+
+def arrived(distances: Sequence[float]) -> bool:
+    """Whether an iterate must have come within 4 r_0 of mu, since the last of the distances is so large.
+
+    Ours; the paper takes a fixed number of steps. Let c_l and the j - 1 iterates after it be farther than 4 r_0 from
+    mu. With ``q = CONTRACTION`` and D the distance of c_l from mu, that of c_(l+j) is at most ``q^j D``, and r_0 less
+    than ``q^(j-1) D / 4``. Since measured distances are within r_0, the one of c_(l+j) is below
+    ``q^(j-1) (q + 1/4) D``, that of c_l above ``(1 - q^(j-1) / 4) D``, and so their ratio below
+    ``q^(j-1) (q + 1/4) / (1 - q^(j-1) / 4)``. Where it is not, one of these iterates was within 4 r_0.
+
+    Args:
+        distances: measured ones of all iterates, in order.
+    """
+    *earlier, last = distances
+    left = CONTRACTION ** np.arange(len(earlier) - 1, -1, -1.0)
+    return bool((last >= left * (CONTRACTION + 0.25) / (1 - left / 4) * np.array(earlier)).any())
 
 
 def _looked_again(

@@ -1,0 +1,217 @@
+"""The inner loops of the project, each as one call without arguments, for `regress.py` and pytest-benchmark.
+
+    python -m pytest benchmarks/kernels.py -p no:xdist
+
+Run from another tree, whose ``userdp`` is older, a kernel that needs what is not there yet is skipped.
+"""
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+Kernel = Callable[[], Any]
+USERS, SAMPLES, COLUMNS, CLIP = 400, 20, 100, 0.05
+ROUNDS = 100_000
+"""More than are ever measured."""
+
+
+def rows_of(count: int, columns: int) -> Any:
+    return np.random.default_rng(1).normal(size=(count, columns)) * 0.1
+
+
+# Packages are imported where a kernel is made: an older tree may lack what another kernel needs.
+
+
+def clip_rows() -> Kernel:
+    from userdp.arrays.sparse_rows import clip_rows as clip
+
+    rows = rows_of(1000, 500)
+    return lambda: clip(rows, CLIP)
+
+
+def add_clipped_rows() -> Kernel:
+    from userdp.arrays.sparse_rows import add_clipped_rows as add
+    from userdp.arrays.sparse_rows import row_lengths
+
+    rows, total = rows_of(1000, 500), np.zeros(500)
+    return lambda: add(total, rows, CLIP, row_lengths(rows))
+
+
+def sparse_rows() -> Kernel:
+    from scipy.sparse import random_array
+
+    from userdp.arrays.sparse_rows import clip_rows as clip
+    from userdp.arrays.sparse_rows import summed_rows
+
+    rows = random_array((8000, 100_000), density=2e-4, format="csr", rng=np.random.default_rng(1))
+    offsets = np.arange(0, 8001, 20)
+    return lambda: clip(summed_rows(rows, offsets), CLIP)
+
+
+def people() -> tuple[Any, Any]:
+    """(logistic regression, a federation for it)."""
+    from userdp.data import LogisticRegression, SyntheticFederation
+    from userdp.problems import Logistic
+
+    population = LogisticRegression(dimension=COLUMNS)
+    problem = Logistic(COLUMNS, feature_norm=population.feature_norm, radius=10.0, ridge=0.05)
+    return problem, SyntheticFederation(population, USERS, seed=1, samples_per_user=SAMPLES)
+
+
+def of_users(name: str) -> Callable[[], Kernel]:
+    """A method of the problem that takes a model and a block."""
+
+    def make() -> Kernel:
+        problem, federation = people()
+        block = problem.bound(federation.block(np.arange(USERS)))[0]
+        model, method = rows_of(1, COLUMNS)[0], getattr(problem, name)
+        return lambda: method(model, block)
+
+    return make
+
+
+def sample_clipped_sums() -> Kernel:
+    problem, federation = people()
+    block, model = problem.bound(federation.block(np.arange(USERS)))[0], rows_of(1, COLUMNS)[0]
+    return lambda: problem.sample_clipped_sums(model, block, CLIP)
+
+
+def node_answer() -> Kernel:
+    from userdp.nodes.computations import Computation
+    from userdp.nodes.node import Node
+
+    problem, federation = people()
+    users, model = np.arange(USERS), rows_of(1, COLUMNS)[0]
+    node, asked = Node(problem, federation, users), Computation("rough_user_gradient", reduce="sum", clip_norm=CLIP)
+    return lambda: node.compute(model, users, asked)
+
+
+def whole_round() -> Kernel:
+    from flwr.app import ConfigRecord
+
+    from simulations.engines.grids import LocalGrid, shards
+    from strategies import DPFedSGD, PublicFacts, model_record
+    from userdp.accounting import Privacy
+    from userdp.nodes.node import Node
+
+    problem, federation = people()
+    facts = PublicFacts(USERS, min_samples=SAMPLES, max_samples=SAMPLES)
+    # Enough budget for so many rounds: what one of them costs does not depend on it.
+    privacy = Privacy(epsilon=1e6, delta=1e-4)
+    strategy = DPFedSGD(problem, facts, privacy, rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0)
+    grid = LocalGrid([Node(problem, federation, users) for users in shards(USERS, nodes=2)])
+    strategy._roster.gather(grid, timeout=60)  # what `start` does once, before the first round
+    start, numbers = model_record(np.zeros(COLUMNS)), itertools.count(1)
+
+    def run_round() -> None:
+        index = next(numbers)
+        messages = strategy.configure_train(index, start, ConfigRecord(), grid)
+        strategy.aggregate_train(index, list(grid.send_and_receive(messages, timeout=60)))
+
+    return run_round
+
+
+def median() -> Kernel:
+    from userdp.estimators.robust import coordinate_median
+
+    rows = rows_of(500, 500)
+    return lambda: coordinate_median(rows)
+
+
+def trimmed_mean() -> Kernel:
+    from userdp.estimators.robust import smallest_trim
+    from userdp.estimators.robust import trimmed_mean as mean
+
+    rows = rows_of(500, 500)
+    return lambda: mean(rows, smallest_trim(len(rows)))
+
+
+def score(kernel: str, radius: float) -> Callable[[], Kernel]:
+    """The concentration score of a batch, by one of its kernels."""
+
+    def make() -> Kernel:
+        from userdp.estimators import concentration
+
+        rows, chosen = rows_of(500, 200), getattr(concentration, kernel)(radius)
+        return lambda: concentration.concentration_score(rows, chosen)
+
+    return make
+
+
+def deep_centre() -> Kernel:
+    from userdp.papers.heavy_tailed.estimators import deep_centre as centre
+
+    points = rows_of(20, 5)
+    return lambda: centre(points)
+
+
+def gaussian_noise() -> Kernel:
+    from userdp.accounting import calibrate_noise
+
+    # Answers are kept, so every call asks for another budget.
+    budgets = itertools.count()
+    return lambda: calibrate_noise(1 + 1e-6 * next(budgets), 1e-6, 50)
+
+
+def sampled_noise() -> Kernel:
+    from userdp.accounting.sampled_gaussian import calibrate_sampled_gaussian
+
+    budgets = itertools.count()
+    return lambda: calibrate_sampled_gaussian([(0.01, 200)], 1 + 1e-6 * next(budgets), 1e-6)
+
+
+def synthetic_block() -> Kernel:
+    _, federation = people()
+    users = np.arange(USERS)
+    return lambda: federation.block(users)
+
+
+def secure_noise() -> Kernel:
+    from userdp.noise import SecureNoise
+
+    noise, zeros = SecureNoise(slack=0.0), np.zeros(500)
+    return lambda: noise.gaussian(zeros, 1.0)
+
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "clip rows": clip_rows,
+    "add clipped rows": add_clipped_rows,
+    "sum and clip sparse rows": sparse_rows,
+    "users' gradients": of_users("user_gradients"),
+    "users' gradients, rough": of_users("rough_user_gradients"),
+    "clipped sums of samples": sample_clipped_sums,
+    "answer of a node": node_answer,
+    "round of dp_fed_sgd": whole_round,
+    "median": median,
+    "trimmed mean": trimmed_mean,
+    "score, exponential": score("ExpKernel", 1.0),
+    "score, ramp": score("RampKernel", 2.0),
+    "deep centre": deep_centre,
+    "noise of a plan": gaussian_noise,
+    "noise of a plan, Poisson": sampled_noise,
+    "synthetic block": synthetic_block,
+    "secure noise": secure_noise,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernel(benchmark: "BenchmarkFixture", name: str) -> None:
+    """Times one kernel; the first call, which finds libraries and touches memory, is not measured."""
+    import userdp
+
+    try:
+        kernel = KERNELS[name]()
+        kernel()
+    except (ImportError, AttributeError, TypeError) as error:
+        pytest.skip(f"{type(error).__name__}: {error}")
+    benchmark.extra_info["userdp"] = userdp.__file__
+    benchmark(kernel)

@@ -1,0 +1,72 @@
+"""A run of a comparison in the process that makes it, which imports no more than a run needs, and what it leaves."""
+
+import json
+import logging
+import os
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from simulations.config.run_config import parse_config
+from simulations.records.run_directory import plain
+from simulations.runs.run import run
+from userdp.errors import UserdpError
+
+log = logging.getLogger("userdp")
+DONE = "cell.json"
+Record = dict[str, Any]
+
+
+def finished(directory: Path, digest: str) -> Record | None:
+    """What a run left, if it was this configuration and it did not fail: failures are tried again."""
+    try:
+        record: Record = json.loads((directory / DONE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if record.get("digest") == digest and record.get("error_private", "unknown") is None else None
+
+
+def run_job(toml: str, digest: str, directory: Path, private: bool) -> Record:
+    """Run a configuration, and leave cell.json as the very last file; not ``private``, without any promise.
+
+    Returns:
+        digest, error_private (None or the reason), seconds, result (of result.json, or None), numbers (of the plan).
+    """
+    started, error = time.perf_counter(), None
+    (directory / DONE).unlink(missing_ok=True)
+    (directory / "result.json").unlink(missing_ok=True)
+    try:
+        run(parse_config(tomllib.loads(toml)), directory=directory, report=False)
+    except UserdpError as caught:
+        error = str(caught)
+    except Exception as caught:
+        log.warning("a cell failed: unexpected %s", type(caught).__name__)
+        error = f"unexpected {type(caught).__name__}"
+    if not private:
+        from simulations.comparison.oracle import take_promise_back  # noqa: PLC0415 -- few runs are an oracle's
+
+        take_promise_back(directory)
+    planned = _stored(directory / "plan.json") or {}
+    record: Record = plain(
+        {
+            "digest": digest,
+            "error_private": error,
+            "seconds": time.perf_counter() - started,
+            "result": _stored(directory / "result.json"),
+            "numbers": planned.get("numbers", {}),
+            "predicted_excess": (planned.get("forecast") or {}).get("predicted_excess"),
+        }
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    partial = directory / f".{DONE}.partial"
+    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, directory / DONE)
+    return record
+
+
+def _stored(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
