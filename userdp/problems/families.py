@@ -43,7 +43,7 @@ class Family(ABC):
 
     @abstractmethod
     def slopes(self, scores: Array, targets: Floats) -> Array:
-        """(N,): ``phi'(s, y)``, the derivative by s."""
+        """(N,): ``phi'(s, y)``, the derivative by s, in the precision of the scores."""
 
     @abstractmethod
     def slope_bound(self, reach: float) -> float:

@@ -27,7 +27,7 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.segments import Number, clip_factors, float64_parts, parts, user_averages, weighted_sums
+from userdp.problems.segments import Number, clip_factors, float64_parts, user_averages, weighted_as_read, weighted_sums
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -223,19 +223,25 @@ class GeneralisedLinear(Problem):
 
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, p): products of float32, in which samples are stored, so about seven digits of the largest terms.
+        """(U, p): all in float32, in which samples are stored, so about seven digits of the largest terms.
 
-        Two thirds of the time of `user_gradients`, which takes the place of whoever's products overflow.
+        Half the time of `user_gradients`, which takes the place of whoever's products overflow.
         """
         if block.dense_features.dtype != np.float32:
             return self.user_gradients(x, block)
-        weights, offset = x[: self.columns].astype(np.float32), x[self.columns] if self.intercept else 0.0
-        sums = np.zeros((block.users, self.dimension), dtype=np.float32)
-        for users, part in parts(block):
-            features = cast(NDArray[np.float32], part.dense_features)
-            scores = np.add(features @ weights, offset, dtype=np.float64)
-            slopes = self.family.slopes(scores, targets_of(part))
-            self._add(sums[users], part, features, slopes.astype(np.float32))
+        model, targets, slopes = x.astype(np.float32), targets_of(block), np.empty(block.samples, dtype=np.float32)
+
+        def weigh(features: NDArray[np.float32], samples: slice) -> NDArray[np.float32]:
+            scores = features @ model[: self.columns]
+            if self.intercept:
+                scores += model[self.columns]
+            slopes[samples] = self.family.slopes(cast(Array, scores), targets[samples])
+            return slopes[samples]
+
+        sums = weighted_as_read(cast(NDArray[np.float32], block.dense_features), block.offsets, weigh)
+        if self.intercept:
+            of_intercept = np.add.reduceat(slopes, block.offsets[:-1], dtype=np.float64)
+            sums = np.column_stack([sums, of_intercept.astype(np.float32)])
         finite = np.isfinite(np.vecdot(sums, sums))
         rows = self._ridged(sums.astype(np.float64), x, block)
         if not finite.all():

@@ -4,7 +4,7 @@ Stored data is float32 and gradients are float64: casting two megabytes at a tim
 no float64 copy of a block ever exists. Results agree to rounding (1e-9 relative) however users are grouped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,8 @@ CHUNK_BYTES = 1 << 21
 """Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
 
 
+AT_HAND_BYTES = 1 << 20
+"""Bytes of one piece that is read twice: few enough for the cache that is each core's own."""
 Number = TypeVar("Number", bound=np.floating)
 
 
@@ -33,19 +35,25 @@ def parts(block: Block, row_bytes: int | None = None) -> Iterator[tuple[slice, B
         (users, piece): whole users as long as they fit. A user too large for one piece comes in several, so add what
         is computed to what is there (``sums[users] += ...``).
     """
-    rows = _rows(block, row_bytes)
-    offsets, first = block.offsets, 0
-    while first < block.users:
+    offsets = block.offsets
+    for users, samples in _slices(offsets, _rows(block, row_bytes)):
+        own = offsets[users.start : users.stop + 1] - samples.start
+        if users.stop - users.start == 1:
+            own = np.array([0, samples.stop - samples.start], dtype=np.int64)
+        yield users, block.piece(samples.start, samples.stop, own)
+
+
+def _slices(offsets: NDArray[np.int64], rows: int) -> Iterator[tuple[slice, slice]]:
+    """(users, samples) of pieces of at most so many rows: whole users as long as they fit, else pieces of one."""
+    first, users = 0, len(offsets) - 1
+    while first < users:
         last = int(offsets.searchsorted(offsets[first] + rows, side="right")) - 1
         if last > first:
-            yield slice(first, last), block.part(first, last)
+            yield slice(first, last), slice(int(offsets[first]), int(offsets[last]))
             first = last
             continue
-        user = block.part(first, first + 1)
-        for start in range(0, user.samples, rows):
-            stop = min(start + rows, user.samples)
-            ends = np.array([0, stop - start], dtype=np.int64)
-            yield slice(first, first + 1), user.piece(start, stop, ends)
+        for start in range(int(offsets[first]), stop := int(offsets[first + 1]), rows):
+            yield slice(first, first + 1), slice(start, min(start + rows, stop))
         first += 1
 
 
@@ -86,6 +94,34 @@ def weighted_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: 
     if (offsets[1:] - offsets[:-1] == size).all():
         return np.asarray(np.matmul(weights.reshape(users, 1, size), values.reshape(users, size, -1))[:, 0])
     return np.asarray(csr_array((weights, np.arange(samples), offsets), shape=(users, samples)) @ values)
+
+
+def weighted_as_read(
+    values: NDArray[Number], offsets: NDArray[np.int64], weigh: Callable[[NDArray[Number], slice], NDArray[Number]]
+) -> NDArray[Number]:
+    """`weighted_sums` by weights that follow from the samples themselves: both in one reading of the samples.
+
+    Args:
+        values: (N, k).
+        offsets: (U + 1,) where each user's rows begin.
+        weigh: from a piece's values (n, k), and where in all they are, to its weights (n,).
+
+    Returns:
+        (U, k).
+    """
+    users, size, columns = len(offsets) - 1, int(offsets[1]), values.shape[1]
+    sums, rows = np.zeros((users, columns), dtype=values.dtype), max(1, AT_HAND_BYTES // (values[0].nbytes or 1))
+    if size <= rows and (offsets[1:] - offsets[:-1] == size).all():
+        by_user, together = values.reshape(users, size, columns), rows // size
+        for first in range(0, users, together):
+            last = min(first + together, users)
+            weights = weigh(values[first * size : last * size], slice(first * size, last * size))
+            np.matmul(weights.reshape(-1, 1, size), by_user[first:last], out=sums[first:last, None])
+        return sums
+    for part, samples in _slices(offsets, rows):
+        own = np.clip(offsets[part.start : part.stop + 1], samples.start, samples.stop) - samples.start
+        sums[part] += weighted_sums(values[samples], own, weigh(values[samples], samples))
+    return sums
 
 
 def user_means(block: Block) -> Array:

@@ -63,9 +63,9 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
 @pytest.mark.sweep(9)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [1]])
-@pytest.mark.parametrize("chunk_bytes", [40, 1 << 20])
+@pytest.mark.parametrize("chunk_bytes", [40, 100, 1 << 20])
 def test_rough_gradients_are_those_to_seven_digits_of_their_largest_terms(case: Case, sizes, chunk_bytes, monkeypatch):
-    monkeypatch.setattr(segments, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(segments, "AT_HAND_BYTES", chunk_bytes)
     block, x = case.block(sizes), case.model()
     exact, rough = (dense(make(x, block)) for make in (case.problem.user_gradients, case.problem.rough_user_gradients))
     assert rough.dtype == np.float64
