@@ -132,7 +132,9 @@ def measured(tree: Path, names: Sequence[str]) -> Times:
         command += ["--benchmark-timer=time.process_time", "--benchmark-disable-gc", "--benchmark-min-rounds=5"]
         command += [f"--benchmark-max-time={SECONDS}", f"--benchmark-json={found}", "--benchmark-quiet"]
         command += [f"{HERE / 'kernels.py'}::test_kernel[{name}]" for name in names] or [str(HERE / "kernels.py")]
-        environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(tree)}
+        # A worker of xdist, which may have started this, measures nothing.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment = own | ONE_THREAD | {"PYTHONPATH": str(tree)}
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
