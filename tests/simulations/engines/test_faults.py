@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from helpers import MARK, PATIENCE, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
 
+from simulations.engines import ray_grid
 from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import ATTEMPTS, RayGrid
 from strategies import DPFedSGD, PublicFacts, RobustRounds, model_record, model_vector
@@ -318,14 +319,19 @@ def test_an_actor_that_dies_amid_a_round_changes_no_bit(tmp_path, caplog):
 @pytest.mark.slow
 @forgive_ray
 @pytest.mark.usefixtures("actors")
-def test_an_actor_that_dies_loses_a_masked_sum(tmp_path, caplog):
+def test_an_actor_that_dies_loses_a_masked_sum(tmp_path, caplog, monkeypatch):
     """Its key died with it, and the masks of the others were made for that."""
+    questions, answers = [], RayGrid._answers
+    monkeypatch.setattr(
+        RayGrid, "_answers", lambda grid, asked, *how: questions.append(asked) or answers(grid, asked, *how)
+    )
     problem = FaultyQuadratic(2, "exit", tmp_path / "happened")
     blocks = [np.arange(90), np.arange(90, USERS)]
     with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 2) as grid:
         method = DPFedSGD(problem, PublicFacts(USERS), Privacy(10.0, 1e-3, trust="sum"), rounds=1, clip_norm=1.0)
         result = method.start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
     assert caplog.text.count("an actor died") == 1
+    assert sum(any(map(ray_grid._masked, asked.values())) for asked in questions) == 1  # nobody is asked in its place
     assert "a round is lost" in caplog.text
     assert result.missing_users == USERS
 
