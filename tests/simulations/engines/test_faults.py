@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,8 +278,10 @@ def actors():
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         yield
-        ray.shutdown()
-        gc.collect()
+        with warnings.catch_warnings():  # it ends in the teardown of whichever test is the last, forgiving or not
+            warnings.simplefilter("ignore", ResourceWarning)
+            ray.shutdown()
+            gc.collect()
 
 
 @pytest.mark.parametrize("fault", ["raise", "sleep"])
