@@ -184,10 +184,8 @@ class _GatedUnit(_Recurrence):
             torch.mul(flowing, share, out=to_second)
             torch.mul(fresh, opened, out=to_third)
             flowing = torch.baddbmm(flowing.mul_(kept), rows, weight)
-        of_weight, of_offset = (
-            torch.bmm(_by_user(sent.flatten(-2)).mT, _by_user(states[:-1])),
-            sent[..., 2, :].sum((0, 2)),
-        )
+        of_weight = torch.bmm(_by_user(sent.flatten(-2)).mT, _by_user(states[:-1]))
+        of_offset = sent[..., 2, :].sum((0, 2))
         sent[..., 2, :] = to_new
         return sent.flatten(-2).transpose(0, 1), of_weight, of_offset
 

@@ -18,9 +18,9 @@ from userdp.data.block import Block
 CHUNK_BYTES = 1 << 21
 """Bytes of one piece: small enough for the cache, large enough to drown the cost of a Python call."""
 
-
 AT_HAND_BYTES = 1 << 20
 """Bytes of one piece that is read twice: few enough for the cache that is each core's own."""
+
 Number = TypeVar("Number", bound=np.floating)
 
 
