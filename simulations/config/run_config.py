@@ -84,7 +84,7 @@ class EngineSection(Section):
         None,
         ge=1,
         description="Users a node. If not given there are as many nodes as are worth their messages: one for each "
-        "16 MiB of samples, 8 at most; 8 for torch modules, and where sums are masked.",
+        "32 MiB of samples, 8 at most; 8 for torch modules, and where sums are masked.",
     )
     workers: int | None = Field(None, ge=1, description="Ray actors; one a CPU if not given. Unused by local.")
     device: Device = Field(

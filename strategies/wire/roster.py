@@ -144,9 +144,9 @@ class Roster:
         if not len(cohort):  # a Poisson cohort may be empty
             return []
         owners = self._owner[cohort]
-        if np.any(np.diff(owners) < 0):  # nodes that hold users in turns
+        if np.any(owners[1:] < owners[:-1]):  # nodes that hold users in turns
             order = np.argsort(owners, kind="stable")
             owners, cohort = owners[order], cohort[order]
-        starts = np.flatnonzero(np.diff(owners, prepend=_NOBODY - 1))
+        starts = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]]))
         parts = np.split(cohort, starts[1:])
         return [(self._nodes[node], part) for node, part in zip(owners[starts], parts, strict=True) if node != _NOBODY]

@@ -60,7 +60,7 @@ class SharedArray(Array):
 
     def numpy(self) -> NDArray[np.generic]:
         """The array itself."""
-        return cast(NDArray[np.generic], self.__dict__["array"])
+        return cast("NDArray[np.generic]", self.__dict__["array"])
 
 
 @contextmanager

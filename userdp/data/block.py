@@ -65,7 +65,7 @@ class Block:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """(U,) samples of each user."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]  # np.diff takes three times as long for a few users
 
     @property
     def nbytes(self) -> int:

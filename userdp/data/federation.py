@@ -148,7 +148,7 @@ class ColumnarFederation(Federation):
     def block(self, users: NDArray[np.int64]) -> Block:
         """Views where ``users`` are consecutive, one gather otherwise."""
         users = checked_users(users, self.users)
-        if np.all(np.diff(users) == 1):
+        if np.all(users[1:] - users[:-1] == 1):
             return self._block.part(int(users[0]), int(users[-1]) + 1)
         sizes = self.sizes[users]
         offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -11,7 +11,7 @@ them so, with u = 2^-53:
   is subnormal; to infinity where it overflows), and the largest of rounded numbers is the largest number, rounded.
 - The phi of a pair is a function of that computed distance alone, rounded to a multiple of ``1 / STEPS`` = 2^-30. No
   other row has a part in it. A pair that `_ramp_pairs` decides without its distance has the same phi, to the last bit.
-- Sums of phi are exact: a tile of 2048^2 pairs adds up to at most 2^52 steps, and tiles are added as integers. So
+- Sums of phi are exact: a tile of 1024^2 pairs adds up to at most 2^50 steps, and tiles are added as integers. So
   neither the order of the rows nor the way the pairs are found makes a difference. Only the score itself, the quotient
   ``1 + 2 pairs / B``, is rounded, once, by at most u B; the bounds hold up to this rounding.
 
@@ -31,31 +31,21 @@ them so, with u = 2^-53:
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Rows
 from userdp.errors import BadInput
+from userdp.estimators.distances import SLACK, TILE, Distances, all_pairs, sup_distances
 from userdp.estimators.robust import coordinate_median
-
-if TYPE_CHECKING:
-    import torch
 
 STEPS = 1 << 30
 """Phi is a whole number of steps of ``1 / STEPS``, so that sums of it are exact."""
 
-_TILE = 2048
-"""Rows and columns of a tile of distances: 32 MiB of float64; their phi adds up to 2^52 steps, an exact sum."""
-
-_SLACK = 1 + 2.0**-50
-"""More than rounding can take from, or add to, a deviation from the centre, relative to its size."""
-
 _LARGEST_RADIUS = 2.0**960
 """Between its inverse and itself, rho can be divided by, and a distance that overflows is far beyond it."""
-
-Distances = NDArray[np.float64]
 
 
 class Kernel(Protocol):
@@ -154,22 +144,15 @@ def concentration_score(rows: Rows, kernel: Kernel) -> float:
     whole = len(rows) * STEPS
     # The overflow that a difference of huge rows may cause is an infinite distance, whose phi is 0.
     with np.errstate(over="ignore"):
-        steps = _ramp_pairs(rows, centre, kernel) if isinstance(kernel, RampKernel) else _all_pairs(rows, kernel)
+        steps = (
+            _ramp_pairs(rows, centre, kernel) if isinstance(kernel, RampKernel) else _all_pairs(rows, centre, kernel)
+        )
     return (whole + 2 * steps) / whole
 
 
-def _all_pairs(rows: Rows, kernel: Kernel) -> int:
-    """Steps of phi over all pairs i < j, tile by tile, each pair once."""
-    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
-
-    points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64))
-    total = 0
-    for first in range(0, len(points), _TILE):
-        tile = points[first : first + _TILE]
-        total += _steps(kernel.values(torch.pdist(tile, p=torch.inf).numpy()).sum())
-        for other in range(first + _TILE, len(points), _TILE):
-            total += _steps(kernel.values(_distances(tile, points[other : other + _TILE])).sum())
-    return total
+def _all_pairs(rows: Rows, centre: NDArray[np.float64], kernel: Kernel) -> int:
+    """Steps of phi over all pairs i < j, each pair once."""
+    return sum(_steps(kernel.values(distances).sum()) for distances in all_pairs(rows, centre))
 
 
 def _ramp_pairs(rows: Rows, centre: NDArray[np.float64], kernel: RampKernel) -> int:
@@ -186,42 +169,40 @@ def _ramp_pairs(rows: Rows, centre: NDArray[np.float64], kernel: RampKernel) -> 
     error of a deviation, which can be far larger than rho, is paid for by its own size. Infinite deviations decide
     nothing between them, nor does a right side that overflows; and no number is larger than itself.
     """
-    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
-
     deviations = _deviations(rows, centre)
     order = np.argsort(deviations, kind="stable")
     deviations = deviations[order]
     later = np.arange(1, len(rows) + 1)
     first = np.maximum(np.searchsorted(deviations, kernel.radius / 2 - deviations, side="right"), later)
-    last = np.maximum(np.searchsorted(deviations, (deviations + kernel.radius) * _SLACK, side="right"), first)
+    last = np.maximum(np.searchsorted(deviations, (deviations + kernel.radius) * SLACK, side="right"), first)
     certain = int((first - later).sum()) * STEPS
     undecided = int((last - first).sum())
     if undecided == 0:
         return certain
     if 4 * undecided > len(rows) * (len(rows) - 1):
-        return _all_pairs(rows, kernel)  # compiled for half of the square, faster than most of a square in tiles
-    points = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float64)[order])
+        return _all_pairs(
+            rows, centre, kernel
+        )  # compiled for half of the square, faster than most of a square in tiles
+    points = np.ascontiguousarray(rows, dtype=np.float64)[order]
     return certain + _undecided_pairs(points, first, last, kernel)
 
 
-def _undecided_pairs(points: "torch.Tensor", first: NDArray[np.intp], last: NDArray[np.intp], kernel: Kernel) -> int:
+def _undecided_pairs(points: Rows, first: NDArray[np.intp], last: NDArray[np.intp], kernel: Kernel) -> int:
     """Steps of phi over pairs (i, j) with ``first[i] <= j < last[i]``, in tiles that hold some such pair."""
-    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
-
     total = 0
-    for start in range(0, len(points), _TILE):
-        stop = min(start + _TILE, len(points))
+    for start in range(0, len(points), TILE):
+        stop = min(start + TILE, len(points))
         starts, ends = first[start:stop, None], last[start:stop, None]
         undecided = ends > starts
         if not undecided.any():
             continue
         left, right = int(starts[undecided].min()), int(ends[undecided].max())
-        for column in range(left, right, _TILE):
-            columns = np.arange(column, min(column + _TILE, right))
+        for column in range(left, right, TILE):
+            columns = np.arange(column, min(column + TILE, right))
             wanted = (columns >= starts) & (columns < ends)
             used = wanted.any(axis=1)
-            tile = points[start:stop][torch.from_numpy(used)]
-            phi = kernel.values(_distances(tile, points[column : column + len(columns)]))
+            tile = points[start:stop][used]
+            phi = kernel.values(sup_distances(tile, points[column : column + len(columns)]))
             total += _steps(phi.sum(where=wanted[used]))
     return total
 
@@ -243,16 +224,9 @@ def _moved_pairs(batch: int, movement: float, modulus: float) -> float:
     return (batch - 1) * min(1.0, modulus + rounding)
 
 
-def _distances(left: "torch.Tensor", right: "torch.Tensor") -> Distances:
-    """(L, R) sup-norm distances."""
-    import torch  # noqa: PLC0415 -- takes seconds, for which only who compares pairs should wait
-
-    return np.asarray(torch.cdist(left, right, p=torch.inf).numpy())
-
-
 def _deviations(rows: Rows, centre: NDArray[np.float64]) -> NDArray[np.float64]:
     """(B,) sup-norm distance of each row from the centre, by blocks of rows."""
-    step = max(1, _TILE * _TILE // rows.shape[1])
+    step = max(1, TILE * TILE // rows.shape[1])
     blocks = range(0, len(rows), step)
     return np.concatenate([np.abs(rows[first : first + step] - centre).max(axis=1) for first in blocks])
 

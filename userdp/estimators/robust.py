@@ -41,7 +41,8 @@ from numpy.typing import NDArray
 
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, PopulationTooSmall
-from userdp.threads import side_by_side
+from userdp.estimators.columns import clipped_mean, order_statistics
+from userdp.threads import side_by_side, threads
 
 Statistic = Literal["median", "trimmed_mean"]
 
@@ -51,8 +52,8 @@ MINIMUM_BATCH = 7
 REACH = 2.0**20
 """Radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
 
-_CHUNK_ENTRIES = 1 << 18
-"""Entries of the sorted copy that each thread holds at a time (2 MiB, which stay in a processor's cache)."""
+_PART_ENTRIES = 1 << 17
+"""Entries of rows beyond which their columns are shared out among threads."""
 
 
 def aligned_count(batch: int) -> int:
@@ -82,8 +83,7 @@ def coordinate_median(rows: Rows) -> Vector:
     Raises:
         BadInput: rows are not a non-empty matrix of finite numbers.
     """
-    checked = _checked(rows)
-    return _trimmed_mean(checked, (len(checked) - 1) // 2)
+    return trimmed_mean(rows, (len(rows) - 1) // 2)
 
 
 def trimmed_mean(rows: Rows, trim: int) -> Vector:
@@ -95,7 +95,7 @@ def trimmed_mean(rows: Rows, trim: int) -> Vector:
     checked = _checked(rows)
     if not 0 <= 2 * trim < len(checked):
         raise BadInput(f"trim = {trim}: must be at least 0 and leave some of the {len(checked)} rows")
-    return _trimmed_mean(checked, trim)
+    return _by_columns(checked, lambda part: _kept_mean(part, *_ends(part, trim), trim))
 
 
 class Estimator(ABC):
@@ -127,8 +127,8 @@ class Estimator(ABC):
         """The width in use."""
 
     @abstractmethod
-    def _held_mean(self, ordered: NDArray[np.float64], centre: Vector) -> Vector:
-        """(c,) estimate from (c, B) values and their (c,) centre; may write into the values."""
+    def _held_mean(self, rows: Rows, centre: Vector, farthest: float) -> Vector:
+        """(c,) estimate from c columns of rows, their (c,) centre, and how far from zero they are clipped."""
 
     @abstractmethod
     def _sensitivity(self, batch: int, centre_moves: float) -> float:
@@ -170,13 +170,14 @@ class Estimator(ABC):
         the clipped rows as given: each is a function of one user's row, and clipping rounds nothing. With u = 2^-53,
         ``R = REACH rho`` and K rows left by the trim, ``e = u (1 + 2^-19) ((B + K + 1) R + s)``. Proof:
 
-        1. The mean of k numbers within R, computed in any order, errs by at most ``k u R (1 + 2^-20)``: k - 1
-           additions and a division (Higham 2002, Section 4.2). So the computed trimmed mean is within
-           ``K u R (1 + 2^-20)`` of the true one, and no further than that beyond R.
+        1. The trimmed mean of one or two numbers errs by at most ``K u R (1 + 2^-20)``, that of more, all within R, by
+           ``(2 + B / 128) u R`` (`clipped_mean`); and it lies no further than that beyond R.
         2. The numbers between which something is clipped err by the centre's error, and by u (R + s) as the width is
            added to it; what is clipped between them errs by no more (it is 1-Lipschitz in them).
-        3. `Winsorized`: so does the mean of the clipped rows, and being a mean of B numbers within R, it errs by B u R
-           besides. `Debiased`: so does the clipped mean, itself a mean of B numbers within R.
+        3. `Winsorized`: so does the mean of the clipped rows, and being a mean of B numbers within R, it errs by
+           ``(2 + B / 128) u R`` besides. `Debiased`: so does the clipped mean, itself a mean of B numbers within R.
+        4. Both means together err by at most ``(B + K) u R (1 + 2^-20)``: ``2 + B / 128 <= B`` for every B >= 7, and
+           where K > 2, B >= 11 and ``2 (2 + B / 128) <= B``.
 
         Raises:
             BadInput: see `check`.
@@ -206,11 +207,11 @@ class Estimator(ABC):
         self.check(len(checked))
         trim, farthest = self._trim(len(checked)), REACH * self.radius
 
-        def of_sorted(ordered: NDArray[np.float64]) -> Vector:
-            np.clip(ordered, -farthest, farthest, out=ordered)
-            return self._held_mean(ordered, _kept_mean(ordered, trim))
+        def of_part(part: Rows) -> Vector:
+            low, high = (np.clip(end, -farthest, farthest) for end in _ends(part, trim))
+            return self._held_mean(part, _kept_mean(part, low, high, trim), farthest)
 
-        return _by_columns(checked, of_sorted)
+        return _by_columns(checked, of_part)
 
     def _trim(self, batch: int) -> int:
         return smallest_trim(batch) if self.trim is None else self.trim
@@ -250,8 +251,9 @@ class Debiased(Estimator):
         """The width in use."""
         return self.radius if self.width is None else self.width
 
-    def _held_mean(self, ordered: NDArray[np.float64], centre: Vector) -> Vector:
-        held: Vector = np.clip(finite_mean(ordered, axis=1), centre - self.clip_width, centre + self.clip_width)
+    def _held_mean(self, rows: Rows, centre: Vector, farthest: float) -> Vector:
+        low, high = (np.clip(end, -farthest, farthest) for end in (rows.min(axis=0), rows.max(axis=0)))
+        held: Vector = np.clip(clipped_mean(rows, low, high), centre - self.clip_width, centre + self.clip_width)
         return held
 
     def _sensitivity(self, batch: int, centre_moves: float) -> float:
@@ -292,9 +294,9 @@ class Winsorized(Estimator):
         """The width in use."""
         return 2 * self.radius if self.width is None else self.width
 
-    def _held_mean(self, ordered: NDArray[np.float64], centre: Vector) -> Vector:
-        low, high = centre[:, None] - self.clip_width, centre[:, None] + self.clip_width
-        return finite_mean(np.clip(ordered, low, high, out=ordered), axis=1)
+    def _held_mean(self, rows: Rows, centre: Vector, farthest: float) -> Vector:
+        low, high = centre - self.clip_width, centre + self.clip_width
+        return clipped_mean(rows, np.maximum(low, -farthest), np.minimum(high, farthest))
 
     def _sensitivity(self, batch: int, centre_moves: float) -> float:
         movers = batch // 3 if self.clip_width >= 2 * self.radius else batch
@@ -311,24 +313,24 @@ def _checked(rows: Rows) -> Rows:
     return rows
 
 
-def _by_columns(rows: Rows, of_sorted: Callable[[NDArray[np.float64]], Vector]) -> Vector:
-    """(d,): ``of_sorted`` of chunks of coordinates, (c, B) float64 with each coordinate's values in rising order.
+def _by_columns(rows: Rows, of_part: Callable[[Rows], Vector]) -> Vector:
+    """(d,): ``of_part`` of some columns at a time, contiguous and in float64, side by side where they are many."""
 
-    Sums over sorted values do not depend on the order of the users, bit for bit. Chunks are worked on side by side.
-    """
+    def of_columns(first: int) -> Vector:
+        return of_part(np.ascontiguousarray(rows[:, first : first + step], dtype=np.float64))
 
-    def of_chunk(first: int) -> Vector:
-        ordered = np.array(rows[:, first : first + step].T, dtype=np.float64, order="C")
-        ordered.sort(axis=1)
-        return of_sorted(ordered)
-
-    step = max(1, _CHUNK_ENTRIES // len(rows))
-    return np.concatenate(side_by_side(of_chunk, range(0, rows.shape[1], step)))
+    parts = threads() if rows.size > _PART_ENTRIES else 1
+    step = -(-rows.shape[1] // parts)
+    return np.concatenate(side_by_side(of_columns, range(0, rows.shape[1], step)))
 
 
-def _kept_mean(ordered: NDArray[np.float64], trim: int) -> Vector:
-    return finite_mean(ordered[:, trim : ordered.shape[1] - trim], axis=1)
+def _ends(rows: Rows, trim: int) -> tuple[Vector, Vector]:
+    """(d,) and (d,): the smallest and the largest values that a trim leaves."""
+    return order_statistics(rows, trim, len(rows) - 1 - trim)
 
 
-def _trimmed_mean(rows: Rows, trim: int) -> Vector:
-    return _by_columns(rows, lambda ordered: _kept_mean(ordered, trim))
+def _kept_mean(rows: Rows, low: Vector, high: Vector, trim: int) -> Vector:
+    """(d,) mean of the values that a trim leaves, of rows clipped to between ``low`` and ``high``, their ends."""
+    if len(rows) - 2 * trim <= 2:
+        return finite_mean(np.stack([low, high]), axis=0)
+    return clipped_mean(rows, low, high, dropped=trim)

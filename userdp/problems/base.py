@@ -139,7 +139,7 @@ class Problem(ABC):
     landscape: Landscape | None = None
     sparse: bool = False
     gradient_rounding: float | None = None
-    node_bytes: int = 1 << 24
+    node_bytes: int = 1 << 25
 
     def initial(self) -> Vector:
         """(p,) where training starts, which must not depend on private data."""

@@ -203,9 +203,13 @@ class GeneralisedLinear(Problem):
     def _ridged(self, sums: Array, models: Array, block: Block) -> Array:
         """Sums over each user's samples made its average gradient, in place; ``models`` is (p,) or (U, p)."""
         sums /= block.sizes[:, None]
+        return self._pulled(sums, models)
+
+    def _pulled(self, gradients: Array, models: Array) -> Array:
+        """Average gradients of losses, the ridge's added, in place; ``models`` is (p,) or (U, p)."""
         if self.ridge:
-            sums += self.ridge * models
-        return sums
+            gradients += self.ridge * models
+        return gradients
 
     def _add(self, sums: NDArray[Number], part: Block, features: NDArray[Number], weights: NDArray[Number]) -> None:
         """Add each user's weighted sum of samples, the intercept's 1 included, to its row of ``sums``."""
@@ -238,12 +242,13 @@ class GeneralisedLinear(Problem):
             slopes[samples] = self.family.slopes(cast(Array, scores), targets[samples])
             return slopes[samples]
 
-        sums = weighted_as_read(cast(NDArray[np.float32], block.dense_features), block.offsets, weigh)
+        sums = weighted_as_read(cast("NDArray[np.float32]", block.dense_features), block.offsets, weigh)
         if self.intercept:
             of_intercept = np.add.reduceat(slopes, block.offsets[:-1], dtype=np.float64)
             sums = np.column_stack([sums, of_intercept.astype(np.float32)])
         finite = np.isfinite(np.vecdot(sums, sums))
-        rows = self._ridged(sums.astype(np.float64), x, block)
+        sums *= (1 / block.sizes).astype(np.float32)[:, None]
+        rows = self._pulled(sums.astype(np.float64), x)
         if not finite.all():
             whose, kept = block.thinned(np.repeat(~finite, block.sizes))
             rows[whose] = self.user_gradients(x, cast(Block, kept))

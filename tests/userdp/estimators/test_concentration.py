@@ -14,6 +14,7 @@ from userdp.estimators import (
     aligned_count,
     concentration,
     concentration_score,
+    distances,
     replacement_bound,
 )
 
@@ -58,7 +59,8 @@ def clouds(batch, dimension, seed):
 @pytest.mark.parametrize("tile", [2048, 7, 16])
 @pytest.mark.parametrize(("batch", "dimension"), [(1, 1), (2, 3), (50, 1), (65, 4)])
 def test_every_path_gives_the_score_of_the_definition(kernel, tile, batch, dimension, monkeypatch):
-    monkeypatch.setattr(concentration, "_TILE", tile)
+    monkeypatch.setattr(concentration, "TILE", tile)
+    monkeypatch.setattr(distances, "TILE", tile)
     for name, rows in clouds(batch, dimension, seed=batch).items():
         score = concentration_score(rows, kernel)
         assert score == pytest.approx(reference(rows, kernel), rel=1e-15), name
@@ -69,7 +71,7 @@ def all_pairs(rows, kernel):
     """The score without certificates."""
     whole = len(rows) * 2**30
     with np.errstate(over="ignore"):
-        return (whole + 2 * concentration._all_pairs(rows, kernel)) / whole
+        return (whole + 2 * concentration._all_pairs(rows, rows[0], kernel)) / whole
 
 
 def test_ramp_certificates_agree_with_computing_all_pairs():
@@ -100,7 +102,7 @@ def test_certificates_give_exactly_what_all_pairs_give_for_rows_of_any_size(size
     rows += np.where(rng.random(rows.shape) < 0.3, radius * rng.uniform(-0.6, 0.6, rows.shape), 0.0)
     kernel = RampKernel(radius)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(concentration, "_TILE", 16)
+        patch.setattr(concentration, "TILE", 16)
         assert concentration_score(rows, kernel) == all_pairs(rows, kernel)
 
 
@@ -148,7 +150,7 @@ def test_agreeing_users_need_no_distance_at_all(monkeypatch):
     def refuse(*_):
         raise AssertionError
 
-    monkeypatch.setattr(concentration, "_distances", refuse)
+    monkeypatch.setattr(concentration, "sup_distances", refuse)
     monkeypatch.setattr(concentration, "_all_pairs", refuse)
     rows = np.random.default_rng(0).uniform(-1, 1, size=(5000, 3))
     assert concentration_score(rows, RampKernel(4.4)) == 5000

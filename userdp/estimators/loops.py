@@ -1,0 +1,96 @@
+"""Loops over users' rows for which numpy has no single call, compiled by numba when a process first needs them.
+
+Each lets other threads go on, and leaves nothing to the order of additions of floats: any machine's instructions give
+the same bits. All numbers are finite, or infinite by overflow; none is no number.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from userdp.arrays.types import Rows, Vector
+
+Bytes = NDArray[np.uint8]
+Singles = NDArray[np.float32]
+
+compiled = njit(nogil=True, error_model="numpy", fastmath={"nnan", "nsz"})
+
+
+@compiled
+def number_bins(rows: Rows, start: Singles, scale: Singles, last: Singles, bins: Bytes) -> None:
+    """Into ``bins`` (n, d): how many times 1 / ``scale`` (d,) each value is beyond ``start`` (d,), in 0 .. ``last``."""
+    nothing = np.float32(0)
+    for row in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            place = (np.float32(rows[row, column]) - start[column]) * scale[column]
+            place = nothing if place < nothing else place
+            place = last[column] if place > last[column] else place
+            bins[row, column] = np.uint8(np.int32(place))
+
+
+@compiled
+def count_below(bins: Bytes, low: Bytes, high: Bytes, counts: NDArray[np.int64]) -> None:
+    """Into ``counts`` (2, d): the rows of each column that are below ``low`` (d,), and below ``high`` (d,)."""
+    counts[:] = 0
+    few = np.empty(counts.shape, dtype=np.uint8)
+    for first in range(0, bins.shape[0], 255):
+        few[:] = 0
+        for row in range(first, min(first + 255, bins.shape[0])):
+            for column in range(bins.shape[1]):
+                few[0, column] += np.uint8(bins[row, column] < low[column])
+            for column in range(bins.shape[1]):
+                few[1, column] += np.uint8(bins[row, column] < high[column])
+        counts += few
+
+
+@compiled
+def collect(rows: Rows, bins: Bytes, low: Bytes, high: Bytes, marks: Bytes, found: NDArray[np.float64]) -> None:
+    """Into ``found`` (d, c): each column's values in the bins ``low`` and ``high``, c at most; the rest stays as it is.
+
+    ``marks``, zeros, has room for n d bytes and is as long as a multiple of eight.
+    """
+    columns = rows.shape[1]
+    for row in range(rows.shape[0]):
+        for column in range(columns):
+            byte = bins[row, column]
+            marks[row * columns + column] = np.uint8((byte == low[column]) | (byte == high[column]))
+    filled = np.zeros(columns, dtype=np.int64)
+    eights = marks.view(np.uint64)
+    for eight in range(len(eights)):
+        if eights[eight]:  # few are
+            for place in range(8 * eight, 8 * eight + 8):
+                if marks[place]:
+                    column = place % columns
+                    found[column, filled[column]] = rows[place // columns, column]
+                    filled[column] += 1
+
+
+@compiled
+def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDArray[np.int64]) -> None:
+    """Add to ``total`` (d,) each row, clipped to between ``low`` and ``high``, times ``scale``, without fractions."""
+    for row in range(rows.shape[0]):
+        for column in range(rows.shape[1]):
+            value = rows[row, column]
+            value = low[column] if value < low[column] else value
+            value = high[column] if value > high[column] else value
+            total[column] += np.int64(value * scale[column])
+
+
+@compiled
+def largest_differences(
+    values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: NDArray[np.float64]
+) -> None:
+    """Into ``largest`` (L, R): the largest difference of a row from another one in the row's own c coordinates.
+
+    Args:
+        values: (L, c) the row's, there.
+        coordinates: (L, c) which.
+        others: (d, R) the other rows, in columns.
+        largest: zeros.
+    """
+    for row in range(values.shape[0]):
+        for place in range(values.shape[1]):
+            coordinate, value = coordinates[row, place], values[row, place]
+            for other in range(others.shape[1]):
+                difference = abs(others[coordinate, other] - value)
+                largest[row, other] = max(largest[row, other], difference)
