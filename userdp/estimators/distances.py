@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Rows
-from userdp.threads import side_by_side, threads
 
 TILE = 1024
 """Rows and columns of a tile of distances: 8 MiB of float64."""
@@ -91,14 +90,9 @@ class _Tile:
         """(L, R): the largest difference of a row and another's in the farthest coordinates of the former."""
         from userdp.estimators.loops import largest_differences  # noqa: PLC0415 -- compiled: only who needs it waits
 
-        values = np.take_along_axis(self.rows, self._farthest, axis=1)
         found = np.zeros((len(self.rows), len(other.rows)))
-
-        def search(part: slice) -> None:
-            largest_differences(values[part], self._farthest[part], other._coordinates, found[part])
-
-        step = -(-len(self.rows) // threads())
-        side_by_side(search, [slice(first, first + step) for first in range(0, len(self.rows), step)])
+        values = np.take_along_axis(self.rows, self._farthest, axis=1)
+        largest_differences(values, self._farthest, other._coordinates, found)
         return found
 
     def _complete(self, distances: Distances, other: "_Tile", pairs: NDArray[np.bool_]) -> bool:

@@ -52,8 +52,8 @@ MINIMUM_BATCH = 7
 REACH = 2.0**20
 """Radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
 
-_PART_ENTRIES = 1 << 17
-"""Entries of rows beyond which their columns are shared out among threads."""
+_PART_ENTRIES = 1 << 23
+"""Entries of rows (64 MiB) beyond which their columns are shared out among threads: it costs a copy of them."""
 
 
 def aligned_count(batch: int) -> int:

@@ -206,7 +206,7 @@ def test_every_engine_has_the_same_layout_by_default():
     assert len(shards(100)) == MOST_NODES
 
 
-@pytest.mark.parametrize(("mebibytes", "nodes"), [(0, 1), (31, 1), (32, 2), (70, 4), (1000, 8)])
+@pytest.mark.parametrize(("mebibytes", "nodes"), [(0, 1), (63, 1), (64, 2), (140, 4), (1000, 8)])
 def test_small_populations_are_on_few_nodes_unless_their_arithmetic_is_large(mebibytes, nodes):
     people = SimpleNamespace(nbytes=100 + mebibytes * 2**20)
     assert worthwhile_nodes(PROBLEM, people) == nodes

@@ -81,11 +81,3 @@ def test_with_few_coordinates_none_are_searched(monkeypatch):
     monkeypatch.setattr(distances._Tile, "_found", None)
     rows = np.random.default_rng(1).normal(size=(30, 255))
     assert np.array_equal(sorted_distances(rows, np.zeros(255)), np.sort(pdist(rows, "chebyshev")))
-
-
-def test_threads_give_the_same_bits(monkeypatch):
-    rows, centre = clouds(50, 2)["normal"]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    alone = sorted_distances(rows, centre)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert np.array_equal(sorted_distances(rows, centre), alone)
