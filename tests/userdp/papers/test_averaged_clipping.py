@@ -119,7 +119,7 @@ def test_what_is_not_finite_becomes_zero_and_zero_stays_zero_t01(bad):
 @settings(max_examples=60)
 @given(vectors, clips)
 def test_a_batch_of_one_is_clipped_as_a_sample_is_t02(gradient, clip):
-    # The smallest numbers have few bits: they are exact to a unit or two of the smallest number, before the clip's size.
+    # The smallest numbers have few bits: their products are exact to some units of the smallest number only.
     few = {"rtol": 1e-12, "atol": 1e-322 * max(1.0, clip)}
     np.testing.assert_allclose(average_clip(gradient / 1, clip), clip_rows(gradient[None], clip)[0], **few)
     rng = np.random.default_rng(0)
