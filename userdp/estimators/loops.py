@@ -1,22 +1,20 @@
-"""Loops over users' rows for which numpy has no single call, compiled by numba when a process first needs them.
+"""Loops over users' rows for which numpy has no single call, compiled.
 
-Each lets other threads go on, and leaves nothing to the order of additions of floats: any machine's instructions give
-the same bits. All numbers are finite, or infinite by overflow; none is no number.
+Nothing is left to the order of additions of floats: any machine's instructions give the same bits. All numbers are
+finite, or infinite by overflow; none is no number.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from userdp.arrays.compiling import compiled
 from userdp.arrays.types import Rows, Vector
 
 Bytes = NDArray[np.uint8]
 Singles = NDArray[np.float32]
 
-compiled = njit(nogil=True, error_model="numpy", fastmath={"nnan", "nsz"})
 
-
-@compiled
+@compiled("nnan", "nsz")
 def number_bins(rows: Rows, start: Singles, scale: Singles, last: Singles, bins: Bytes) -> None:
     """Into ``bins`` (n, d): how many times 1 / ``scale`` (d,) each value is beyond ``start`` (d,), in 0 .. ``last``."""
     nothing = np.float32(0)
@@ -28,7 +26,7 @@ def number_bins(rows: Rows, start: Singles, scale: Singles, last: Singles, bins:
             bins[row, column] = np.uint8(np.int32(place))
 
 
-@compiled
+@compiled("nnan", "nsz")
 def count_below(bins: Bytes, low: Bytes, high: Bytes, counts: NDArray[np.int64]) -> None:
     """Into ``counts`` (2, d): the rows of each column that are below ``low`` (d,), and below ``high`` (d,)."""
     counts[:] = 0
@@ -43,7 +41,7 @@ def count_below(bins: Bytes, low: Bytes, high: Bytes, counts: NDArray[np.int64])
         counts += few
 
 
-@compiled
+@compiled("nnan", "nsz")
 def collect(rows: Rows, bins: Bytes, low: Bytes, high: Bytes, marks: Bytes, found: NDArray[np.float64]) -> None:
     """Into ``found`` (d, c): each column's values in the bins ``low`` and ``high``, c at most; the rest stays as it is.
 
@@ -65,7 +63,7 @@ def collect(rows: Rows, bins: Bytes, low: Bytes, high: Bytes, marks: Bytes, foun
                     filled[column] += 1
 
 
-@compiled
+@compiled("nnan", "nsz")
 def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDArray[np.int64]) -> None:
     """Add to ``total`` (d,) each row, clipped to between ``low`` and ``high``, times ``scale``, without fractions."""
     for row in range(rows.shape[0]):
@@ -76,7 +74,7 @@ def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDA
             total[column] += np.int64(value * scale[column])
 
 
-@compiled
+@compiled("nnan", "nsz")
 def largest_differences(
     values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: NDArray[np.float64]
 ) -> None:

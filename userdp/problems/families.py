@@ -18,12 +18,17 @@ from userdp.data.federation import RegressionModel
 from userdp.errors import BadInput
 from userdp.problems.bounds import Floats, interval, positive
 
+LOGISTIC, SQUARED, HUBER, LP, POISSON = range(5)
+"""`Family.kind`."""
+
 
 class Family(ABC):
     """``phi(s, y)`` for y in ``[low, high]``.
 
     Attributes:
         name: of the family.
+        kind: which of the losses that `userdp.problems.one_pass` has compiled; None if it has it not.
+        parameter: what the slope depends on besides score and target, for those losses.
         low: least target; smaller ones are clipped to it.
         high: largest target.
         convex: whether ``phi'' >= 0`` everywhere; elsewhere ``|phi''|`` has the bound that is given for ``phi''``.
@@ -32,8 +37,10 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    kind: ClassVar[int | None] = None
     low: float
     high: float
+    parameter: float = 0.0
     convex: bool = True
     hoelder: tuple[float, float] | None = None
 
@@ -99,6 +106,7 @@ class LogisticFamily(Family):
     """``log(1 + e^s) - y s``, y in {0, 1} or a probability between."""
 
     name = "logistic"
+    kind = LOGISTIC
     low, high = 0.0, 1.0
 
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -145,6 +153,7 @@ class SquaredFamily(Family):
     """
 
     name = "squared"
+    kind = SQUARED
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = interval("problem.target_range", low, high)
@@ -189,10 +198,11 @@ class HuberFamily(Family):
     """
 
     name = "huber_regression"
+    kind = HUBER
 
     def __init__(self, low: float, high: float, threshold: float) -> None:
         self.low, self.high = interval("problem.target_range", low, high)
-        self.threshold = positive("problem.threshold", threshold)
+        self.threshold = self.parameter = positive("problem.threshold", threshold)
 
     def losses(self, scores: Array, targets: Floats) -> Array:
         """With c the residual cut at the threshold, ``c (r - c / 2)``."""
@@ -241,12 +251,13 @@ class LpFamily(Family):
     """
 
     name = "lp_regression"
+    kind = LP
 
     def __init__(self, low: float, high: float, order: float) -> None:
         self.low, self.high = interval("problem.target_range", low, high)
         if not 1 < order <= 2:
             raise BadInput(f"problem.order = {order}: must be above 1 and at most 2")
-        self.order = float(order)
+        self.order = self.parameter = float(order)
         self.hoelder = (order - 1.0, 2.0 ** (2.0 - order)) if order < 2 else None
 
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -288,6 +299,7 @@ class PoissonFamily(Family):
     """
 
     name = "poisson"
+    kind = POISSON
 
     def __init__(self, count_bound: float) -> None:
         self.low, self.high = 0.0, positive("problem.count_bound", count_bound)

@@ -27,7 +27,8 @@ from userdp.problems.bounds import (
 )
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.segments import Number, clip_factors, float64_parts, user_averages, weighted_as_read, weighted_sums
+from userdp.problems.rough import rough_gradients
+from userdp.problems.segments import Number, clip_factors, float64_parts, user_averages, weighted_sums
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -203,13 +204,9 @@ class GeneralisedLinear(Problem):
     def _ridged(self, sums: Array, models: Array, block: Block) -> Array:
         """Sums over each user's samples made its average gradient, in place; ``models`` is (p,) or (U, p)."""
         sums /= block.sizes[:, None]
-        return self._pulled(sums, models)
-
-    def _pulled(self, gradients: Array, models: Array) -> Array:
-        """Average gradients of losses, the ridge's added, in place; ``models`` is (p,) or (U, p)."""
         if self.ridge:
-            gradients += self.ridge * models
-        return gradients
+            sums += self.ridge * models
+        return sums
 
     def _add(self, sums: NDArray[Number], part: Block, features: NDArray[Number], weights: NDArray[Number]) -> None:
         """Add each user's weighted sum of samples, the intercept's 1 included, to its row of ``sums``."""
@@ -233,22 +230,7 @@ class GeneralisedLinear(Problem):
         """
         if block.dense_features.dtype != np.float32:
             return self.user_gradients(x, block)
-        model, targets, slopes = x.astype(np.float32), targets_of(block), np.empty(block.samples, dtype=np.float32)
-
-        def weigh(features: NDArray[np.float32], samples: slice) -> NDArray[np.float32]:
-            scores = features @ model[: self.columns]
-            if self.intercept:
-                scores += model[self.columns]
-            slopes[samples] = self.family.slopes(cast(Array, scores), targets[samples])
-            return slopes[samples]
-
-        sums = weighted_as_read(cast("NDArray[np.float32]", block.dense_features), block.offsets, weigh)
-        if self.intercept:
-            of_intercept = np.add.reduceat(slopes, block.offsets[:-1], dtype=np.float64)
-            sums = np.column_stack([sums, of_intercept.astype(np.float32)])
-        finite = np.isfinite(np.vecdot(sums, sums))
-        sums *= (1 / block.sizes).astype(np.float32)[:, None]
-        rows = self._pulled(sums.astype(np.float64), x)
+        rows, finite = rough_gradients(self.family, x, self.ridge * x, block)
         if not finite.all():
             whose, kept = block.thinned(np.repeat(~finite, block.sizes))
             rows[whose] = self.user_gradients(x, cast(Block, kept))

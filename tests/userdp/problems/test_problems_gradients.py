@@ -23,7 +23,20 @@ from userdp.problems import (
     Problem,
     Quadratic,
     Squared,
+    one_pass,
     segments,
+)
+from userdp.problems.families import (
+    HUBER,
+    LOGISTIC,
+    LP,
+    POISSON,
+    SQUARED,
+    HuberFamily,
+    LogisticFamily,
+    LpFamily,
+    PoissonFamily,
+    SquaredFamily,
 )
 from userdp.problems.segments import clip_factors, float64_parts, parts, user_means, weighted_sums
 
@@ -63,9 +76,13 @@ def test_user_gradient_is_the_average_of_the_users_sample_gradients(case: Case, 
 @pytest.mark.sweep(9)
 @every_case
 @pytest.mark.parametrize("sizes", [RAGGED, [3, 3, 3], [1]])
-@pytest.mark.parametrize("chunk_bytes", [40, 100, 1 << 20])
+@pytest.mark.parametrize("chunk_bytes", [None, 40, 100, 1 << 20])
 def test_rough_gradients_are_those_to_seven_digits_of_their_largest_terms(case: Case, sizes, chunk_bytes, monkeypatch):
-    monkeypatch.setattr(segments, "AT_HAND_BYTES", chunk_bytes)
+    """By pieces of so many bytes, or (None) by a compiled loop."""
+    if chunk_bytes is None:
+        monkeypatch.setattr("userdp.problems.rough.COMPILED_BYTES", 0)
+    else:
+        monkeypatch.setattr(segments, "AT_HAND_BYTES", chunk_bytes)
     block, x = case.block(sizes), case.model()
     exact, rough = (dense(make(x, block)) for make in (case.problem.user_gradients, case.problem.rough_user_gradients))
     assert rough.dtype == np.float64
@@ -73,7 +90,56 @@ def test_rough_gradients_are_those_to_seven_digits_of_their_largest_terms(case: 
     np.testing.assert_allclose(rough, exact, rtol=0, atol=1e-5 * largest)
 
 
-def test_whose_products_overflow_in_float32_gets_those_of_float64_and_nobody_else_does():
+FAMILIES = {
+    "logistic": LogisticFamily(),
+    "squared": SquaredFamily(-3.0, 3.0),
+    "huber": HuberFamily(-3.0, 3.0, 0.7),
+    "lp": LpFamily(-3.0, 3.0, 1.4),
+    "poisson": PoissonFamily(5.0),
+}
+
+
+def test_every_loss_that_is_compiled_is_tested():
+    assert {family.kind for family in FAMILIES.values()} == {LOGISTIC, SQUARED, HUBER, LP, POISSON}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_compiled_slope_is_that_of_its_family(name):
+    family, rng = FAMILIES[name], np.random.default_rng(1)
+    scores = np.float32([*rng.uniform(-3, 3, 200), -90.0, 80.0, 0.5])
+    targets = np.float32([*rng.integers(0, 2, 202), 0.5])
+    slopes = [
+        one_pass.slope(family.kind, *one, np.float32(family.parameter)) for one in zip(scores, targets, strict=True)
+    ]
+    np.testing.assert_allclose(slopes, family.slopes(scores, targets), rtol=2e-6, atol=1e-6)
+
+
+def test_a_loss_that_is_not_compiled_takes_two_products(monkeypatch):
+    monkeypatch.setattr("userdp.problems.rough.COMPILED_BYTES", 0)
+    monkeypatch.setattr(one_pass, "average_gradients", None)
+    monkeypatch.setattr(SquaredFamily, "kind", None)
+    block = Block(np.float32([[1.0, 2.0]]), np.array([0, 1]), np.float32([0.5]))
+    problem, x = Squared(2, np.inf, np.inf, low=-1.0, high=1.0), np.array([1.0, -1.0])
+    np.testing.assert_allclose(problem.rough_user_gradients(x, block), [[-1.5, -3.0]])
+
+
+def test_many_samples_take_a_compiled_loop(monkeypatch):
+    rng, users, columns = np.random.default_rng(1), 60, 600
+    offsets = np.arange(users + 1) * 30
+    block = Block(rng.normal(size=(users * 30, columns)).astype(np.float32), offsets, np.zeros(users * 30, np.float32))
+    problem, x = Logistic(columns, np.inf, 1.0, ridge=0.1, intercept=True), rng.normal(size=columns + 1) / 30
+    asked = []
+    real = one_pass.average_gradients
+    monkeypatch.setattr(one_pass, "average_gradients", lambda *arguments: asked.append(1) or real(*arguments))
+    np.testing.assert_allclose(problem.rough_user_gradients(x, block), problem.user_gradients(x, block), atol=1e-5)
+    assert asked
+    problem.rough_user_gradients(x, block.part(0, 50))
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("compiled_from", [0, 1 << 22])
+def test_whose_products_overflow_in_float32_gets_those_of_float64_and_nobody_else_does(compiled_from, monkeypatch):
+    monkeypatch.setattr("userdp.problems.rough.COMPILED_BYTES", compiled_from)
     features = np.array([[1e30, 1.0], [0.5, 0.25], [1.0, np.nan], [0.1, 3.0]], dtype=np.float32)
     block = Block(features, np.array([0, 1, 3, 4]), np.array([1.0, 0.0, 1.0, 0.0], dtype=np.float32))
     problem, x = Squared(2, np.inf, np.inf, low=-1.0, high=1.0), np.array([1e12, -1.0])
