@@ -23,8 +23,8 @@ _SAMPLE = 64
 _BINS, _NOBODYS = 254, 255
 """Bins that a byte can number, and a number that no value has."""
 
-_CROWD = 32
-"""Values in the bins of two ranks beyond which their column is sorted."""
+_CROWD, _CROWD_SHARE = 32, 1 / 50
+"""Values in the bins of two ranks, or share of all, beyond which their column is sorted."""
 
 _SMALLEST_EXPONENT, _LIFT = -900, 2.0**300
 """Columns of values below ``2^_SMALLEST_EXPONENT`` are added up as multiples of ``1 / _LIFT``."""
@@ -85,9 +85,10 @@ def _binned(rows: Rows, first: int, last: int) -> tuple[Vector, Vector, NDArray[
     number_bins(rows, *_laid(rows, first, last), bins)
     (low, high), below, inside = _found(bins, (first, last))
     between = np.where(low < high, inside[0], 0)
-    crowded = between + inside[1] > _CROWD
+    most = max(_CROWD, round(_CROWD_SHARE * len(rows)))
+    crowded = between + inside[1] > most
     low[crowded] = high[crowded] = _NOBODYS
-    values = np.full((rows.shape[1], _CROWD), np.inf)
+    values = np.full((rows.shape[1], most), np.inf)
     collect(rows, bins, low, high, np.zeros(-(-rows.size // 8) * 8, dtype=np.uint8), values)
     values.sort(axis=1)
     ranks = np.array([first - below[0], between + last - below[1]])

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators.columns import clipped_mean, order_statistics
-from userdp.threads import side_by_side, threads
+from userdp.threads import side_by_side
 
 Statistic = Literal["median", "trimmed_mean"]
 
@@ -52,8 +52,8 @@ MINIMUM_BATCH = 7
 REACH = 2.0**20
 """Radii from zero at which an estimator clips each coordinate of each row; without it, rounding has no bound."""
 
-_PART_ENTRIES = 1 << 23
-"""Entries of rows (64 MiB) beyond which their columns are shared out among threads: it costs a copy of them."""
+_PART_ENTRIES = 1 << 22
+"""Entries of rows (32 MiB) up to which they are one part; of more, each part is a copy of so many, or of one column."""
 
 
 def aligned_count(batch: int) -> int:
@@ -319,8 +319,7 @@ def _by_columns(rows: Rows, of_part: Callable[[Rows], Vector]) -> Vector:
     def of_columns(first: int) -> Vector:
         return of_part(np.ascontiguousarray(rows[:, first : first + step], dtype=np.float64))
 
-    parts = threads() if rows.size > _PART_ENTRIES else 1
-    step = -(-rows.shape[1] // parts)
+    step = rows.shape[1] if rows.size <= _PART_ENTRIES else max(1, _PART_ENTRIES // len(rows))
     return np.concatenate(side_by_side(of_columns, range(0, rows.shape[1], step)))
 
 

@@ -81,12 +81,17 @@ def test_a_sample_that_says_nothing_about_the_rest_costs_time_alone():
         assert np.array_equal(order_statistics(rows, rank, rank)[0], ordered[rank])
 
 
-def test_smooth_columns_are_not_sorted(monkeypatch):
+@pytest.mark.parametrize("count", [1000, 30_000])
+def test_smooth_columns_are_not_sorted(count, monkeypatch):
     """Sorting is for crowded bins: of normal columns a few in a hundred have them."""
     asked, real = [], columns._sorted
     monkeypatch.setattr(columns, "_sorted", lambda rows, *ranks: asked.append(rows.shape[1]) or real(rows, *ranks))
-    order_statistics(np.random.default_rng(3).normal(size=(1000, 400)), 334, 665)
+    rows = np.random.default_rng(3).normal(size=(count, 400))
+    low, high = order_statistics(rows, count // 3 + 1, count - 2 - count // 3)
     assert sum(asked) < 20
+    rows.sort(axis=0)
+    assert np.array_equal(low, rows[count // 3 + 1])
+    assert np.array_equal(high, rows[count - 2 - count // 3])
 
 
 @pytest.mark.parametrize("count", [7, 300, 1000, 5000])

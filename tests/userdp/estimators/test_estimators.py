@@ -1,6 +1,7 @@
 """P1, P2 and P4 for the estimators: invariances, and sensitivities that no neighbour exceeds and some case attains."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -109,6 +110,21 @@ def test_chunks_of_coordinates_give_the_same_bits(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     chunked = [estimate(rows) for estimate in (coordinate_median, Winsorized(1.0), Debiased("median", 0.1))]
     assert all(np.array_equal(a, b) and a.dtype == np.float64 for a, b in zip(whole, chunked, strict=True))
+
+
+@pytest.mark.parametrize("estimate", [coordinate_median, Winsorized(1.0), Debiased("median", 0.1)])
+def test_many_rows_take_little_memory_beside_themselves(estimate, monkeypatch):
+    """A part for each of two threads, its bins and marks, and what a few columns are sorted in."""
+    monkeypatch.setattr(robust, "_PART_ENTRIES", 1 << 17)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    rows = np.random.default_rng(2).normal(size=(1 << 14, 96))
+    estimate(rows)  # compiles
+    tracemalloc.start()
+    try:
+        estimate(rows)
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes / 3
+    finally:
+        tracemalloc.stop()
 
 
 def test_estimates_leave_their_rows_alone():
