@@ -19,6 +19,7 @@ from making import (
     papers,
     papers_index,
     pictures,
+    promises,
     rounding,
     sparse_runs,
     speed,
@@ -51,7 +52,8 @@ def pages() -> dict[str, str]:
     written = {
         "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
         "benchmarks/README.md": put(
-            _written("benchmarks/README.md"), {"neural": neural_speed.section(), **speed.sections()}
+            _written("benchmarks/README.md"),
+            {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
         ),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),
         "docs/audit.md": put(

@@ -65,7 +65,6 @@ class _Tile:
         order = np.argpartition(deviations, others - 1, axis=1)
         self._farthest = order[:, others:]
         self._bounds = np.take_along_axis(deviations, order[:, others - 1 : others], axis=1)[:, 0] * SLACK
-        self._coordinates = np.ascontiguousarray(self.rows.T)
 
     def within(self) -> Distances:
         """(L (L - 1) / 2,): of all pairs of the tile."""
@@ -92,7 +91,7 @@ class _Tile:
 
         found = np.zeros((len(self.rows), len(other.rows)))
         values = np.take_along_axis(self.rows, self._farthest, axis=1)
-        largest_differences(values, self._farthest, other._coordinates, found)
+        largest_differences(values, self._farthest, np.ascontiguousarray(other.rows.T), found)
         return found
 
     def _complete(self, distances: Distances, other: "_Tile", pairs: NDArray[np.bool_]) -> bool:

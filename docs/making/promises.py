@@ -1,0 +1,108 @@
+"""What is promised of speed and size, and what was measured: the first table of benchmarks/README.md, from results."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from making.speed import Rows, milliseconds, read, round_rows
+
+SIZES = ((10, 100), (100, 100), (10, 1000), (100, 1000))
+AT_MOST = {"numpy": (2.5, 1.8, 1.8, 1.5)}
+"""Ours over that tool, by size."""
+AT_LEAST = {"pfl": (200.0, 100.0, 50.0, 15.0), "flower": (1000.0,), "jax": (0.0, 0.0, 0.0, 1.0)}
+"""That tool over ours, by size."""
+ON_RAY = 1.2
+"""Ours on Ray over numpy, on the clock, at the largest size."""
+ROBUST = {("median", "np.median"): 3.0, ("trimmed mean", "np.median"): 3.0}
+ROBUST |= {("score, exponential", "scipy pdist and exp"): 4.0}
+"""What takes that many times as long as ours, by statistic and rival."""
+MOST_SECONDS, MOST_MIB, MOST_GROWTH = 120.0, 4096, 1.3
+"""Of a million users; and of seconds a user, over those of 10,000 users."""
+MOST_COMPARING = 20.0
+"""Seconds."""
+NAMES = {"pfl": "pfl", "flower": "Flower with a SuperNode a user", "jax": "jax-privacy's compiled step"}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A line of the table.
+
+    Attributes:
+        what: is promised.
+        limit: as text.
+        measured: as text.
+        kept: whether it is.
+        script: that measures it, with ``--check``.
+    """
+
+    what: str
+    limit: str
+    measured: str
+    kept: bool
+    script: str
+
+
+def section() -> str:
+    """The table."""
+    lines = ["| promised | limit | measured | kept | repeat |", "|---|---|---|---|---|"]
+    for promise in promises():
+        kept = "yes" if promise.kept else "NO"
+        cells = (promise.what, promise.limit, promise.measured, kept, f"`{promise.script} --check`")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def promises() -> Iterator[Promise]:
+    """All of them."""
+    yield from _rounds(round_rows())
+    for row in read("robust")["rows"]:
+        if limit := ROBUST.get((row["what"], row["rival"])):
+            what = f"{row['what']} of {row['rows']} x {row['columns']}: {row['rival']} over ours"
+            yield _at_least(what, limit, row["ratio"], "robust.py")
+    yield from _populations(read("population")["runs"])
+    table = read("streaming")
+    share = table["file_mib"] / table["limit_mib"]
+    what = f"a Parquet file of {share:.0f} times the addresses that the process may have"
+    trained = table["runs"]["in batches"]["trained"]
+    yield Promise(what, "trains", "trains" if trained else "fails", trained and share >= 3, "streaming.py")
+    seconds = read("start")["rows"][-1]["clock"]
+    yield _at_most("`compare-quick.toml`, 36 cells, seconds", MOST_COMPARING, seconds, "start.py")
+
+
+def _rounds(rows: Rows) -> Iterator[Promise]:
+    """One private round of 1000 users beside other tools."""
+    for size, most in zip(SIZES, AT_MOST["numpy"], strict=True):
+        ratio = milliseconds(rows[size]["ours"]) / milliseconds(rows[size]["numpy"])
+        yield _at_most(f"round at (m, d) = {size}: ours over plain numpy", most, ratio, "peers.py")
+    largest = rows[SIZES[-1]]
+    ratio = milliseconds(largest["ours on ray"], "wall") / milliseconds(largest["numpy"], "wall")
+    yield _at_most(f"round at {SIZES[-1]}: ours on Ray over plain numpy, on the clock", ON_RAY, ratio, "peers.py")
+    for tool, leasts in AT_LEAST.items():
+        for size, least in zip(SIZES, leasts, strict=False):
+            if least:
+                ratio = milliseconds(rows[size][tool]) / milliseconds(rows[size]["ours"])
+                yield _at_least(f"round at {size}: {NAMES[tool]} over ours", least, ratio, "peers.py")
+
+
+def _populations(runs: list[dict[str, Any]]) -> Iterator[Promise]:
+    """Whole runs on a million users."""
+    for strategy in ("localized_robust_sgd", "auto"):
+        by_users = {run["users"]: run for run in runs if run["strategy"] == strategy}
+        few, many = by_users[10_000], by_users[1_000_000]
+        name = f"`{strategy}`, a million users"
+        yield _at_most(f"{name}: seconds", MOST_SECONDS, many["seconds"], "population.py")
+        yield _at_most(f"{name}: MiB", MOST_MIB, many["peak_mib"], "population.py")
+        growth = many["seconds"] / many["users"] / (few["seconds"] / few["users"])
+        yield _at_most(f"{name}: seconds a user, over those of 10,000", MOST_GROWTH, growth, "population.py")
+
+
+def _at_most(what: str, limit: float, measured: float, script: str) -> Promise:
+    return Promise(what, f"at most {limit:g}", _number(measured), measured <= limit, script)
+
+
+def _at_least(what: str, limit: float, measured: float, script: str) -> Promise:
+    return Promise(what, f"at least {limit:g}", _number(measured), measured >= limit, script)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

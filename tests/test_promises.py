@@ -1,0 +1,46 @@
+"""The first table of benchmarks/README.md: its limits are those of the scripts, and what is not kept says so."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ("peers", "population", "start", "robust")
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """Name -> module, and the page's under "page"."""
+    for folder in ("benchmarks", "docs"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    from making import promises
+
+    yield {name: __import__(name) for name in SCRIPTS} | {"page": promises}
+    for name in SCRIPTS:
+        sys.modules.pop(name)
+
+
+def test_limits_are_those_that_the_scripts_check(scripts):
+    page, peers, population = scripts["page"], scripts["peers"], scripts["population"]
+    assert (page.SIZES, page.AT_MOST, page.AT_LEAST, page.ON_RAY) == (
+        peers.SIZES,
+        peers.AT_MOST,
+        peers.AT_LEAST,
+        peers.ON_RAY,
+    )
+    limits = (population.LIMIT_SECONDS, population.LIMIT_MIB, population.LIMIT_GROWTH)
+    assert (page.MOST_SECONDS, page.MOST_MIB, page.MOST_GROWTH) == limits
+    assert scripts["start"].LIMIT == page.MOST_COMPARING
+    checked = {(pair.what, pair.rival): pair.least for pair in scripts["robust"].PAIRS if pair.least is not None}
+    assert checked == page.ROBUST
+
+
+def test_what_is_not_kept_says_so(scripts, monkeypatch):
+    page = scripts["page"]
+    kept = page.section()
+    monkeypatch.setattr(page, "AT_LEAST", {"pfl": (1e9, 0.0, 0.0, 0.0)})
+    lines = [line for line in page.section().splitlines() if line not in kept]
+    assert len(lines) == 1
+    assert "at least 1e+09" in lines[0]
+    assert "| NO |" in lines[0]
