@@ -30,7 +30,7 @@ def test_limits_are_those_that_the_scripts_check(scripts):
         peers.ON_RAY,
     )
     limits = (population.LIMIT_SECONDS, population.LIMIT_MIB, population.LIMIT_GROWTH)
-    assert (page.MOST_SECONDS, page.MOST_MIB, page.MOST_GROWTH) == limits
+    assert limits == (page.MOST_SECONDS, page.MOST_MIB, page.MOST_GROWTH)
     assert scripts["start"].LIMIT == page.MOST_COMPARING
     checked = {(pair.what, pair.rival): pair.least for pair in scripts["robust"].PAIRS if pair.least is not None}
     assert checked == page.ROBUST
