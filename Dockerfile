@@ -18,8 +18,9 @@ COPY constraints.txt ./
 # torch first: whatever else is installed must not choose another torch.
 RUN pip install --quiet -c constraints.txt ${TORCH}
 COPY pyproject.toml ./
-# Every dependency but Ray, which only simulations need: nodes are containers here.
-RUN python -c 'import tomllib; print(*(entry.replace("[simulation]", "") for entry in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not entry.startswith("ray")), sep="\n")' > requirements.txt \
+# Every dependency but Ray, which only simulations need, for nodes are containers here; and numba, which saves time where
+# data are large, but weighs 200 MB.
+RUN python -c 'import tomllib; print(*(entry.replace("[simulation]", "") for entry in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not entry.startswith(("ray", "numba"))), sep="\n")' > requirements.txt \
     && pip install --quiet -c constraints.txt -r requirements.txt
 # What a container has no use for that compiles nothing, tests no libraries and reads no remote file systems.
 RUN python -m pip uninstall --quiet --yes pip \

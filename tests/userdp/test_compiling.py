@@ -1,10 +1,14 @@
 """Loops are compiled wherever they run, and kept where that may be."""
 
+import sys
+
 import numpy as np
 import pytest
 
-from userdp.arrays import compiling
-from userdp.arrays.compiling import compiled
+from userdp.arrays.compiling import can_compile, compiled
+from userdp.data.block import Block
+from userdp.estimators import ExpKernel, Winsorized, columns, concentration_score, coordinate_median
+from userdp.problems import Logistic, rough
 
 
 def double(values, doubled):
@@ -20,14 +24,16 @@ def test_a_loop_is_compiled_and_kept():
 
 
 def test_where_nothing_can_be_written_a_loop_is_compiled_by_every_process(monkeypatch):
-    real = compiling.njit
+    import numba
+
+    real = numba.njit
 
     def refusing(*, cache, **options):
         if cache:
             raise RuntimeError("cannot cache function 'double': no locator available for file 'x.py'")
         return real(**options)
 
-    monkeypatch.setattr(compiling, "njit", refusing)
+    monkeypatch.setattr(numba, "njit", refusing)
     loop, doubled = compiled()(double), np.empty(3)
     loop(np.arange(3.0), doubled)
     assert doubled.tolist() == [0, 2, 4]
@@ -37,3 +43,33 @@ def test_where_nothing_can_be_written_a_loop_is_compiled_by_every_process(monkey
 @pytest.mark.parametrize("liberties", [(), ("reassoc", "nsz")])
 def test_liberties_are_those_that_are_named(liberties):
     assert compiled(*liberties)(double).targetoptions["fastmath"] == set(liberties)
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    """As in an image that leaves it out."""
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for name in ("userdp.problems.one_pass", "userdp.estimators.loops"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for module in ("userdp.problems.rough", "userdp.estimators.columns", "userdp.estimators.distances"):
+        monkeypatch.setattr(f"{module}.can_compile", lambda: False)
+
+
+def everything():
+    """What large data are compiled for: robust statistics, a score, gradients."""
+    rows = np.random.default_rng(1).normal(size=(400, 300))
+    features = np.random.default_rng(2).normal(size=(4000, 300)).astype(np.float32)
+    block = Block(features, np.arange(0, 4001, 40), np.zeros(4000, dtype=np.float32))
+    assert rows.size > columns._FEW_ENTRIES
+    assert features.nbytes > rough.COMPILED_BYTES
+    gradients = Logistic(300, feature_norm=np.inf, radius=1.0).rough_user_gradients(np.full(300, 0.01), block)
+    return coordinate_median(rows), Winsorized(1.0)(rows), concentration_score(rows, ExpKernel(1.0)), gradients
+
+
+def test_without_numba_numpy_gives_the_same(request):
+    assert can_compile()
+    *exact, gradients = everything()
+    request.getfixturevalue("without_numba")
+    *same, rough_ones = everything()
+    assert all(np.array_equal(one, other) for one, other in zip(exact, same, strict=True))
+    np.testing.assert_allclose(rough_ones, gradients, atol=1e-6)

@@ -12,6 +12,7 @@ exactly, in any order.
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows, Vector
 
 _FEW_ENTRIES = 1 << 16
@@ -35,7 +36,7 @@ def order_statistics(rows: Rows, first: int, last: int) -> tuple[Vector, Vector]
 
     For ``0 <= first <= last < n``; the values are those of a sorted column, to the last bit.
     """
-    if rows.size <= _FEW_ENTRIES or len(rows) < 4 * _SAMPLE:
+    if rows.size <= _FEW_ENTRIES or len(rows) < 4 * _SAMPLE or not can_compile():
         return _sorted(rows, first, last)
     low, high, crowded = _binned(rows, first, last)
     if crowded.any():
@@ -68,7 +69,7 @@ def clipped_mean(rows: Rows, low: Vector, high: Vector, dropped: int = 0) -> Vec
 
 def _places(rows: Rows, low: Vector, high: Vector, scale: Vector) -> NDArray[np.int64]:
     """(d,) whole places in all clipped values."""
-    if rows.size <= _FEW_ENTRIES:
+    if rows.size <= _FEW_ENTRIES or not can_compile():
         return np.asarray((np.clip(rows, low, high) * scale).astype(np.int64).sum(axis=0))
     from userdp.estimators.loops import add_clipped  # noqa: PLC0415 -- compiled, for which only who needs it waits
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Rows
 
 TILE = 1024
@@ -43,7 +44,7 @@ Distances = NDArray[np.float64]
 
 def all_pairs(rows: Rows, centre: NDArray[np.float64]) -> Iterator[Distances]:
     """Distances of all pairs i < j of (B, d) finite rows, a tile at a time, in no order; (d,) centre of their bulk."""
-    searched = rows.shape[1] >= _SEARCHED_FROM
+    searched = rows.shape[1] >= _SEARCHED_FROM and can_compile()
     tiles = [_Tile(rows[first : first + TILE], centre, searched) for first in range(0, len(rows), TILE)]
     for place, tile in enumerate(tiles):
         yield tile.within()

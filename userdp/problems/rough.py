@@ -5,6 +5,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.compiling import can_compile
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.problems.bounds import targets_of
@@ -18,7 +19,8 @@ COMPILED_BYTES = 1 << 22
 def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tuple[Array, NDArray[np.bool_]]:
     """(U, p) average gradients of users with float32 features, plus ``pull`` (p,); (U,) whether they are numbers.
 
-    About seven digits of a sum's largest terms. Which way is taken follows from the block and the family alone.
+    About seven digits of a sum's largest terms. Which way is taken follows from the block, the family and what is
+    installed.
 
     Args:
         family: of the loss.
@@ -27,7 +29,7 @@ def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tu
         block: whose samples.
     """
     features = cast("NDArray[np.float32]", block.dense_features)
-    if family.kind is None or features.nbytes < COMPILED_BYTES:
+    if family.kind is None or features.nbytes < COMPILED_BYTES or not can_compile():
         return _in_two_products(family, x, pull, block, features)
     from userdp.problems.one_pass import average_gradients  # noqa: PLC0415 -- compiled: only who has many samples waits
 
