@@ -1,6 +1,7 @@
 # make demo: install into .venv, run the quickstart, say where the report is.   make test: the fast tests.
 # make site: the documentation, to read in a browser.
 # make mutants: plant each listed fault in a copy and see that the tests notice.
+# make long: everything, before an issue is called resolved; commit the record that it writes, tests/long_run.json.
 # Needs python3 (3.11 or 3.12), make, and a network with a package index. Every target may be run again.
 #   make demo PYTHON=python3.12
 #   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"   (no CUDA libraries)
@@ -9,6 +10,9 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 SLOW ?= slow or containers
+CONTAINERS ?= containers
+# Seeds the draw of what a change runs; anyone can repeat it.
+CHANGE ?= $(shell git rev-parse HEAD)
 # Processes that run tests: the machine's cores, four at most (each takes a gigabyte); JOBS=0 for one without xdist.
 JOBS ?= logical
 SPREAD := -n $(JOBS) --maxprocesses 4 --dist loadfile
@@ -17,7 +21,7 @@ STAMP := $(VENV)/.installed
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs site install test test-slow test-all mutants containers lint format bench results clean
+.PHONY: demo docs site install test test-slow test-all test-change mutants containers long lint format bench results clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -45,13 +49,21 @@ test-all: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q $(SPREAD) -m "$(SLOW)" $(PYTEST_ARGS)
 
+# The slow tests that can notice what changed since the last long run; of large products a covering draw.
+test-change: $(STAMP)
+	$(BIN)/python -m pytest -q $(SPREAD) -m "slow and not containers" --change "$(CHANGE)" $(PYTEST_ARGS)
+
 # make mutants MUTANTS_ARGS="recentred --verbose": some of them, and which test noticed.
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/run.py $(MUTANTS_ARGS)
 
-# Needs a container engine with Compose.
+# Needs a container engine with Compose. CONTAINERS="containers and scenario" for the four that every change runs.
 containers: $(STAMP)
-	$(BIN)/python -m pytest -q -m containers $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m "$(CONTAINERS)" $(PYTEST_ARGS)
+
+# More than an hour on two cores. make long LONG="'slow tests' containers" for some of its stages.
+long: $(STAMP)
+	$(BIN)/python tests/long_run.py --python $(BIN)/python $(LONG)
 
 # Every page that is made from the code. A test fails when one is stale.
 docs: $(STAMP)

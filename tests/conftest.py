@@ -1,4 +1,4 @@
-"""What all tests share: one thread a process, how hypothesis draws, which cases of a sweep are fast, public data."""
+"""What all tests share: one thread a process, how hypothesis draws, which cases run, public data."""
 
 import gc
 import os
@@ -12,6 +12,7 @@ import pytest
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+import selection  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 collect_ignore = ["lying_silo"]  # code of containers
@@ -22,8 +23,27 @@ settings.register_profile("ci", settings.get_profile("tests"), derandomize=True,
 settings.load_profile("ci" if os.environ.get("CI") else "tests")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--change``, for what a change has to run; see `selection`."""
+    parser.addoption(
+        "--change",
+        metavar="SEED",
+        help="of the slow tests, only those that changes since the last long run can reach, and of each at most "
+        f"{selection.MOST} cases, drawn by SEED",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the slow cases of sweeps; with ``--change``, leave out the slow tests that a change need not run."""
+    mark_sweeps(items)
+    if seed := config.getoption("--change"):
+        chosen = of_a_change(items, seed)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+
+
+def mark_sweeps(items: list[pytest.Item]) -> None:
     """Of a test marked ``sweep(n)``, n cases are fast and the others slow, whatever else is collected.
 
     A checksum of their names chooses them: nearly the same ones when cases are added, others in each test.
@@ -37,6 +57,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert mark is not None
         for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))[mark.args[0] :]:
             item.add_marker(pytest.mark.slow)
+
+
+def of_a_change(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
+    """The fast tests, and of the slow ones those that `selection` chooses."""
+    files = selection.noticing(selection.since("slow tests"))
+    chosen, tests = set(), defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            chosen.add(item)
+        elif files is None or item.path.relative_to(selection.ROOT).as_posix() in files:
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        names = selection.drawn([item.name for item in cases], selection.MOST, seed)
+        chosen.update(item for item in cases if item.name in names)
+    return chosen
 
 
 def pytest_collection_finish() -> None:

@@ -1,7 +1,8 @@
 """Plant each listed fault in a copy of the project and see that the tests notice.
 
-``make mutants``, or ``python tests/mutants/run.py [WORD ...] [--jobs N] [--verbose]``: only the faults with a WORD in
-their area (the name of the list), file or name. A list is ``tests/mutants/AREA.toml`` and holds, for each fault::
+``make mutants``, or ``python tests/mutants/run.py [WORD ...] [--change SEED] [--jobs N] [--verbose]``: only the faults
+with a WORD in their area (the name of the list), file or name; with ``--change``, those in files changed since the last
+long run and 40 others, drawn by SEED. A list is ``tests/mutants/AREA.toml`` and holds, for each fault::
 
     [[mutant]]
     name = "The noise of a round is half of what its plan says"
@@ -27,6 +28,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import sys
@@ -51,6 +53,8 @@ IMPORTED_ONCE = (
 )
 LIMIT = 120.0
 """Seconds after which the tests of a fault count as hung; they take a few."""
+DRAWN = 40
+"""Faults that a change tries beside those in the files that it touches."""
 NO_SUCH_TEST = 4
 """The exit code of pytest where a test's name is wrong; it then runs none."""
 MISSPELT = (NameError, SyntaxError, ImportError)
@@ -297,10 +301,13 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 where every chosen fault was killed."""
     parser = argparse.ArgumentParser(description="Plant the listed faults, one by one, and run the tests that notice.")
     parser.add_argument("words", nargs="*", help="only faults with one of these in their area, file or name")
+    parser.add_argument("--change", metavar="SEED", help="those in changed files, and others drawn by SEED")
     parser.add_argument("--jobs", type=int, default=2, help="faults tried at the same time (2)")
     parser.add_argument("--verbose", action="store_true", help="say which test noticed each fault, and how")
     chosen = parser.parse_args(arguments)
     mutants = [m for m in read_lists() if _matches(m, chosen.words)]
+    if mutants and chosen.change:
+        mutants = of_a_change(mutants, chosen.change)
     if not mutants:
         parser.error(f"no fault has {' or '.join(chosen.words)} in its area, file or name")
     import_once()
@@ -332,6 +339,17 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(table)
     console.print(f"{len(verdicts) - len(left)} of {len(verdicts)} faults killed.")
     return 1 if left else 0
+
+
+def of_a_change(mutants: list[Mutant], seed: str) -> list[Mutant]:
+    """The faults in files that changed since the last long run, and some others, drawn by the seed."""
+    sys.path.insert(1, str(LISTS.parent))
+    import selection
+
+    changed = selection.since("planted faults") or frozenset()
+    touched = [m for m in mutants if m.file in changed or f"tests/mutants/{m.area}.toml" in changed]
+    others = [m for m in mutants if m not in touched]
+    return touched + random.Random(seed).sample(others, min(DRAWN, len(others)))
 
 
 def _matches(mutant: Mutant, words: list[str]) -> bool:

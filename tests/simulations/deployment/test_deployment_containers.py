@@ -87,6 +87,7 @@ def planned(text):
     return config.privacy.epsilon
 
 
+@pytest.mark.scenario
 def test_one_command_gives_the_model_and_the_guarantee_of_the_simulation(demo, tmp_path):
     code, said, out = demo
     assert code == 0, said
@@ -209,6 +210,7 @@ def test_noise_comes_from_the_operating_system_unless_a_rehearsal_asks_for_a_see
     assert (models[0] != models[1]).all()
 
 
+@pytest.mark.scenario
 def test_silos_mask_their_sums_and_the_total_is_that_of_the_simulation(federation, tmp_path):
     settings = overrides(2, **{"privacy.trust": '"sum"'})
     code, said, result, guarantee = federation.submit(settings).end()
@@ -290,6 +292,7 @@ def test_a_superlink_restarted_between_two_runs_leaves_the_second_as_the_first(f
     np.testing.assert_allclose(models[0], models[1], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.scenario
 def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_end_that_it_would_have_had(
     federation, tmp_path
 ):
@@ -315,6 +318,7 @@ def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_e
     np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.scenario
 def test_a_killed_silo_is_missing_and_two_killed_silos_stop_the_run_with_what_it_had(federation):
     settings = overrides(3, **SILENT)
     submitted = federation.submit(settings)

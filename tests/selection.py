@@ -1,0 +1,194 @@
+"""What a change has to run: the slow tests that can notice it, cases drawn from large products, planted faults.
+
+``make long`` runs everything and writes `long_run.json`: the commit and what each stage said. Until the next long run a
+change runs less. `since` finds the files changed after that commit; `reached` finds the test files whose imports lead to
+one of them; `drawn` takes a covering sample of a test's cases. The commit seeds the draw, so that every commit looks at
+other cases and anyone can draw the same ones again.
+
+``python tests/selection.py``: the last long run, and what this commit has to run.
+"""
+
+import ast
+import json
+import os
+import random
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = Path(__file__).resolve().parent / "long_run.json"
+PACKAGES = ("userdp", "strategies", "simulations")
+ON_THE_PATH = ("tests", "docs", "benchmarks")
+"""Folders whose modules are imported without the folder's name."""
+EVERYWHERE = ("strategies/core/", "strategies/wire/", "userdp/accounting/", "tests/conftest.py", "tests/selection.py")
+"""A change here reaches every test: what all strategies share, and how tests are chosen."""
+SETTINGS = ("pyproject.toml", "constraints.txt")
+PAGES = (".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
+"""What only the fast tests, which always run, can notice."""
+MOST = 24
+"""Slow cases of one test that a change runs; a long run takes all."""
+_PLACE = re.compile(r"(userdp|strategies|simulations)(\.\w+)+(?=:\w+$|$)")
+
+
+# The last long run ----------------------------------------------------------------------------------------------------
+
+
+def long_run(path: Path = RECORD) -> dict[str, Any]:
+    """Stage -> what it said in the last long run; empty where there was none."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))["stages"]) if path.is_file() else {}
+
+
+def since(stage: str, path: Path = RECORD, root: Path = ROOT) -> frozenset[str] | None:
+    """Files changed after the commit at which that stage of a long run was green; None if there is no such commit."""
+    commit = long_run(path).get(stage, {}).get("green_at", "")
+    if not commit or _git(root, "merge-base", "--is-ancestor", commit, "HEAD") is None:
+        return None
+    changed = _git(root, "diff", "--name-only", "--no-renames", commit)
+    return None if changed is None else frozenset(changed.split())
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+# Who imports what -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def imports(root: Path = ROOT) -> dict[str, frozenset[str]]:
+    """File -> the files of the project that it imports, wherever in it, or names as ``"package.module:attribute"``.
+
+    A name that a package only passes on leads to the module that it comes from, not to all of the package. A test leads
+    to every module of its room, too, for it may start a process that uses them.
+    """
+    files = dict(_modules(root))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files.values()}
+    passed_on = {module: _passed_on(trees[path]) for module, path in files.items() if path.name == "__init__.py"}
+
+    def targets(module: str, names: Iterable[str]) -> Iterable[str]:
+        for name in names:
+            if f"{module}.{name}" in files:
+                yield f"{module}.{name}"
+            elif home := passed_on.get(module, {}).get(name):
+                yield home
+            else:
+                yield module
+
+    def named(tree: ast.AST) -> Iterable[str]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield from targets(node.module, [alias.name for alias in node.names])
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if (place := _PLACE.match(node.value)) and place[0] in files:
+                    yield place[0]
+
+    def name(path: Path) -> str:
+        return path.relative_to(root).as_posix()
+
+    rooms = defaultdict(set)
+    for path in files.values():
+        rooms[f"tests/{name(path.parent)}"].add(name(path))
+    return {
+        name(path): frozenset(name(files[module]) for module in named(trees[path]) if module in files)
+        | rooms[name(path.parent)]
+        for path in files.values()
+    }
+
+
+def _modules(root: Path) -> Iterable[tuple[str, Path]]:
+    for folder in (*PACKAGES, *ON_THE_PATH):
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root if folder in PACKAGES else root / folder).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def _passed_on(tree: ast.Module) -> dict[str, str]:
+    return {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
+
+
+def reached(changed: Iterable[str], graph: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The files whose imports lead to a changed one, and these themselves."""
+    importers = defaultdict(set)
+    for file, targets in graph.items():
+        for target in targets:
+            importers[target].add(file)
+    found: set[str] = set()
+    ahead = list(changed)
+    while ahead:
+        file = ahead.pop()
+        if file not in found:
+            found.add(file)
+            ahead += importers[file]
+    return frozenset(found)
+
+
+def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
+    """The files in which a slow test can notice these changes; None for every file.
+
+    Files that are no modules, such as configurations, are read by code that no import tells of: they reach all.
+    """
+    if changed is None or any(file.startswith(EVERYWHERE) or file in SETTINGS for file in changed):
+        return None
+    graph = imports()
+    known = {file for file in changed if file in graph}
+    others = {
+        file for file in changed - known if file.startswith((*PACKAGES, *ON_THE_PATH)) and not file.endswith(PAGES)
+    }
+    gone = {file for file in others if file.endswith(".py")}  # whoever imported them has changed, too
+    return None if {file for file in others - gone if not file.startswith("tests/mutants/")} else reached(known, graph)
+
+
+# Cases of one test ----------------------------------------------------------------------------------------------------
+
+
+def drawn(cases: Sequence[str], most: int, seed: str) -> frozenset[str]:
+    """At most ``most`` of a test's cases, in which each part of a case's name stands where there is room for it.
+
+    The name of a case is that of its parameters, joined by dashes. Cases are taken in an order that the seed shuffles;
+    first each that shows a part not seen yet, then as many others as there is room for.
+
+    Args:
+        cases: different names.
+        most: >= 1.
+        seed: any text.
+    """
+    if len(cases) <= most:
+        return frozenset(cases)
+    order = sorted(cases)
+    random.Random(f"{seed} {order[0]}").shuffle(order)
+    seen: set[tuple[int, str]] = set()
+    covering, others = [], []
+    for case in order:
+        inner = case.partition("[")[2].removesuffix("]")
+        parts = set(enumerate(inner.split("-")))
+        (others if parts <= seen else covering).append(case)
+        seen |= parts
+    return frozenset((covering + others)[:most])
+
+
+def main() -> None:
+    """The last long run, and what this commit has to run."""
+    commit = (_git(ROOT, "rev-parse", "HEAD") or "").strip()
+    for stage, said in long_run().items():
+        at, ago = said["commit"], (_git(ROOT, "rev-list", "--count", f"{said['commit']}..HEAD") or "?").strip()
+        print(f"the long run, {stage}: {said['verdict']} at {at[:10]}, {ago} commits ago: {said['text']}")
+    files = noticing(since("slow tests"))
+    tests = "every file" if files is None else f"{sum('/test_' in f'/{file}' for file in files)} files"
+    print(f"this commit runs slow tests of {tests}; its draw: {commit or os.environ.get('SEED', 'none')}")
+
+
+if __name__ == "__main__":
+    main()
