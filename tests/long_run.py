@@ -1,8 +1,8 @@
 """Runs everything, stage by stage, and writes what each said, with its commit, to `long_run.json`: ``make long``.
 
-``python tests/long_run.py [STAGE ...]``: only these stages; the others keep what they said before. Commit the file: what
-later changes run follows from it (see `selection`). Needs a clean checkout, so that a commit says what ran. Takes more
-than an hour on two cores; what a stage prints is in ``build/long``.
+``python tests/long_run.py [STAGE ...]``: only these stages; the others keep what they said before. Commit the file:
+what later changes run follows from it (see `selection`). Needs a clean checkout, so that a commit says what ran. Takes
+more than an hour on two cores; what a stage prints is in ``build/long``.
 """
 
 import argparse
@@ -58,9 +58,8 @@ def run(stage: str, before: dict[str, Any], python: str) -> dict[str, Any]:
     commit, console, began = git("rev-parse", "HEAD"), Console(), time.monotonic()
     options = [f"PYTHON={python}", f"PYTEST_ARGS=--junitxml={report} {more}", "SLOW=slow and not containers"]
     with log.open("w", encoding="utf-8") as output, console.status(f"{stage}: {log}"):
-        code = subprocess.run(
-            ["make", target, *options], cwd=selection.ROOT, stdout=output, stderr=output, check=False
-        ).returncode
+        command = ["make", target, *options]
+        code = subprocess.run(command, cwd=selection.ROOT, stdout=output, stderr=output, check=False).returncode
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
     verdict = "red" if code else "green"
     console.print(f"{stage}: {verdict} ({lines[-1]})", markup=False, highlight=False)

@@ -1,9 +1,9 @@
 """What a change has to run: the slow tests that can notice it, cases drawn from large products, planted faults.
 
-``make long`` runs everything and writes `long_run.json`: the commit and what each stage said. Until the next long run a
-change runs less. `since` finds the files changed after that commit; `reached` finds the test files whose imports lead to
-one of them; `drawn` takes a covering sample of a test's cases. The commit seeds the draw, so that every commit looks at
-other cases and anyone can draw the same ones again.
+``make long`` runs everything and writes `long_run.json`: the commit and what each stage said. Until the next long run
+a change runs less. `since` finds the files changed after that commit; `reached` finds the test files whose imports lead
+to one of them; `drawn` takes a covering sample of a test's cases. The commit seeds the draw, so that every commit looks
+at other cases and anyone can draw the same ones again.
 
 ``python tests/selection.py``: the last long run, and what this commit has to run.
 """
@@ -86,9 +86,8 @@ def imports(root: Path = ROOT) -> dict[str, frozenset[str]]:
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield from targets(node.module, [alias.name for alias in node.names])
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if (place := _PLACE.match(node.value)) and place[0] in files:
-                    yield place[0]
+            elif isinstance(node, ast.Constant) and (place := _PLACE.match(str(node.value))):
+                yield place[0]
 
     def name(path: Path) -> str:
         return path.relative_to(root).as_posix()
@@ -143,12 +142,12 @@ def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
     if changed is None or any(file.startswith(EVERYWHERE) or file in SETTINGS for file in changed):
         return None
     graph = imports()
-    known = {file for file in changed if file in graph}
-    others = {
-        file for file in changed - known if file.startswith((*PACKAGES, *ON_THE_PATH)) and not file.endswith(PAGES)
-    }
-    gone = {file for file in others if file.endswith(".py")}  # whoever imported them has changed, too
-    return None if {file for file in others - gone if not file.startswith("tests/mutants/")} else reached(known, graph)
+    known = changed & graph.keys()
+    ours = {file for file in changed - known if file.startswith((*PACKAGES, *ON_THE_PATH))}
+    # Whoever imported a module that is gone has changed, too.
+    if any(not file.endswith((".py", *PAGES)) and not file.startswith("tests/mutants/") for file in ours):
+        return None
+    return reached(known, graph)
 
 
 # Cases of one test ----------------------------------------------------------------------------------------------------
