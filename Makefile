@@ -21,7 +21,7 @@ STAMP := $(VENV)/.installed
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs site install test test-slow test-all test-change mutants containers long lint format bench results clean
+.PHONY: demo docs site install test test-slow test-change mutants containers long lint format bench results clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -41,9 +41,6 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q $(SPREAD) -m "not slow and not containers" $(PYTEST_ARGS)
-
-test-all: $(STAMP)
-	$(BIN)/python -m pytest -q $(SPREAD) $(PYTEST_ARGS) --cov --cov-branch --cov-report=term --cov-fail-under=90
 
 # What `make test` leaves out; SLOW="slow and not containers" without a container engine.
 test-slow: $(STAMP)
