@@ -1,7 +1,10 @@
 """Small runs of every strategy that tests stop and continue. A fresh process imports it, so no test lives here."""
 
+import contextlib
 import json
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from helpers import local_grid
 from strategies import STRATEGIES, UserLevelStrategy, model_vector
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.plan import PublicFacts
+from strategies.core.resuming import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.accounting import Privacy
 from userdp.data import ColumnarFederation, Federation
@@ -30,12 +34,14 @@ class Run:
         options: those that are not the strategy's example's.
         problem: a name of `problem_cases.cases`; the strategy's example problem if not given.
         noise: of `Privacy`.
+        epsilon: the same.
     """
 
     strategy: str
     options: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
     noise: str = "seeded"
+    epsilon: float = 8.0
 
     def method(self) -> UserLevelStrategy:
         """The strategy, made anew."""
@@ -44,7 +50,7 @@ class Run:
         return kind(
             self._problem(),
             PublicFacts(USERS, min_samples=1, max_samples=1, samples=USERS),
-            Privacy(8.0, 1e-4, kind.units[0], allow_large_delta=True, noise=self.noise),
+            Privacy(self.epsilon, 1e-4, kind.units[0], allow_large_delta=True, noise=self.noise),
             **options_of(self.strategy) | known | self.options,
         )
 
@@ -102,6 +108,68 @@ def stored(taken):
     return Snapshot(json.loads(json.dumps(taken.values, allow_nan=False)), taken.arrays)
 
 
+class Killed(Exception):
+    """Ends a run after a round."""
+
+
+def kept_by(run: Run, resumed: Snapshot | None = None, rounds: int | None = None) -> list[Snapshot]:
+    """What a process keeps: at its start, then after each round, until it has played so many or the run ends."""
+    keeper = Kept()
+
+    def killed(record):
+        if rounds is not None and len(keeper.kept) > rounds:
+            raise Killed
+
+    with contextlib.suppress(Killed):
+        resumption = {} if resumed is None else {"resumed": Resumed(resumed)}
+        run.trained(evaluate_fn=measured, keeper=keeper, on_round=killed, **resumption)
+    return keeper.kept
+
+
+def bits(kept: Snapshot) -> tuple[str, list[tuple[str, str, tuple[int, ...], bytes]]]:
+    """A snapshot but for the seconds that rounds took."""
+    records = [
+        {"dict": [pair for pair in record["dict"] if pair[0] != "seconds"]} for record in kept.values["records"]["list"]
+    ]
+    values = kept.values | {"records": records}
+    arrays = [(key, array.dtype.str, array.strides, array.tobytes()) for key, array in kept.arrays.items()]
+    return json.dumps(values, sort_keys=True), arrays
+
+
+def strays(run: Run, kept: list[Snapshot]) -> list[int]:
+    """After which rounds a new strategy does not go on as the one did that kept all this.
+
+    It takes a checkpoint over, keeps its own at once, which must be the same, and plays one more round, which must end
+    in the next checkpoint. So by induction it ends in the same model, from whichever round it starts.
+    """
+    found = []
+    for number, before in enumerate(kept):
+        expected = kept[number : number + 2] if run.noise == "seeded" else [before]
+        again = kept_by(run, before, rounds=1)[: len(expected)]
+        if list(map(bits, again)) != list(map(bits, expected)):
+            found.append(number)
+    return found
+
+
+def written(kept: list[Snapshot], path: Path) -> None:
+    """All of a run in one file."""
+    arrays = {f"{number}.{key}": array for number, one in enumerate(kept) for key, array in one.arrays.items()}
+    texts = json.dumps([one.values for one in kept]).encode()
+    np.savez(path, values=np.frombuffer(texts, np.uint8), **arrays)
+
+
+def read(path: Path) -> list[Snapshot]:
+    """What `written` wrote."""
+    with np.load(path, allow_pickle=False) as archive:
+        texts = json.loads(archive["values"].tobytes())
+        arrays: list[dict[str, Any]] = [{} for _ in texts]
+        for key in archive.files:
+            number, _, name = key.partition(".")
+            if name:
+                arrays[int(number)][name] = archive[key]
+    return [Snapshot(values, held) for values, held in zip(texts, arrays, strict=True)]
+
+
 RUNS = {
     **{name: Run(name) for name in STRATEGIES},
     # Its example plans a single round.
@@ -116,7 +184,7 @@ RUNS = {
     "stopped_sgd, runs": Run("stopped_sgd", {"runs": 3}),
     **{f"stopped_sgd, {kind}": Run("stopped_sgd", {"output": kind, "gap": 1.0}) for kind in ("average", "random")},
     **{
-        f"localized_robust_sgd, {kind}": Run("localized_robust_sgd", {"radius": 1.0, "test": kind})
+        f"localized_robust_sgd, {kind}": Run("localized_robust_sgd", {"phases": 3, "test": kind})
         for kind in ("above_threshold", "min_score")
     },
     "robust_rounds, above_threshold": Run(
@@ -140,5 +208,35 @@ RUNS = {
             ("auto", {}),
         )
     },
-    **{f"auto, {kind}": Run("auto", {}, kind) for kind in ("poisson_ridge", "huber", "torch_bce")},
+    **{f"auto, {kind}": Run("auto", {}, kind) for kind in ("poisson_ridge", "huber")},
+    # Of many steps, so small an epsilon takes few.
+    "auto, torch_bce": Run("auto", {}, "torch_bce", epsilon=0.01),
+    "auto, torch_bce, replace_one": Run("auto", {"relation": "replace_one"}, "torch_bce", epsilon=0.01),
 }
+"""Every memory that a server can have."""
+
+PROBLEMS = (
+    *("linear", "quadratic", "huber", "bernoulli", "logistic", "squared_intercept", "huber_regression_ridge"),
+    *("biweight_regression_ridge", "lp_regression", "poisson_ridge", "sparse_logistic", "sparse_squared"),
+    *("one_hot_logistic", "one_hot_squared", "one_hot_poisson", "torch_bce"),
+)
+"""One of each kind."""
+PAIRS = {
+    f"{name} on {problem}": Run(name, {}, problem, epsilon=0.01 if (name, problem) == ("auto", "torch_bce") else 8.0)
+    for name in STRATEGIES
+    for problem in PROBLEMS
+}
+"""Every strategy on every kind of problem; many are refused."""
+
+
+def main(folder: Path) -> None:
+    """In a fresh process: go on from every checkpoint of the folder, and say what strays."""
+    files = sorted(folder.glob("*.npz"))
+    for path in files:
+        for number in strays((RUNS | PAIRS)[path.stem], read(path)):
+            print(f"{path.stem}: not from round {number}")
+    print(f"{len(files)} runs went on")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
