@@ -170,10 +170,10 @@ class Resumable:
         for name in ("x", "initial", "released"):
             self._take_over(name, kept.get(name))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
-        put_back(self._drawn, kept.get("drawn"))
+        self._draw_again(kept)
         if asked is not None and self.privacy.noise == "secure" and asked.get("round") == done + 1:
             self._lost = done + 1
-            put_back(self._drawn, asked.get("drawn"))
+            self._draw_again(asked)
             log.warning(
                 "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "
                 "again would be a second release",
@@ -194,6 +194,10 @@ class Resumable:
         """What the operating system drew of cohorts; None where they follow from a seed."""
         sampler = getattr(self.scheme, "sampler", None)
         return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
+
+    def _draw_again(self, taken: Snapshot) -> None:
+        """Put back what was drawn."""
+        put_back(self._drawn, taken.get("drawn"))
 
 
 def state_of(memory: Any) -> State | None:

@@ -1,6 +1,7 @@
 """A run that goes on from what another process kept ends as if it had never stopped; nothing secret is drawn twice."""
 
 import base64
+import contextlib
 import gzip
 import json
 import logging
@@ -73,13 +74,15 @@ def test_every_strategy_goes_on_with_every_problem(case):
 
 @pytest.mark.slow
 def test_a_fresh_process_goes_on_from_every_round(tmp_path):
-    """It imports what going on imports; the process that kept all this imported more."""
-    for name, run in (RUNS | PAIRS).items():
-        try:
+    """It imports what going on imports; the process that kept all this imported more.
+
+    Every memory there is, `auto` on every kind of problem, and every strategy on a module; the other pairs are above.
+    """
+    pairs = {name: run for name, run in PAIRS.items() if (run.strategy == "auto") != (run.problem == "torch_bce")}
+    for name, run in (RUNS | pairs).items():
+        with contextlib.suppress(BadInput):  # a strategy refuses such a loss
             run.method()
-        except BadInput:
-            continue
-        written(kept_by(run), tmp_path / f"{name}.npz")
+            written(kept_by(run), tmp_path / f"{name}.npz")
     path = os.pathsep.join([str(Path(resumable.__file__).parent), *sys.path])
     done = subprocess.run(
         [sys.executable, resumable.__file__, tmp_path],
