@@ -126,13 +126,17 @@ def kept_by(run: Run, resumed: Snapshot | None = None, rounds: int | None = None
     return keeper.kept
 
 
-def bits(kept: Snapshot) -> tuple[str, list[tuple[str, str, tuple[int, ...], bytes]]]:
+def bits(kept: Snapshot) -> tuple[str, list[tuple[Any, ...]]]:
     """A snapshot but for the seconds that rounds took."""
     records = [
         {"dict": [pair for pair in record["dict"] if pair[0] != "seconds"]} for record in kept.values["records"]["list"]
     ]
     values = kept.values | {"records": records}
-    arrays = [(key, array.dtype.str, array.strides, array.tobytes()) for key, array in kept.arrays.items()]
+    arrays = [
+        # How an array lies in memory; one of no numbers lies anyhow.
+        (key, array.dtype.str, array.shape, array.strides if array.size else (), array.tobytes())
+        for key, array in kept.arrays.items()
+    ]
     return json.dumps(values, sort_keys=True), arrays
 
 
