@@ -23,6 +23,7 @@ from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.papers.quasi_newton import BoxDescent
 from userdp.sampling import FixedSizeBatches
+from userdp.state import State, Stateful
 
 log = logging.getLogger("userdp")
 
@@ -75,9 +76,10 @@ class ReferenceScheme(Scheme):
 
 
 @dataclass
-class Momentum:
+class Momentum(Stateful):
     """The memory of accelerated descent: the last step's end and length, and how far the next one is pushed on."""
 
+    remembered: ClassVar[tuple[str, ...]] = ("previous", "weight", "moved")
     previous: Vector | None = None
     weight: float = 1.0
     moved: float = math.inf
@@ -88,14 +90,19 @@ class Momentum:
 
 
 @dataclass
-class Search:
+class Search(Stateful):
     """The memory of a descent that needs no step size.
 
     Attributes:
+        begin: makes the descent from a start.
         descent: None before the first gradient.
         lost: users without a finite gradient at the last accepted point.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = ("lost",)
+    parts: ClassVar[tuple[str, ...]] = ("descent",)
+    given: ClassVar[tuple[str, ...]] = ("begin",)
+    begin: Callable[[Vector], BoxDescent]
     descent: BoxDescent | None = None
     lost: int = 0
 
@@ -103,11 +110,16 @@ class Search:
         """Whether it has converged."""
         return self.descent is not None and self.descent.converged
 
+    def new_part(self, attribute: str, state: State) -> BoxDescent:
+        """The descent, from anywhere."""
+        return self.begin(state["best"])
+
 
 @dataclass
-class Following:
+class Following(Stateful):
     """The memory of Adam over cohorts."""
 
+    parts: ClassVar[tuple[str, ...]] = ("optimiser",)
     optimiser: ServerOptimiser
 
     def done(self, tolerance: float) -> bool:
@@ -163,7 +175,7 @@ class NonPrivate(UserLevelStrategy):
                 "round; leave strategy.cohort out, or set strategy.optimiser = 'adam'"
             )
         rate = options.learning_rate or (None if certificate.convex else self._default_step)
-        return self._scheme(Search if rate is None else Momentum, rate)
+        return self._scheme(partial(Search, self._descent) if rate is None else Momentum, rate)
 
     def _adam(self) -> ReferenceScheme:
         """Adam over cohorts, with the default settings of this project's private strategies but for its floor."""
@@ -180,7 +192,7 @@ class NonPrivate(UserLevelStrategy):
         return self._scheme(memory, rate, cohorts)
 
     def _scheme(
-        self, memory: Callable[[], object], rate: float | None, cohorts: FixedSizeBatches | None = None
+        self, memory: Callable[[], Stateful], rate: float | None, cohorts: FixedSizeBatches | None = None
     ) -> ReferenceScheme:
         none = Guarantee.none("this strategy adds no noise")
         return ReferenceScheme(guarantee=none, ledger=no_ledger, new_memory=memory, rate=rate, cohorts=cohorts)
@@ -256,7 +268,7 @@ class NonPrivate(UserLevelStrategy):
         assert isinstance(memory, Search)
         lost = gathered.non_finite + gathered.broken_sums
         if memory.descent is None:
-            memory.descent, memory.lost = self._descent(x), lost
+            memory.descent, memory.lost = memory.begin(x), lost
         memory.descent.tell(gradient, usable=lost <= memory.lost)
         return Step(memory.descent.point, memory.descent.best, {"gradient_share_private": memory.descent.share})
 

@@ -14,12 +14,13 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.errors import BadInput
+from userdp.state import State, Stateful
 
 Values = NDArray[np.float64]
 
@@ -30,7 +31,7 @@ _LEAST_SLACK = 2.0**-20
 _MOST_SLACK = 0.1
 
 
-class NoiseSource(ABC):
+class NoiseSource(Stateful, ABC):
     """Adds noise to values, or chooses with noise.
 
     Attributes:
@@ -92,6 +93,14 @@ class SeededNoise(NoiseSource):
         noisy = epsilon * values / 2 + self.generator.gumbel(size=values.shape)
         return np.asarray(np.argmax(noisy, axis=1), dtype=np.int64)
 
+    def state(self) -> State:
+        """How far the stream is."""
+        return {"generator": self.generator.bit_generator.state}
+
+    def restore(self, state: State) -> None:
+        """See `Stateful`."""
+        self.generator.bit_generator.state = state["generator"]
+
 
 @dataclass(frozen=True)
 class SecureNoise(NoiseSource):
@@ -126,6 +135,7 @@ class SecureNoise(NoiseSource):
         slack: >= 0, relative; how much more noise is drawn than asked for, see `rounding_slack`.
     """
 
+    given: ClassVar[tuple[str, ...]] = ("slack",)
     slack: float = _LEAST_SLACK
 
     def __post_init__(self) -> None:

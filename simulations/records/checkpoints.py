@@ -26,11 +26,13 @@ from simulations.records.run_directory import ASKED, CHECKPOINT
 from strategies.core.resuming import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
+from userdp.state import OTHER_VERSION
 
 _LOCK = ".running"
 _STATE = "state_private"
 """What the text is called in an archive, and before a dot the arrays."""
-_FORMAT = 1
+_FORMAT, _FORMER = 2, 1
+"""Former files hold whole objects, of which `Snapshot` reads what they remember."""
 _OF_VERSIONS = ("userdp", "numpy")
 """Packages on which the bits of a round that is computed again depend."""
 
@@ -141,14 +143,17 @@ class Checkpoints:
         path = self._folder / name
         try:
             with path.open("rb") as file:
+                # It compares the checksum of every part.
                 if zipfile.ZipFile(file).testzip() is not None:
                     raise zipfile.BadZipFile
                 file.seek(0)
                 with np.load(file, allow_pickle=False) as archive:
                     arrays = {key: archive[key] for key in archive.files}
             kept = json.loads(arrays[_STATE].tobytes())
-            settings = {key: kept[key] for key in self._settings}
-            taken = Snapshot(kept["values"], {key: arrays[f"{_STATE}.{key}"] for key in kept["arrays"]})
+            self._check(path, kept)
+            return Snapshot(kept["values"], {key: arrays[f"{_STATE}.{key}"] for key in kept["arrays"]})
+        except BadInput:
+            raise
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:
@@ -156,20 +161,18 @@ class Checkpoints:
                 f"{path} cannot be read ({type(error).__name__}): it is damaged or cut short; start the run anew, or "
                 "put back the file that the run wrote"
             ) from None
-        self._check(path, kept["format"], settings)
-        return taken
 
-    def _check(self, path: Path, form: Any, settings: dict[str, Any]) -> None:
+    def _check(self, path: Path, kept: Mapping[str, Any]) -> None:
         """Refuse what another run wrote.
 
         Raises:
             BadInput: names every setting, what it is there and what here.
         """
-        if form != _FORMAT:
+        if (form := kept.get("format")) not in (_FORMAT, _FORMER):
             raise BadInput(
-                f"{path} has format {form!r}, and this version reads {_FORMAT}: resume with the one it is of"
+                f"{path} has format {form!r}, and this version of userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}"
             )
-        there, here = _flat(settings), _flat(self._settings)
+        there, here = (_flat({key: settings[key] for key in self._settings}) for settings in (kept, self._settings))
         other = [
             f"{key} is {there.get(key, 'not set')!r} there and {here.get(key, 'not set')!r} here"
             for key in sorted(there.keys() | here.keys())
@@ -177,8 +180,8 @@ class Checkpoints:
         ]
         if other:
             raise BadInput(
-                f"{path} was kept by a run with other settings ({'; '.join(other)}): resume with those that it was "
-                "made with, which config.toml beside it has"
+                f"{path} belongs to a run with other settings ({'; '.join(other)}): resume with the config.toml in the "
+                "same folder"
             )
 
 

@@ -211,8 +211,8 @@ LOG_LINES: tuple[LogLine, ...] = (
         "strategies.core.resuming",
         (
             "warning",
-            "round %d was asked before the run was killed, and its noise must not be drawn again: it is charged, "
-            "and goes on as if nobody had answered",
+            "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "
+            "again would be a second release",
             "server",
             "environment",
             {"self._lost": "number of the round"},

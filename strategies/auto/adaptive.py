@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strategies.auto.progress import Progress
+from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release
 from strategies.auto.stages import MEASURED, START_WIDTH, Stage
-from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
@@ -88,7 +87,7 @@ class ClipScale(Stage):
         released, deviation = release.mean(sums[-1:], Movement.of_interval(_SIZE.low, _SIZE.high))
         typical = math.exp(min(max(float(released[0]), _SIZE.low), _SIZE.high))
         progress.radius = START_WIDTH * typical
-        progress.follow_with(_optimiser(len(progress.start)), typical)
+        progress.follow_with(following_optimiser(len(progress.start)), typical)
         return {"length": typical, "noise_deviation": deviation}
 
 
@@ -118,10 +117,3 @@ class AdaptiveStep(Stage):
         unclipped = min(max(float(measured[0]) + 0.5, 0.0), 1.0)
         progress.radius = radius * math.exp(_SPEED * (_UNCLIPPED - unclipped))
         return {"radius": radius, "unclipped_share": unclipped, "noise_deviation": deviation}
-
-
-def _optimiser(dimension: int) -> ServerOptimiser:
-    """Of step one, for gradients of about unit length."""
-    # No coordinate is stretched beyond a thousand times the root mean square that it would have among equals.
-    adam = {"server_optimiser": "adam", "noise_corrected": True, "adaptivity": 1e-3 / math.sqrt(dimension)}
-    return ServerOptimiser(ServerOptions.model_validate(adam), 1.0, dimension)

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.arrays.types import Array, Vector
+from userdp.state import Stateful
 
 FLOOR = 0.5
 """Eigenvalues are raised to this part of the largest that noise alone is expected to have: none below can be seen."""
@@ -15,7 +17,7 @@ RARE = 3.0
 
 
 @dataclass(frozen=True)
-class Whitening:
+class Whitening(Stateful):
     """Coordinates in which second moments are about one at most.
 
     Attributes:
@@ -25,6 +27,7 @@ class Whitening:
         deviation: of the noise of A.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = ("matrix", "raised", "seen", "deviation")
     matrix: Array
     raised: Vector
     seen: Vector

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from userdp.noise import NoiseSource
 from userdp.problems import Problem
 from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling import WeightedBatches
+from userdp.state import Stateful
 
 _WEIGHTS: Mapping[type[Stage], float] = {Level: 3.0, Columns: 5.0, Sizes: 1.0, Moments: 15.0, Lengths: 2.0}
 """How the stages share the budget."""
@@ -30,7 +32,7 @@ _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
 
 
 @dataclass
-class Measured:
+class Measured(Stateful):
     """What is found so far.
 
     Attributes:
@@ -38,6 +40,8 @@ class Measured:
         left: rounds to go.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = ("left",)
+    parts: ClassVar[tuple[str, ...]] = ("progress",)
     progress: Progress
     left: int
 

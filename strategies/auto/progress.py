@@ -2,20 +2,29 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from strategies.auto.coordinates import Whitening
 from strategies.clipping.moving_centre import Centre
-from strategies.clipping.server_optimiser import ServerOptimiser
+from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.arrays.types import Array, Vector
+from userdp.state import State, Stateful
 
 CERTAIN = 2.0
 """Standard deviations of noise by which curvature must be felt to be heeded."""
 
 
+def following_optimiser(dimension: int) -> ServerOptimiser:
+    """What adaptive steps follow: Adam of step one, for gradients of about unit length."""
+    # No coordinate is stretched beyond a thousand times the root mean square that it would have among equals.
+    adam = {"server_optimiser": "adam", "noise_corrected": True, "adaptivity": 1e-3 / math.sqrt(dimension)}
+    return ServerOptimiser(ServerOptions.model_validate(adam), 1.0, dimension)
+
+
 @dataclass
-class Known:
+class Known(Stateful):
     """The gradient in the coordinates as far as all releases tell, and how far off it may be.
 
     Attributes:
@@ -24,6 +33,7 @@ class Known:
         signal: squared length of the first gradient.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance", "signal")
     gradient: Vector
     variance: Vector
     signal: float
@@ -47,7 +57,7 @@ class Known:
 
 
 @dataclass
-class Progress:
+class Progress(Stateful):
     """What the server knows, all of it released.
 
     Attributes:
@@ -70,6 +80,11 @@ class Progress:
         unit: length of the gradients that it is given as one.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = (
+        *("initial", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius", "gradient", "unit"),
+    )
+    parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
+    given: ClassVar[tuple[str, ...]] = ("curvature", "learns")
     initial: Vector
     curvature: float
     centre: Centre
@@ -128,6 +143,10 @@ class Progress:
     def directed(self, gradient: Vector, deviation: float) -> Vector:
         """(p,) where the optimiser goes after a release with noise of that deviation, for a step of one."""
         return self.optimiser.step(np.zeros_like(gradient), gradient / self.unit, deviation / self.unit)
+
+    def new_part(self, attribute: str, state: State) -> Stateful:
+        """What is there from a later round on."""
+        return Known(self.z, self.z, 0.0) if attribute == "known" else following_optimiser(len(self.initial))
 
     @property
     def model(self) -> Vector:

@@ -25,6 +25,7 @@ from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.sampling import Sampler
+from userdp.state import Stateful
 
 _COUNT_SHARE = 20
 """The paper's noise of the count: a twentieth of the cohort."""
@@ -132,9 +133,11 @@ class AdaptiveScheme(Scheme):
 
 
 @dataclass
-class MovingClip:
+class MovingClip(Stateful):
     """What the server remembers: the clip in force, and what its optimiser does."""
 
+    remembered: ClassVar[tuple[str, ...]] = ("clip",)
+    parts: ClassVar[tuple[str, ...]] = ("optimiser",)
     clip: float
     optimiser: ServerOptimiser
 

@@ -22,6 +22,7 @@ from userdp.mechanisms.factorisations import FactorisationName
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
 from userdp.sampling import CorrelatedBatches
+from userdp.state import Stateful
 
 
 class DPFTRLOptions(PreparedOptions):
@@ -67,7 +68,7 @@ class CorrelatedScheme(Scheme):
         return self.noise_multiplier * self.sensitivity
 
 
-class PrefixSums:
+class PrefixSums(Stateful):
     """The memory of the server: where it started, and the sum of all rounds' means so far, with its noise.
 
     Args:
@@ -75,6 +76,10 @@ class PrefixSums:
         dimension: p.
         secure: encode values before noise is added, rather than correlate noise and add it.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("start", "_sum")
+    parts: ClassVar[tuple[str, ...]] = ("_correlated", "_encoder")
+    given: ClassVar[tuple[str, ...]] = ("scheme", "_secure")
 
     def __init__(self, scheme: CorrelatedScheme, dimension: int, *, secure: bool) -> None:
         self.start: Vector | None = None

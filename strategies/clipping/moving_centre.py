@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, Certificate
+from userdp.state import Stateful
 
 LOG_DISTANCE = STATISTICS["log_distance"]
 """What users send of their distance from the centre."""
@@ -64,7 +65,7 @@ class Geometry:
         return cls(rate=rate, low=low, high=high, factor=factor or (1.0 if low == high else wide), **more)
 
 
-class Centre:
+class Centre(Stateful):
     """What the server remembers, all of it computed from released values: centre, radius, and how far off it may be.
 
     Args:
@@ -72,6 +73,9 @@ class Centre:
         dimension: p.
         radius: of the first round.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("point", "radius", "_error", "_spread")
+    given: ClassVar[tuple[str, ...]] = ("geometry",)
 
     def __init__(self, geometry: Geometry, dimension: int, radius: float) -> None:
         self.geometry = geometry

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -11,6 +11,7 @@ from strategies.core.options import StrategyOptions
 from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.state import Stateful
 
 
 class ServerOptions(StrategyOptions):
@@ -40,7 +41,7 @@ class ServerOptions(StrategyOptions):
         return course
 
 
-class ServerOptimiser:
+class ServerOptimiser(Stateful):
     """Gradient steps with a memory.
 
     - sgd: ``x - rate g``.
@@ -60,6 +61,9 @@ class ServerOptimiser:
     Raises:
         BadInput: a correction for noise without adam.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_first", "_second", "_variance", "_steps")
+    given: ClassVar[tuple[str, ...]] = ("_options", "_rate")
 
     def __init__(self, options: ServerOptions, rate: float, dimension: int) -> None:
         if options.noise_corrected and options.server_optimiser != "adam":

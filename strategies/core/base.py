@@ -353,6 +353,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         if not self.wire.repeats and (keeper is not None or resumed is not None):
             raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
+        self._check_declared()
         self.summary()
         self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities

@@ -16,6 +16,7 @@ from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
+from userdp.state import Stateful
 
 
 class Preparation(ABC):
@@ -63,7 +64,7 @@ class Preparation(ABC):
         """That the rounds here are charged to."""
 
     @abstractmethod
-    def new_memory(self) -> object:
+    def new_memory(self) -> Stateful:
         """What is found, before the first round."""
 
     @abstractmethod

@@ -9,11 +9,12 @@ from strategies.core.around import Around
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme
 from strategies.core.secure_noise import NOISE_SOURCES
-from strategies.core.snapshots import DAMAGED, Snapshot
+from strategies.core.snapshots import Snapshot
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.sampling import Sampler
+from userdp.state import OTHER_VERSION, State, Stateful
 
 log = logging.getLogger("userdp")
 
@@ -108,13 +109,13 @@ class Resumable:
         for name, model in {"x": self._x, "initial": self._initial, "released": self._released}.items():
             taken.add(name, model)
         if (before := self._around.before) is not None:
-            taken.add("found", before.memory, before.new_memory())
+            taken.add("found", state_of(before.memory))
             taken.add("found_ledger", before.ledger.state())
         if (after := self._around.after) is not None:
             taken.add("compared", after.charged)
-        taken.add("memory", self.memory, self.scheme.new_memory())
+        taken.add("memory", state_of(self.memory))
         taken.add("ledger", None if self._ledger is None else self._ledger.state())
-        taken.add("drawn", self._drawn)
+        taken.add("drawn", state_of(self._drawn))
         taken.add("initial_metrics", result.initial_metrics)
         taken.add("records", [record.as_dict() for record in result.rounds])
         return taken
@@ -123,60 +124,105 @@ class Resumable:
         """Which round asks whom."""
         taken = Snapshot()
         taken.add("round", server_round)
-        taken.add("drawn", self._drawn)
+        taken.add("drawn", state_of(self._drawn))
         return taken
+
+    def _check_declared(self) -> None:
+        """Refuse a memory whose class does not say what it remembers, before anything is asked.
+
+        Raises:
+            BadInput: names class and attribute.
+        """
+        before = self._around.before
+        for memory in (self.memory, self._drawn, None if before is None else before.memory):
+            state_of(memory)
 
     def _resume(self, resumed: Resumed) -> int:
         """Take the state over; the number of rounds that are done.
 
         Raises:
-            BadInput: it is none of such a run.
+            BadInput: it is of another run, or of another version.
         """
         try:
             return self._taken_over(resumed.kept, resumed.asked)
-        except (LookupError, TypeError, AttributeError):
-            raise BadInput(DAMAGED) from None
+        except (LookupError, TypeError, AttributeError) as error:
+            raise BadInput(f"the checkpoint does not fit this run ({type(error).__name__}): {OTHER_VERSION}") from None
 
     def _taken_over(self, kept: Snapshot, asked: Snapshot | None) -> int:
         done = kept.get("round")
         if not isinstance(done, int) or not 0 <= done <= self.plan.rounds:
-            raise BadInput(DAMAGED)
+            raise BadInput(
+                f"the checkpoint is of round {done!r}, and the run plans {self.plan.rounds}: resume with the "
+                "config.toml in the same folder"
+            )
         if (before := self._around.before) is not None:
-            before.memory = kept.get("found", before.new_memory())
+            before.memory = before.new_memory()
+            put_back(before.memory, kept.get("found"))
             before.ledger.restore(kept.get("found_ledger"))
             if done >= before.rounds:
                 self._build()
         if (after := self._around.after) is not None:
             after.charged = bool(kept.get("compared"))
-        self.memory = kept.get("memory", self.scheme.new_memory())
+        self.memory = self.scheme.new_memory()
+        put_back(self.memory, kept.get("memory"))
         if self._ledger is not None:
             self._ledger.restore(kept.get("ledger"))
         for name in ("x", "initial", "released"):
-            self._take_over(f"_{name}", kept.get(name))
+            self._take_over(name, kept.get(name))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
         self._draw_again(kept)
         if asked is not None and self.privacy.noise == "secure" and asked.get("round") == done + 1:
             self._lost = done + 1
             self._draw_again(asked)
             log.warning(
-                "round %d was asked before the run was killed, and its noise must not be drawn again: it is charged, "
-                "and goes on as if nobody had answered",
+                "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "
+                "again would be a second release",
                 self._lost,
             )
         return done
 
     def _take_over(self, name: str, model: Any) -> None:
         if getattr(model, "shape", None) != self._x.shape or model.dtype != self._x.dtype:
-            raise BadInput(DAMAGED)
-        setattr(self, name, model)
+            raise BadInput(
+                f"the checkpoint's model {name!r} is no vector of {self._x.size} numbers, as this run's is: resume "
+                "with the config.toml in the same folder"
+            )
+        setattr(self, f"_{name}", model)
 
     @property
-    def _drawn(self) -> object:
+    def _drawn(self) -> Stateful | None:
         """What the operating system drew of cohorts; None where they follow from a seed."""
         sampler = getattr(self.scheme, "sampler", None)
         return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
 
     def _draw_again(self, taken: Snapshot) -> None:
         """Put back what was drawn."""
-        if (drawn := self._drawn) is not None:
-            vars(drawn).update(vars(taken.get("drawn", type(drawn)())))
+        put_back(self._drawn, taken.get("drawn"))
+
+
+def state_of(memory: Any) -> State | None:
+    """What an object remembers that a run needs to go on; None where there is nothing to remember.
+
+    Raises:
+        BadInput: it does not declare all of that.
+    """
+    if memory is None:
+        return None
+    if not isinstance(memory, Stateful):
+        raise BadInput(
+            f"{type(memory).__name__} is what a server remembers between rounds, and does not declare its attributes: "
+            "make it a userdp.state.Stateful"
+        )
+    return memory.state()
+
+
+def put_back(memory: Any, state: State | None) -> None:
+    """Have a fresh object go on from what `state_of` gave.
+
+    Raises:
+        BadInput: that was of another class.
+    """
+    if (memory is None) != (state is None):
+        raise BadInput(f"the checkpoint and this run do not remember the same between rounds: {OTHER_VERSION}")
+    if memory is not None and state is not None:
+        memory.restore(state)

@@ -13,6 +13,7 @@ from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.problems.base import Problem
 from userdp.sampling import Sampler
+from userdp.state import Stateful
 
 
 def no_memory() -> None:
@@ -29,7 +30,8 @@ class Scheme:
     Attributes:
         guarantee: what all rounds together promise.
         ledger: makes the ledger that the rounds are charged to; not asked where nothing is promised.
-        new_memory: makes what the server remembers between rounds, as it is before the first; nothing by default.
+        new_memory: makes what the server remembers between rounds, as it is before the first; nothing by default. Its
+            class declares what a checkpoint holds.
         check_start: refuses initial models (`BadInput`), beyond those outside the problem's domain.
         summands: vectors that one release adds up at most, which says how sums are rounded; n where it is not given.
         spread: largest norm of such a vector over the sensitivity of the sum (see `userdp.noise.rounding_slack`).
@@ -38,7 +40,7 @@ class Scheme:
 
     guarantee: Guarantee
     ledger: Callable[[Privacy], AnyLedger]
-    new_memory: Callable[[], object] = no_memory
+    new_memory: Callable[[], Stateful | None] = no_memory
     check_start: Callable[[Vector], None] | None = None
     summands: int | None = None
     spread: float = 1.0

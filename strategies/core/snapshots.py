@@ -1,31 +1,21 @@
-"""Objects written down as plain values and arrays, and made again from them: nothing that is read is ever executed.
+"""Plain data written down as JSON and arrays, and read again: nothing that is read is ever executed.
 
-What an object holds is found by walking its attributes. Two rules make that general:
-
-- What is the very object that a fresh one holds follows from the settings, and is not written: options, schemes,
-  projections. So whoever reads makes a fresh one first, from the same settings.
-- A class is never looked up by what a file says. It is that of the fresh object in the same place or, where there is
-  none, a class that the attribute's annotation names, or a subclass of one.
+What objects remember is theirs to say (`userdp.state.Stateful`); here are numbers, strings, arrays, lists and dicts.
 """
 
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.errors import BadInput
+from userdp.state import OTHER_VERSION
 
-_NOTHING: Any = object()
-"""No fresh object in this place."""
-
-DAMAGED = "the checkpoint is damaged: start the run anew, or go on from another copy"
-"""Of files that no run has written."""
+_GIVEN: Any = object()
+"""An attribute that format 1 names and does not hold."""
 
 
 @dataclass
@@ -40,81 +30,57 @@ class Snapshot:
     values: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any, fresh: Any = _NOTHING) -> None:
-        """Write a part; ``fresh`` is one that the same settings make.
+    def add(self, name: str, value: Any) -> None:
+        """Write a part.
 
         Raises:
-            TypeError: it holds something that has no plain values.
+            TypeError: it holds something that is no plain data.
         """
-        self.values[name] = self._written(value, fresh)
+        self.values[name] = self._written(value)
 
-    def get(self, name: str, fresh: Any = _NOTHING) -> Any:
-        """A part, made again.
+    def get(self, name: str) -> Any:
+        """A part.
 
         Raises:
-            BadInput: it is not there, or is no such part.
+            BadInput: it is not there, or this version cannot read it.
         """
         try:
-            return self._made(self.values[name], fresh)
+            return self._made(self.values[name])
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise BadInput(DAMAGED) from None
+            raise BadInput(f"the checkpoint holds no {name!r} that can be read: {OTHER_VERSION}") from None
 
-    def _written(self, value: Any, fresh: Any) -> Any:
+    def _written(self, value: Any) -> Any:
         """What JSON has as it is; all else under the one key that says what it is."""
         if type(value) is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if value is None or isinstance(value, bool | int | str):
             return value
-        if value is fresh:
-            return {"given": None}
-        kind = next((kind for kind, types in _KINDS.items() if isinstance(value, types)), "object")
-        return {kind: getattr(self, f"_write_{kind}")(value, fresh)}
+        if isinstance(value, np.ndarray):
+            return {"array": self._write_array(value)}
+        if isinstance(value, np.generic):
+            return {"scalar": self._write_array(np.asarray(value))}
+        if isinstance(value, list):
+            return {"list": self._write_list(value)}
+        if isinstance(value, dict):
+            return {"dict": [self._write_list(pair) for pair in value.items()]}
+        raise TypeError(f"a {type(value).__name__} cannot be written down: keep plain data")
 
-    def _write_array(self, value: NDArray[Any], _: Any) -> str:
+    def _write_array(self, value: NDArray[Any]) -> str:
         if value.dtype.hasobject:
             raise TypeError("an array of objects cannot be written down: keep numbers")
         name = f"array{len(self.arrays)}"
         self.arrays[name] = value.copy(order="K")  # in their order in memory, on which sums depend
         return name
 
-    def _write_scalar(self, value: np.generic, _: Any) -> str:
-        return self._write_array(np.asarray(value), None)
+    def _write_list(self, value: Iterable[Any]) -> list[Any]:
+        return [self._written(one) for one in value]
 
-    def _write_generator(self, value: np.random.Generator, _: Any) -> Any:
-        return value.bit_generator.state
-
-    def _write_list(self, value: Iterable[Any], _: Any) -> list[Any]:
-        return [self._written(one, _NOTHING) for one in value]
-
-    def _write_tuple(self, value: tuple[Any, ...], _: Any) -> list[Any]:
-        return self._write_list(value, None)
-
-    def _write_deque(self, value: deque[Any], _: Any) -> list[Any]:
-        return [value.maxlen, self._write_list(value, None)]
-
-    def _write_dict(self, value: dict[Any, Any], _: Any) -> list[Any]:
-        return [self._write_list(pair, None) for pair in value.items()]
-
-    def _write_object(self, value: Any, fresh: Any) -> list[Any]:
-        if callable(value) or not hasattr(value, "__dict__"):
-            raise TypeError(f"a {type(value).__name__} cannot be written down: keep it among what the settings make")
-        there = getattr(fresh, "__dict__", {})
-        state = {name: self._written(held, there.get(name, _NOTHING)) for name, held in vars(value).items()}
-        return [type(value).__qualname__, state]
-
-    def _made(self, written: Any, fresh: Any = _NOTHING, declared: tuple[type, ...] = ()) -> Any:
+    def _made(self, written: Any) -> Any:
         """What `_written` wrote."""
         if not isinstance(written, dict):
             return written
         ((kind, held),) = written.items()
-        if kind == "object":
-            name, state = held
-            return self._made_object(name, state, fresh, declared)
-        if kind != "given":
-            return getattr(self, f"_made_{kind}")(held)
-        if fresh is _NOTHING:
-            raise ValueError("nothing is given")
-        return fresh
+        return getattr(self, f"_made_{kind}")(held)
 
     def _made_float(self, held: str) -> float:
         return float(held)
@@ -125,64 +91,26 @@ class Snapshot:
     def _made_scalar(self, held: str) -> Any:
         return self.arrays[held][()]
 
-    def _made_generator(self, held: Any) -> np.random.Generator:
-        generator = np.random.Generator(np.random.PCG64())
-        generator.bit_generator.state = held
-        return generator
-
     def _made_list(self, held: list[Any]) -> list[Any]:
         return [self._made(one) for one in held]
-
-    def _made_tuple(self, held: list[Any]) -> tuple[Any, ...]:
-        return tuple(self._made_list(held))
-
-    def _made_deque(self, held: list[Any]) -> deque[Any]:
-        most, values = held
-        return deque(self._made_list(values), maxlen=most)
 
     def _made_dict(self, held: list[Any]) -> dict[Any, Any]:
         return dict(map(self._made_list, held))
 
-    def _made_object(self, name: str, state: dict[str, Any], fresh: Any, declared: tuple[type, ...]) -> Any:
-        known = {type(fresh), *(one for cls in declared for one in _family(cls))}
-        (cls,) = (one for one in known if one.__qualname__ == name)
-        made: Any = object.__new__(cls)
-        there, hints = getattr(fresh, "__dict__", {}), _annotated(cls)
-        for attribute, written in state.items():
-            # Not by setattr: frozen objects are made like others.
-            vars(made)[attribute] = self._made(written, there.get(attribute, _NOTHING), hints.get(attribute, ()))
-        return made
+    # What format 1 had besides. It wrote whole objects, of which only what they remember is read.
 
+    def _made_object(self, held: list[Any]) -> dict[str, Any]:
+        made = {attribute: self._made(written) for attribute, written in held[1].items()}
+        return {attribute: value for attribute, value in made.items() if value is not _GIVEN}
 
-_KINDS: dict[str, Any] = {
-    "array": np.ndarray,
-    "scalar": np.generic,
-    "generator": np.random.Generator,
-    "list": list,
-    "tuple": tuple,
-    "deque": deque,
-    "dict": dict,
-}
-"""What values are called that are no objects."""
+    def _made_given(self, _: None) -> Any:
+        return _GIVEN
 
+    def _made_tuple(self, held: list[Any]) -> list[Any]:
+        return self._made_list(held)
 
-@cache
-def _annotated(cls: type) -> dict[str, tuple[type, ...]]:
-    """Attribute -> the classes that its annotation names."""
-    return {name: tuple(_classes(hint)) for name, hint in get_type_hints(cls).items()}
+    def _made_deque(self, held: list[Any]) -> list[Any]:
+        return self._made_list(held[1])
 
-
-def _classes(hint: Any) -> Iterator[type]:
-    if get_origin(hint) in (Union, UnionType):
-        for one in get_args(hint):
-            yield from _classes(one)
-    elif isinstance(hint, type):
-        yield hint
-
-
-def _family(cls: type) -> Iterator[type]:
-    """A class and all below it."""
-    yield cls
-    below: list[type] = type.__subclasses__(cls)
-    for one in below:
-        yield from _family(one)
+    def _made_generator(self, held: dict[str, Any]) -> dict[str, Any]:
+        return held

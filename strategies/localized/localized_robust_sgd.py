@@ -6,7 +6,7 @@ every batch passed the concentration test. The next phase starts there with a sm
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -42,6 +42,7 @@ from userdp.estimators.robust import REACH
 from userdp.mechanisms import GaussianMechanism, Session
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
+from userdp.state import State, Stateful
 
 
 class LocalizedOptions(AgreementOptions):
@@ -84,16 +85,21 @@ class LocalizedScheme(Scheme):
 
 
 @dataclass
-class PhaseUnderWay:
+class PhaseUnderWay(Stateful):
     """What the server remembers of the phase under way; none of it is private before noise is added.
 
     Attributes:
         average: of its iterates.
+        new_session: starts a test of any phase.
         session: of its test; there from the phase's first request on.
         halted: whether the test has failed already.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = ("halted",)
+    parts: ClassVar[tuple[str, ...]] = ("average", "session")
+    given: ClassVar[tuple[str, ...]] = ("new_session",)
     average: PhaseAverage
+    new_session: Callable[[], Session]
     session: Session = field(init=False)
     halted: bool = False
 
@@ -101,6 +107,10 @@ class PhaseUnderWay:
         """Forget the phase before."""
         self.average.restart()
         self.session, self.halted = session, False
+
+    def new_part(self, attribute: str, state: State) -> Session:
+        """The session; its state holds all that differs between phases."""
+        return self.new_session()
 
 
 class LocalizedRobustSGD(UserLevelStrategy):
@@ -192,7 +202,9 @@ class LocalizedRobustSGD(UserLevelStrategy):
         return LocalizedScheme(
             guarantee=uncertified(certificate) or self._promise(epsilon, accountant, ASSUMPTIONS),
             ledger=partial(Ledger, n, chosen.cost, 1),
-            new_memory=lambda: PhaseUnderWay(PhaseAverage(self.problem.dimension)),
+            new_memory=lambda: PhaseUnderWay(
+                PhaseAverage(self.problem.dimension), lambda: chosen.phases[0].test.session(self._noise(0, 1))
+            ),
             # A score is an exact sum over the batch, rounded once.
             summands=chosen.batch,
             rounding=self._rounding(chosen) if self.privacy.noise == "secure" else 0.0,

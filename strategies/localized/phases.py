@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.problems.base import Certificate, Problem
+from userdp.state import Stateful
 
 ADVERSARY = "against whoever sees the released models; nodes of a phase and the server see its iterates and are trusted"
 """Who may see what, where noise is added once a phase."""
@@ -114,12 +116,14 @@ def phase_rounding(
     return (1 + 2.0**-18) * 2 * steps * (step + unit * iterates) / sensitivity
 
 
-class PhaseAverage:
+class PhaseAverage(Stateful):
     """The average iterate of the phase under way, NOT private before noise is added.
 
     Args:
         dimension: p.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_sum", "_count")
 
     def __init__(self, dimension: int) -> None:
         self._sum, self._count = np.zeros(dimension), 0

@@ -24,6 +24,7 @@ from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore, S
 from userdp.nodes.computations import Computation
 from userdp.problems.base import Certificate
 from userdp.sampling import DisjointBatches
+from userdp.state import State, Stateful
 
 AnyTest = AboveThreshold | MinimumScore
 """`MinimumScore` tests each round by itself, one `AboveThreshold` all rounds."""
@@ -173,14 +174,22 @@ class TestedScheme(RowScheme):
 
 
 @dataclass
-class TestUnderWay:
+class TestUnderWay(Stateful):
     """What the server remembers of one test of all rounds.
 
     Attributes:
+        new_session: starts the test.
         session: from the first round on; None where each round has its own.
     """
 
+    parts: ClassVar[tuple[str, ...]] = ("session",)
+    given: ClassVar[tuple[str, ...]] = ("new_session",)
+    new_session: Callable[[], Session]
     session: Session | None = None
+
+    def new_part(self, attribute: str, state: State) -> Session:
+        """The session, before its state is put back."""
+        return self.new_session()
 
 
 class TestedStrategy(UserLevelStrategy):
@@ -254,7 +263,7 @@ class TestedStrategy(UserLevelStrategy):
                 (sampler.assumption, TRUST),
             ),
             ledger=partial(Ledger, n, cost, options.epochs),
-            new_memory=TestUnderWay,
+            new_memory=partial(TestUnderWay, lambda: agreement.test.session(self._noise(0, 1))),
             # A score is an exact sum over the cohort, rounded once.
             summands=batch,
             rounding=agreement.rounding,

@@ -16,6 +16,7 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.papers.heavy_tailed.descent import whole_rounds
+from userdp.state import Stateful
 
 Output = Literal["average", "last"]
 
@@ -88,7 +89,7 @@ class SampleScheme(Scheme):
         return self.chosen.count
 
 
-class OutputAverage:
+class OutputAverage(Stateful):
     """The memory of a descent: the points at which gradients were taken, added up.
 
     Args:
@@ -96,6 +97,9 @@ class OutputAverage:
         dimension: p.
         length: rounds of a run, whose points are its own and whose model the next one starts at; one run if not given.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_points", "_sum")
+    given: ClassVar[tuple[str, ...]] = ("_output", "_dimension", "_length")
 
     def __init__(self, output: Output, dimension: int, length: int | None = None) -> None:
         self._output, self._dimension, self._length = output, dimension, length

@@ -1,15 +1,20 @@
 """What a run of steps gives of its iterates."""
 
+from typing import ClassVar
+
 from userdp.arrays.types import Vector
+from userdp.state import Stateful
 
 
-class IterateAverage:
+class IterateAverage(Stateful):
     """The memory of a run that gives the average of its iterates, the start included; or of several such runs.
 
     Attributes:
         start: where each run starts; None before the first step.
         finished: what the runs before this one gave.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("start", "finished", "_total", "_count")
 
     def __init__(self) -> None:
         self.start: Vector | None = None
@@ -33,12 +38,15 @@ class IterateAverage:
         return self.start
 
 
-class RandomIterate:
+class RandomIterate(Stateful):
     """The memory of a run that gives one of its iterates, drawn before it starts.
 
     Args:
         kept_at: how many steps that one has behind it.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_steps", "_kept")
+    given: ClassVar[tuple[str, ...]] = ("kept_at",)
 
     def __init__(self, kept_at: int) -> None:
         self.kept_at = kept_at

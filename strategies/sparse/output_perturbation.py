@@ -21,6 +21,7 @@ from userdp.errors import BadInput, MissingAssumption, RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, PerturbedMinimiser, Projection
+from userdp.state import Stateful
 
 
 class OutputPerturbationOptions(StrategyOptions, restates={"max_missing"}):
@@ -74,7 +75,7 @@ class ReleaseScheme(Scheme):
         return {"l1_sensitivity": self.mechanism.sensitivity}
 
 
-class Minimisation:
+class Minimisation(Stateful):
     """The memory of the server: the steps so far, and the problem that they all must be those of.
 
     Args:
@@ -86,6 +87,10 @@ class Minimisation:
         silent: users whose data cannot be used, and whose loss is zero; from `begin` on.
         descent: how far the steps are.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("start", "silent")
+    parts: ClassVar[tuple[str, ...]] = ("descent",)
+    given: ClassVar[tuple[str, ...]] = ("_algorithm", "_project")
 
     def __init__(self, algorithm: PerturbedMinimiser, project: Projection) -> None:
         self._algorithm, self._project = algorithm, project

@@ -112,7 +112,7 @@ class Ledger:
                 f"run plans {self.users} and {self.participations}: resume with the settings it was made with"
             )
         if counts.min() < 0 or counts.max() > self.participations:
-            raise BadInput("the checkpoint's ledger holds counts outside its plan: the checkpoint is damaged")
+            raise BadInput("the checkpoint's ledger holds counts outside its plan: no run of this plan wrote it")
         self._participated = counts.copy()
 
 
@@ -239,7 +239,7 @@ class RoundLedger:
                 "resume with the settings it was made with"
             )
         if not 0 <= state["charged"] <= state["rounds"]:
-            raise BadInput("the checkpoint's ledger holds a count outside its plan: the checkpoint is damaged")
+            raise BadInput("the checkpoint's ledger holds a count outside its plan: no run of this plan wrote it")
         self._charged = state["charged"]
 
 

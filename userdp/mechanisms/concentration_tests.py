@@ -60,6 +60,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy
@@ -70,6 +71,7 @@ from userdp.errors import BadInput
 from userdp.estimators.concentration import Kernel, replacement_bound
 from userdp.estimators.robust import MINIMUM_BATCH
 from userdp.noise import NoiseSource
+from userdp.state import Stateful
 
 _THRESHOLD_SHARE = 1 / (1 + 2 ** (2 / 3))
 """Of epsilon, for the threshold's noise: the split that minimises the variance of the two noises' sum."""
@@ -80,8 +82,10 @@ _REACH = 50
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
-class Session(ABC):
+class Session(Stateful, ABC):
     """One run of a test. Give each step's score to `observe` in turn, then ask `passed`."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("_observed", "_halted", "_threshold")
 
     def __init__(self) -> None:
         self._observed = 0
@@ -266,7 +270,8 @@ def _noisy_threshold(test: ConcentrationTest, scale: float, noise: NoiseSource) 
 
 
 class _AboveThresholdSession(Session):
-    _noise: NoiseSource
+    remembered: ClassVar[tuple[str, ...]] = (*Session.remembered, "_scale")
+    parts: ClassVar[tuple[str, ...]] = ("_noise",)
 
     def __init__(self, test: AboveThreshold, noise: NoiseSource) -> None:
         super().__init__()
@@ -282,6 +287,8 @@ class _AboveThresholdSession(Session):
 
 
 class _MinimumScoreSession(Session):
+    remembered: ClassVar[tuple[str, ...]] = (*Session.remembered, "_least")
+
     def __init__(self, test: MinimumScore, noise: NoiseSource) -> None:
         super().__init__()
         self._least = math.inf

@@ -23,14 +23,16 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.state import Stateful
 
 
-class PrefixNoise(ABC):
+class PrefixNoise(Stateful, ABC):
     """Turns fresh normal vectors, one a round, into the noise of each prefix sum."""
 
     @abstractmethod
@@ -38,7 +40,7 @@ class PrefixNoise(ABC):
         """(p,) noise of the next prefix sum, row t of B Z, from row t of Z."""
 
 
-class Encoder(ABC):
+class Encoder(Stateful, ABC):
     """Turns the sums of the rounds into what gets fresh noise: the rows of C G."""
 
     @abstractmethod
@@ -136,6 +138,8 @@ def _tree_sensitivity(rounds: int, separation: int) -> float:
 
 
 class _TreeNoise(PrefixNoise):
+    remembered: ClassVar[tuple[str, ...]] = ("_round", "_intervals")
+
     def __init__(self) -> None:
         self._round = 0
         self._intervals: dict[int, Vector] = {}
@@ -149,6 +153,8 @@ class _TreeNoise(PrefixNoise):
 
 
 class _TreeEncoder(Encoder):
+    remembered: ClassVar[tuple[str, ...]] = ("_round", "_intervals")
+
     def __init__(self) -> None:
         self._round = 0
         self._intervals: dict[int, Vector] = {}

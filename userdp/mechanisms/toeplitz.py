@@ -15,6 +15,7 @@ round of P is at least ``m b``, further from earlier ones than multiples of b ar
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -248,6 +249,9 @@ class Buffered(Toeplitz):
 
 
 class _Summed(PrefixNoise):
+    remembered: ClassVar[tuple[str, ...]] = ("_total",)
+    parts: ClassVar[tuple[str, ...]] = ("_decoder",)
+
     def __init__(self, decoder: Encoder) -> None:
         self._decoder = decoder
         self._total: Vector | float = 0.0
@@ -259,6 +263,9 @@ class _Summed(PrefixNoise):
 
 class _Moving(Encoder):
     """The Toeplitz matrix of few coefficients."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("_past",)
+    given: ClassVar[tuple[str, ...]] = ("_coefficients",)
 
     def __init__(self, coefficients: Vector) -> None:
         self._coefficients = coefficients
@@ -274,6 +281,9 @@ class _Moving(Encoder):
 
 class _Recursive(Encoder):
     """The inverse of the Toeplitz matrix of few coefficients, the first of them 1."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("_past",)
+    given: ClassVar[tuple[str, ...]] = ("_coefficients",)
 
     def __init__(self, coefficients: Vector) -> None:
         self._coefficients = coefficients[1:]
@@ -293,6 +303,9 @@ def _started(kept: Array | None, buffers: Buffers, like: Vector) -> Array:
 
 
 class _Buffered(Encoder):
+    remembered: ClassVar[tuple[str, ...]] = ("_kept",)
+    given: ClassVar[tuple[str, ...]] = ("_buffers",)
+
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._kept: Array | None = None
@@ -305,6 +318,9 @@ class _Buffered(Encoder):
 
 
 class _Unbuffered(Encoder):
+    remembered: ClassVar[tuple[str, ...]] = ("_kept",)
+    given: ClassVar[tuple[str, ...]] = ("_buffers",)
+
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._kept: Array | None = None

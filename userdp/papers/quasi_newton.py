@@ -7,11 +7,13 @@ step would not lead downhill. No loss is asked for: along a line the slopes of a
 
 import math
 from collections import deque
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
+from userdp.state import Stateful
 
 PAIRS, NUMBERS = 100, 20_000_000
 """Steps that are remembered at most, each with how it changed the gradient, and numbers in all of them (but for five
@@ -28,7 +30,7 @@ FIRST = 0.1
 """Of the first step, where nothing is known: no coordinate moves further than this, or this part of the radius."""
 
 
-class BoxDescent:
+class BoxDescent(Stateful):
     """Asks for the gradient at `point`, is told it, and goes on from there.
 
     Args:
@@ -45,11 +47,17 @@ class BoxDescent:
         converged: whether `best` is a minimiser, to `tolerance` or to what floating point can tell.
     """
 
+    remembered: ClassVar[tuple[str, ...]] = (
+        *("point", "best", "share", "converged", "_step", "_pairs", "_gradient", "_first", "_probe"),
+        *("_direction", "_slope", "_reach", "_longest"),
+    )
+    given: ClassVar[tuple[str, ...]] = ("_lower", "_upper", "_tolerance")
+
     def __init__(self, start: Vector, lower: Vector, upper: Vector, tolerance: float, step: float) -> None:
         self.point = self.best = start
         self.share, self.converged = 1.0, False
         self._lower, self._upper, self._tolerance, self._step = lower, upper, tolerance, step
-        self._pairs: deque[tuple[Vector, Vector]] = deque(maxlen=max(5, min(PAIRS, NUMBERS // (2 * len(start)))))
+        self._pairs: deque[list[Vector]] = deque(maxlen=max(5, min(PAIRS, NUMBERS // (2 * len(start)))))
         self._gradient: Vector | None = None
         self._first, self._probe = 0.0, 1.0
         self._direction = np.zeros_like(start)
@@ -85,7 +93,7 @@ class BoxDescent:
         curvature = float(moved @ change)
         if curvature > 1e-14 * float(np.linalg.norm(moved) * np.linalg.norm(change)):
             self._step = float(moved @ moved) / curvature
-            self._pairs.append((moved, change))
+            self._pairs.append([moved, change])
         else:
             self._step = min(self._step * FLAT, 1e100)
         self._longest = GROWTH * float(np.abs(moved).max())

@@ -13,12 +13,15 @@ from userdp.errors import BadInput
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler
 from userdp.sampling.random_cohorts import SECRET, Cohort
+from userdp.state import Stateful
 
 _WORDS = 1 << 64
 
 
-class _Draw:
+class _Draw(Stateful):
     """How far rounds are drawn: the last cohort, and how many rounds every user has left after it."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("index", "cohort", "left")
 
     def __init__(self) -> None:
         self.index = -1

@@ -16,6 +16,7 @@ from userdp.accounting import (
     add_or_remove_to_replace_one,
 )
 from userdp.errors import BadInput
+from userdp.state import Stateful
 
 
 class Sampler(ABC):
@@ -34,7 +35,7 @@ class Sampler(ABC):
         accountant: how epsilons are computed, for `Guarantee.accountant`.
         assumption: what the accounting asks of the cohorts, one sentence.
         secret: whether it asks that nobody can tell who takes part.
-        drawn: what the operating system has drawn so far, where it does: plain attributes, which a checkpoint keeps.
+        drawn: what the operating system has drawn so far, where it does; a checkpoint keeps it.
     """
 
     users: int
@@ -45,7 +46,7 @@ class Sampler(ABC):
     accountant: ClassVar[str]
     assumption: ClassVar[str]
     secret: ClassVar[bool] = False
-    drawn: object = None
+    drawn: Stateful | None = None
 
     @property
     def sensitivity_factor(self) -> int:

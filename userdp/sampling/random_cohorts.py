@@ -18,18 +18,21 @@ from userdp.errors import BadInput
 from userdp.randomness import stream
 from userdp.sampling.base import Sampler
 from userdp.sampling.disjoint import check_batch
+from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
 
 SECRET = "who takes part in which round stays secret (each node knows of its own users only)"
 
 
-class Remembered:
+class Remembered(Stateful):
     """The one cohort that the operating system drew for the round under way: asked for again, it is the same.
 
     Cohorts without a seed cannot be repeated, so each round is drawn once, rounds in their order: the cohort that is
     asked is then the one that is accounted, and no round gets a second cohort.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_index", "_cohort")
 
     def __init__(self) -> None:
         self._index = -1

@@ -1,12 +1,20 @@
 """Runs that were killed go on to the same end, and never spend anything twice."""
 
 import json
+import os
 import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
 
+import helpers_killed
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed
+import tomli_w
+from examples import changed, table_section, write_table
 from helpers_killed import killed_at, left
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +22,7 @@ from typer.testing import CliRunner
 
 import simulations.records.checkpoints
 from simulations import cli
-from simulations.config.run_config import parse_config
+from simulations.config.run_config import load_config, parse_config
 from simulations.engines.grids import LocalGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.run_directory import ASKED, CHECKPOINT, FILES
@@ -22,7 +30,7 @@ from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
-from userdp.sampling.allocated import AllocatedBatches, _Draw
+from userdp.sampling.allocated import AllocatedBatches
 
 SEEDED = parse_config(changed(output={"reference": False}))
 SECURE = parse_config(changed(privacy__noise="secure", strategy={"kind": "dp_fed_sgd", "rounds": 3, "cohort": 40}))
@@ -32,6 +40,17 @@ SAMPLED = parse_config(
         strategy={"kind": "dp_fed_sgd", "rounds": 3, "sampling": "allocation", "participations": 1},
     )
 )
+FORMER = parse_config(
+    changed(
+        name="former",
+        privacy__noise="secure",
+        data__users=60,
+        data__test_users=5,
+        strategy={"kind": "adaptive_clipping", "rounds": 3, "cohort": 40, "server_optimiser": "adam"},
+        output={"reference": False, "anyway": True},
+    )
+)
+"""Its run, under the version before, is in the folder ``former``."""
 ROUNDS = 4
 """A preparation, and three of the strategy's own."""
 
@@ -124,7 +143,7 @@ def test_the_cohort_of_a_lost_round_is_the_one_that_was_asked(tmp_path):
         if killed_at(SAMPLED, directory / str(each), each)
         and (kept_at(SAMPLED, directory / str(each), ASKED) or 0) > (kept_at(SAMPLED, directory / str(each)) or 9)
     )
-    asked = Checkpoints(directory / str(moment), SAMPLED)._read(ASKED).get("drawn", _Draw())
+    asked = Checkpoints(directory / str(moment), SAMPLED)._read(ASKED).get("drawn")
     cohorts = []
     allocated = AllocatedBatches.cohort
 
@@ -135,8 +154,8 @@ def test_the_cohort_of_a_lost_round_is_the_one_that_was_asked(tmp_path):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(AllocatedBatches, "cohort", heard)
         run(SAMPLED, directory=directory / str(moment), resume=True, report=False)
-    assert cohorts[0][0] == asked.index
-    np.testing.assert_array_equal(cohorts[0][1], asked.cohort)
+    assert cohorts[0][0] == asked["index"]
+    np.testing.assert_array_equal(cohorts[0][1], asked["cohort"])
 
 
 def test_another_configuration_is_refused_field_by_field(tmp_path):
@@ -146,6 +165,9 @@ def test_another_configuration_is_refused_field_by_field(tmp_path):
     with pytest.raises(BadInput) as refused:
         run(other, directory=tmp_path / "run", resume=True, report=False)
     text = str(refused.value)
+    assert "checkpoint.npz belongs to a run with other settings (" in text
+    assert text.endswith("): resume with the config.toml in the same folder")
+    assert "damaged" not in text
     for told in ("privacy.epsilon is 4.0 there and 3.0 here", "strategy.rounds is 3 there and 4 here", "seed is 3"):
         assert told in text
     assert "clip_norm" not in text
@@ -160,6 +182,50 @@ def test_a_setting_that_is_not_there_and_other_versions_are_refused(tmp_path, mo
     monkeypatch.setattr(simulations.records.checkpoints, "versions", lambda: {"userdp": "9", "numpy": "1"})
     with pytest.raises(BadInput, match=r"versions\.numpy is '.*' there and '1' here; versions\.userdp"):
         run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+
+
+def rewritten(directory, **changes):
+    """The checkpoint with other values in its text; whole, with the checksums that belong to it."""
+    path = directory / CHECKPOINT
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    text = json.dumps(json.loads(arrays["state_private"].tobytes()) | changes)
+    np.savez(path, **arrays | {"state_private": np.frombuffer(text.encode(), np.uint8)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"format": 9}, r"has format 9, and this version of userdp reads 1 and 2: resume with the version of userdp"),
+        ({"versions": {"userdp": "0", "numpy": "0"}}, r"belongs to a run with other settings \(versions\.numpy is '0'"),
+        ({"values": {"round": 2}}, r"the checkpoint holds no 'memory' that can be read: resume with the version"),
+    ],
+)
+def test_a_whole_file_of_another_version_is_not_called_damaged(tmp_path, killed, changes, told):
+    directory = shutil.copytree(killed, tmp_path / "run")
+    rewritten(directory, **changes)
+    with pytest.raises(BadInput, match=told) as refused:
+        run(SEEDED, directory=directory, resume=True, report=False)
+    assert "damaged" not in str(refused.value)
+
+
+def test_a_directory_of_the_former_format_goes_on(tmp_path, caplog):
+    """A file that the version before wrote, with the settings of today in its text."""
+    directory = shutil.copytree(Path(__file__).parent / "former", tmp_path / "run")
+    today = Checkpoints(directory, FORMER)._settings
+    for name in (CHECKPOINT, ASKED):
+        with np.load(directory / name) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        kept = json.loads(arrays["state_private"].tobytes())
+        assert kept["format"] == 1
+        text = np.frombuffer(json.dumps(kept | today).encode(), np.uint8)
+        np.savez(directory / name, **arrays | {"state_private": text})
+    outcome = run(FORMER, directory=directory, resume=True, report=False)
+    records = pd.read_parquet(directory / "rounds.parquet")
+    assert list(records["round"]) == list(range(1, ROUNDS + 1))
+    assert records.loc[records["missing_users_private"] > 0, "round"].tolist() == [3]
+    assert records["spent_epsilon"].iloc[-1] == pytest.approx(outcome.guarantee.epsilon, rel=1e-4)
+    assert "round 3 had begun when the run was killed; it is charged and skipped" in caplog.text
 
 
 def test_a_directory_that_was_moved_goes_on(tmp_path, whole):
@@ -281,6 +347,30 @@ def test_a_kill_amid_a_write_leaves_the_checkpoint_before(tmp_path, monkeypatch)
     assert keeper.read().kept.get("round") == 1
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_is_moved_and_so_is_the_move_after(tmp_path, monkeypatch):
+    """Else a machine that fails could come back with an empty file, or with the one before: as if nobody was asked."""
+    events, fsync, replace = [], os.fsync, os.replace
+
+    def noted_fsync(handle):
+        found = os.fstat(handle)
+        events.append("folder" if stat.S_ISDIR(found.st_mode) else (found.st_ino, found.st_size))
+        fsync(handle)
+
+    def noted_replace(source, target):
+        replace(source, target)
+        events.append(("moved", target.stat().st_ino, target.stat().st_size))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    keeper, taken = Checkpoints(tmp_path, SEEDED), Snapshot()
+    taken.add("round", 1)
+    for name in (CHECKPOINT, ASKED):
+        events.clear()
+        keeper._write(name, taken)
+        file = ((tmp_path / name).stat().st_ino, (tmp_path / name).stat().st_size)
+        assert events == [file, ("moved", *file), "folder"]
+
+
 def test_only_the_owner_reads_a_checkpoint(killed):
     assert (killed / CHECKPOINT).stat().st_mode & 0o077 == 0
 
@@ -297,6 +387,54 @@ def test_the_command_resumes_without_a_file_and_with_the_same(tmp_path, whole):
     assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "absent")]).exit_code == BAD_INPUT
     assert not (tmp_path / "absent").exists()
     assert CliRunner().invoke(cli.app, ["run"]).exit_code == BAD_INPUT
+
+
+MODULE = "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))\n"
+KILLED = """
+import sys
+from pathlib import Path
+import simulations.records.checkpoints as checkpoints
+from helpers_killed import _count_down
+from simulations.config.run_config import load_config
+from simulations.runs.run import run
+
+checkpoints.SPARING = -1e9  # after every round
+_count_down(int(sys.argv[3]))
+run(load_config(Path(sys.argv[1])), directory=Path(sys.argv[2]), checkpoint=True, report=False)
+"""
+
+
+@pytest.mark.slow
+def test_the_default_strategy_on_a_module_goes_on_after_kill_9(tmp_path):
+    """Table of 430 people; once the checkpoint was called damaged behind the first step of Adam."""
+    (tmp_path / "net.py").write_text(MODULE)
+    section = table_section(write_table(tmp_path / "people.csv", users=430))
+    raw = {
+        "name": "people",
+        "problem": {"kind": "torch", "module": "net.py:make", "loss": "cross_entropy"},
+        "data": section,
+        "privacy": {"epsilon": 0.05, "delta": 1e-5},  # so that rounds are few
+        "output": {"reference": False, "anyway": True},
+    }
+    file = tmp_path / "run.toml"
+    file.write_text(tomli_w.dumps(raw))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(helpers_killed.__file__).parent), *sys.path])}
+
+    def process(*arguments):
+        command = [sys.executable, *map(str, arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    command = ("-c", "from simulations.cli import main; main()", "run")
+    killed = process("-c", KILLED, file, tmp_path / "run", 60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kept = Checkpoints(tmp_path / "run", load_config(file))._read(CHECKPOINT)
+    assert kept.get("round") > 3  # the clip, and steps of Adam
+    done = process(*command, "--resume", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    unbroken = process(*command, file, "--set", f"output.directory='{tmp_path}/whole'", "--json")
+    assert unbroken.returncode == 0, unbroken.stderr
+    (other,) = (tmp_path / "whole").iterdir()
+    assert np.load(tmp_path / "run" / "model.npz")["x"].tobytes() == np.load(other / "model.npz")["x"].tobytes()
 
 
 def test_checkpoints_take_a_twentieth_of_the_time_where_they_may_be_left_out(tmp_path, monkeypatch):

@@ -1,117 +1,188 @@
 """A run that goes on from what another process kept ends as if it had never stopped; nothing secret is drawn twice."""
 
+import base64
+import contextlib
+import gzip
 import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from any_strategy import halves, options_of, problem_of
-from flwr.app import MetricRecord
+import resumable
 from helpers import federation_of, local_grid
+from resumable import PAIRS, RUNS, Kept, Run, bits, kept_by, measured, strays, written
 
 from simulations.engines.grids import LocalGrid
-from strategies import STRATEGIES, model_vector
-from strategies.auto.preparation import LearnCoordinates
-from strategies.core.plan import PublicFacts
+from strategies import STRATEGIES
 from strategies.core.resuming import Resumed
 from strategies.core.snapshots import Snapshot
-from userdp.accounting import Privacy
 from userdp.errors import BadInput
-from userdp.mechanisms.factorisations import FACTORISATIONS as FACTORISATIONS_BY_NAME
+from userdp.mechanisms.factorisations import FACTORISATIONS
 from userdp.noise import SecureNoise
+from userdp.state import Stateful
 
-USERS = 400
-FACTORISATIONS = ("tree", "banded", "banded_inverse_square_root", "banded_inverse", "buffered")
+USERS = resumable.USERS
 SECURE = [name for name, kind in STRATEGIES.items() if kind.without_secure_noise is None]
 SEVERAL = {"localized_robust_sgd": {"phases": 3}}  # its example plans a single round
-CASES = {
-    **{name: (name, {}) for name in STRATEGIES},
-    **{f"dp_ftrl, {kind}": ("dp_ftrl", {"factorisation": kind, "rounds": 7}) for kind in FACTORISATIONS},
-    **{
-        f"adaptive_clipping, {kind}": ("adaptive_clipping", {"server_optimiser": kind, "rounds": 4})
-        for kind in ("momentum", "adam")
-    },
-    **{f"{kind}, sampled": ("dp_fed_sgd", {"sampling": kind, "rounds": 4}) for kind in ("poisson", "allocation")},
-    "stopped_sgd, runs": ("stopped_sgd", {"runs": 3}),
-    **{f"stopped_sgd, {kind}": ("stopped_sgd", {"output": kind, "gap": 1.0}) for kind in ("average", "random")},
-    **{
-        f"localized_robust_sgd, {kind}": ("localized_robust_sgd", {"radius": 1.0, "test": kind})
-        for kind in ("above_threshold", "min_score")
-    },
-    "robust_rounds, above_threshold": (
-        "robust_rounds",
-        {"radius": 1.0, "rounds": 4, "epochs": 4, "test": "above_threshold"},
-    ),
-    "non_private, accelerated": ("non_private", {"rounds": 5, "learning_rate": 0.1}),
-    "compared": ("dp_fed_sgd", {"rounds": 3, "compare_with_initial": True}),
-    "prepared": ("dp_fed_sgd", {"rounds": 3, "preparation": LearnCoordinates}),
-    "prepared and compared": ("dp_ftrl", {"rounds": 3, "preparation": LearnCoordinates, "compare_with_initial": True}),
-}
-
-
-class Kept:
-    """Keeps everything in the form of a file: JSON text and arrays."""
-
-    def __init__(self):
-        self.kept, self.asked = [], {}
-
-    def ask(self, taken):
-        self.asked[len(self.kept)] = stored(taken)
-
-    def keep(self, take, *, must):
-        self.kept.append(stored(take()))
-
-
-def stored(taken):
-    return Snapshot(json.loads(json.dumps(taken.values, allow_nan=False)), taken.arrays)
+FORMER = json.loads(gzip.decompress((Path(__file__).parent / "former_checkpoints.json.gz").read_bytes()))
+"""What format 1 held of `RUNS` in the midst of them; some with the question of the round after."""
 
 
 def method_of(name, noise="seeded", **options):
-    fields = STRATEGIES[name].Options.model_fields
-    known = {key: value for key, value in (("deviation", 1.0),) if key in fields}
-    unit = STRATEGIES[name].units[0]
-    return STRATEGIES[name](
-        problem_of(name),
-        PublicFacts(USERS, min_samples=1, max_samples=1, samples=USERS),
-        Privacy(8.0, 1e-4, unit, allow_large_delta=True, noise=noise),
-        **options_of(name) | known | options,
-    )
+    return Run(name, options, noise=noise).method()
 
 
 def trained(method, **start):
-    """Every number that a run hands out, but for seconds: models, records, what is spent."""
-    models = []
-    with local_grid(method.original, halves(method.original, USERS)) as grid:
-        result = method.start(grid, **start)
-    for record in result.rounds:
-        values = record.as_dict() | {"seconds": None, "spent": record.spent_epsilon}
-        models.append({name: str(value) for name, value in values.items()})
-    ledger = None if method._ledger is None else method._ledger.state()
-    return {
-        "model": model_vector(result.arrays).tobytes(),
-        "rounds": models,
-        "guarantee": result.guarantee,
-        "initial": result.initial_metrics,
-        "ledger": None if ledger is None else {name: np.asarray(value).tobytes() for name, value in ledger.items()},
-        "spent": method.spent_epsilon,
-        "evaluated": {number: dict(one) for number, one in result.evaluate_metrics_serverapp.items()},
-        "missing": {number: dict(one) for number, one in result.train_metrics_clientapp.items()},
-    }
-
-
-def measured(server_round, arrays):
-    return MetricRecord({"first": float(model_vector(arrays)[0]), "round": float(server_round)})
+    return Run(method.name).trained(method, **start)
 
 
 @pytest.mark.sweep(8)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RUNS)
 def test_a_run_goes_on_to_the_bit_from_every_round(case):
-    name, options = CASES[case]
-    keeper = Kept()
-    whole = trained(method_of(name, **options), evaluate_fn=measured, keeper=keeper)
+    run, keeper = RUNS[case], Kept()
+    whole = run.trained(evaluate_fn=measured, keeper=keeper)
     assert len(keeper.kept) == len(whole["rounds"]) + 1
+    assert strays(run, keeper.kept) == []
+    if run.noise == "secure":
+        return
     assert not keeper.asked  # what a seed draws is drawn again
-    for kept in keeper.kept if len(keeper.kept) < 12 else keeper.kept[:: len(keeper.kept) // 8]:
-        assert trained(method_of(name, **options), evaluate_fn=measured, resumed=Resumed(kept)) == whole
+    middle = Resumed(keeper.kept[len(keeper.kept) // 2])
+    assert run.trained(evaluate_fn=measured, resumed=middle) == whole
+
+
+def test_adam_on_a_module_goes_on_after_its_steps():
+    """No class is looked up: the optimiser of the default strategy once was, among those that happened to be there."""
+    run = RUNS["auto, torch_bce, replace_one"]
+    kept = kept_by(run, rounds=3)
+    assert kept[3].get("memory")["optimiser"]["_steps"] == 2
+    assert bits(kept_by(run, kept[2], rounds=1)[1]) == bits(kept[3])
+
+
+@pytest.mark.sweep(12)
+@pytest.mark.parametrize("case", PAIRS)
+def test_every_strategy_goes_on_with_every_problem(case):
+    try:
+        PAIRS[case].method()
+    except BadInput:
+        return  # it refuses such a loss, so there is nothing to go on
+    assert strays(PAIRS[case], kept_by(PAIRS[case])) == []
+
+
+@pytest.mark.slow
+def test_a_fresh_process_goes_on_from_every_round(tmp_path):
+    """It imports what going on imports; the process that kept all this imported more.
+
+    Every memory there is, `auto` on every kind of problem, and every strategy on a module; the other pairs are above.
+    """
+    pairs = {name: run for name, run in PAIRS.items() if (run.strategy == "auto") != (run.problem == "torch_bce")}
+    for name, run in (RUNS | pairs).items():
+        with contextlib.suppress(BadInput):  # a strategy refuses such a loss
+            run.method()
+            written(kept_by(run), tmp_path / f"{name}.npz")
+    path = os.pathsep.join([str(Path(resumable.__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, resumable.__file__, tmp_path],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [f"{len(list(tmp_path.iterdir()))} runs went on"]
+
+
+# --- Checkpoints of the version before --------------------------------------------------------------------------------
+
+
+def former(packed):
+    """A snapshot of format 1."""
+    arrays = {
+        name: np.frombuffer(base64.b64decode(held["bytes"]), held["dtype"]).reshape(held["shape"], order=held["order"])
+        for name, held in packed["arrays"].items()
+    }
+    return Snapshot(packed["values"], arrays)
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("case", FORMER)
+def test_a_checkpoint_of_the_former_format_goes_on(case):
+    """To the same model, up to the last digits, which another machine computes differently."""
+    run, kept = RUNS[case], former(FORMER[case]["kept"])
+    rounds = None if case != "auto, torch_bce" else 6  # of many
+    again = kept_by(run, kept, rounds)
+    assert again[0].get("round") == kept.get("round") > 0
+    if run.noise == "secure":
+        asked = Resumed(kept, former(FORMER[case]["asked"]))
+        records = run.trained(resumed=asked)["rounds"]
+        assert [int(one["missing_users"]) > 0 for one in records] == [one["round"] == "3" for one in records]
+        return
+    whole = {one.get("round"): one for one in kept_by(run, rounds=again[-1].get("round"))}
+    for one in again:
+        expected = whole[one.get("round")]
+        assert set(one.values) == set(expected.values)
+        for name in ("x", "released", "memory", "ledger", "found", "drawn"):
+            if name in one.values:
+                _assert_close(one.get(name), expected.get(name))
+
+
+def _assert_close(one, other):
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            _assert_close(value, other[key])
+    elif isinstance(one, list):
+        for value, expected in zip(one, other, strict=True):
+            _assert_close(value, expected)
+    elif isinstance(one, float | np.ndarray):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+    else:
+        assert one == other
+
+
+# --- Classes that forget ----------------------------------------------------------------------------------------------
+
+
+class Forgetful(Stateful):
+    remembered = ("total",)
+
+    def __init__(self):
+        self.total, self.steps = 0.0, 0
+
+
+class Strange(Stateful):
+    remembered = ("total",)
+
+    def __init__(self):
+        self.total = {1, 2}
+
+
+class Nested(Stateful):
+    parts = ("inner",)
+
+    def __init__(self):
+        self.inner = object()
+
+
+@pytest.mark.parametrize(
+    ("memory", "told"),
+    [
+        (Forgetful(), r"Forgetful\.steps is not declared.* list 'steps' in Forgetful\.remembered"),
+        (Strange(), r"Strange\.total holds a set, which a checkpoint cannot hold"),
+        (Nested(), r"Nested\.inner holds a object, which does not declare"),
+        (object(), r"object is what a server remembers between rounds, and does not declare its attributes"),
+    ],
+)
+def test_a_memory_that_forgets_is_refused_when_the_run_starts(memory, told):
+    method = method_of("dp_fed_sgd", rounds=3)
+    method.memory = memory
+    with pytest.raises(BadInput, match=told):
+        method.start(None)  # nobody is asked
+
+
+# --- Rounds under way -------------------------------------------------------------------------------------------------
 
 
 def resumed_after(name, done, **options):
@@ -210,7 +281,7 @@ def test_seeded_rounds_are_never_lost():
 def test_leaving_out_a_participation_never_moves_correlated_sums_further():
     """Rows up to the lost one with it, later rows without: never further than all rows with it."""
     rng = np.random.default_rng(0)
-    for kind, factorisation in FACTORISATIONS_BY_NAME.items():
+    for kind, factorisation in FACTORISATIONS.items():
         made = factorisation(12, 3)
         for order in range(3):
             changes = np.zeros((12, 2))
@@ -226,30 +297,49 @@ def test_leaving_out_a_participation_never_moves_correlated_sums_further():
                 assert np.linalg.norm(rows) <= made.sensitivity(12) * (1 + 1e-12), kind
 
 
+def without(memory, key):
+    return {"dict": [pair for pair in memory["dict"] if pair[0] != key]}
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("change", "told"),
     [
-        lambda kept: kept.values.pop("round"),
-        lambda kept: kept.values.update(round="2"),
-        lambda kept: kept.values.update(round=99),
-        lambda kept: kept.values.update(x={"list": [1.0]}),
-        lambda kept: kept.values.update(memory={"object": ["Popen", {}]}),
-        lambda kept: kept.values.update(memory={"given": None, "more": 1}),
-        lambda kept: kept.values.update(memory={"system": "true"}),
-        lambda kept: kept.values["memory"]["object"][1].update(_first={"given": None, "float": "1"}),
-        lambda kept: kept.values.update(records=[{}]),
-        lambda kept: kept.values.update(records={"list": [{"dict": [["round", 1]]}]}),
-        lambda kept: kept.values.update(ledger={"dict": []}),
-        lambda kept: kept.arrays.clear(),
+        (lambda kept: kept.values.pop("round"), "holds no 'round' that can be read: resume with the version"),
+        (lambda kept: kept.values.update(round="2"), "is of round '2', and the run plans 3: resume with the config"),
+        (lambda kept: kept.values.update(round=99), "is of round 99, and the run plans 3: resume with the config"),
+        (lambda kept: kept.values.update(x={"list": [1.0]}), "model 'x' is no vector of 2 numbers"),
+        (lambda kept: kept.values.update(memory={"object": ["Popen", {}]}), "does not fit ServerOptimiser"),
+        (lambda kept: kept.values.update(memory=None), "do not remember the same"),
+        (lambda kept: kept.values.update(memory={"given": None, "more": 1}), "holds no 'memory' that can be read"),
+        (lambda kept: kept.values.update(memory={"system": "true"}), "holds no 'memory' that can be read"),
+        (
+            lambda kept: kept.values.update(memory=without(kept.values["memory"], "_first")),
+            r"does not fit ServerOptimiser \(KeyError\): resume with the version",
+        ),
+        (lambda kept: kept.values.update(records=[{}]), "does not fit this run"),
+        (lambda kept: kept.values.update(records={"list": [{"dict": [["round", 1]]}]}), "does not fit this run"),
+        (lambda kept: kept.values.update(ledger={"dict": []}), "does not fit this run"),
+        (lambda kept: kept.arrays.clear(), "that can be read: resume with the version"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(damage):
+def test_what_another_version_or_another_run_wrote_is_refused_and_not_called_damaged(change, told):
     keeper = Kept()
     trained(method_of("dp_fed_sgd", rounds=3), keeper=keeper)
     kept = Snapshot(json.loads(json.dumps(keeper.kept[2].values)), dict(keeper.kept[2].arrays))
-    damage(kept)
-    with pytest.raises(BadInput, match="damaged"):
+    change(kept)
+    with pytest.raises(BadInput, match=told) as refused:
         trained(method_of("dp_fed_sgd", rounds=3), resumed=Resumed(kept))
+    assert "damaged" not in str(refused.value)
+
+
+def test_a_lost_round_is_said_to_be_skipped(caplog):
+    resumed, _ = resumed_after("dp_fed_sgd", 2, rounds=3)
+    with caplog.at_level(logging.WARNING, "userdp"):
+        trained(method_of("dp_fed_sgd", "secure", rounds=3), resumed=resumed)
+    assert (
+        "round 3 had begun when the run was killed; it is charged and skipped, because drawing its noise again would "
+        "be a second release"
+    ) in caplog.messages
 
 
 def test_a_strategy_that_has_run_is_not_resumed():

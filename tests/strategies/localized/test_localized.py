@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import LocalizedRobustSGD, model_record
+from strategies.localized.localized_robust_sgd import PhaseUnderWay
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.estimators import replacement_bound
 from userdp.problems import Bernoulli, Linear, Logistic, Quadratic, Squared
@@ -294,20 +295,20 @@ def test_one_user_with_a_gradient_that_is_not_finite_is_counted_and_the_run_goes
     assert result.rounds[-1].facts["passed"] == 1.0
 
 
-def test_the_noises_of_test_and_release_come_from_streams_of_their_own():
+def test_the_noises_of_test_and_release_come_from_streams_of_their_own(monkeypatch):
     """How much a test draws must not matter to the release, and no number may serve both."""
     method, federation = trainable(seed=5)
     before = [method._noise(number, purpose).generator.normal(size=50) for number in (0, 1) for purpose in (1, 2)]
     assert len(np.unique(np.concatenate(before))) == 200
     first = run(method, federation)
     other, _ = trainable(seed=5)
-    begin, numbers = other.memory.begin, iter((0, 1))
+    begin, numbers = PhaseUnderWay.begin, iter((0, 1))
 
-    def greedy(session):
-        begin(session)
+    def greedy(memory, session):
+        begin(memory, session)
         session._threshold -= 1e-9 * other._noise(next(numbers), 1).generator.normal(size=1000).sum()
 
-    other.memory.begin = greedy
+    monkeypatch.setattr(PhaseUnderWay, "begin", greedy)
     np.testing.assert_array_equal(final(first), final(run(other, federation)))
 
 

@@ -350,7 +350,7 @@ def test_a_foreign_or_damaged_checkpoint_is_refused():
     for count in (-1, 3):
         damaged = make_ledger().state()
         damaged["participated"][0] = count
-        with pytest.raises(BadInput, match="damaged"):
+        with pytest.raises(BadInput, match="no run of this plan wrote it"):
             make_ledger().restore(damaged)
 
 

@@ -10,7 +10,8 @@ from scipy.stats import norm
 
 from userdp.accounting import Cost, delta_of
 from userdp.estimators import RampKernel, replacement_bound
-from userdp.mechanisms import AboveThreshold
+from userdp.mechanisms import AboveThreshold, MinimumScore
+from userdp.noise import SeededNoise
 
 TEST = AboveThreshold(batch=60, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
 NOISE = 3.0
@@ -95,3 +96,21 @@ def test_rounds_that_each_paid_would_pay_more():
     together = math.log(TEST.pass_probability(moved) / TEST.pass_probability(first))
     alone = math.log(TEST.pass_probability(moved[:1]) / TEST.pass_probability(first[:1]))
     assert together <= TEST.epsilon < 20 * alone
+
+
+@pytest.mark.parametrize("kind", [AboveThreshold, MinimumScore])
+def test_a_session_goes_on_with_the_noise_that_it_has_drawn(kind):
+    """Of a killed run: another draw of the threshold would be a second release of the scores before."""
+    test = kind(batch=60, kernel=RampKernel(1.0), epsilon=1.0, delta=0.01)
+    outcomes = set()
+    for seed in range(40):
+        one, other = (test.session(SeededNoise(np.random.default_rng(each))) for each in (seed, seed + 1000))
+        for score in (60.0, test.threshold + 2.0):
+            one.observe(score)
+        other.restore(one.state())
+        for score in (test.threshold + 1.0, test.threshold):
+            assert one.observe(score) == other.observe(score)
+            assert one.passed() == other.passed()
+            outcomes.add(one.passed())
+        assert one.state() == other.state()
+    assert outcomes == {True, False}

@@ -5,14 +5,16 @@ All points at which gradients are taken lie in the domain, since bounds on a los
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.state import Stateful
 
 
-class AcceleratedDescent:
+class AcceleratedDescent(Stateful):
     """Minimises phi, mu-strongly convex with a beta-Lipschitz gradient (l2) over a closed convex set.
 
     With ``theta = sqrt(mu / beta)``, from ``x = z``:
@@ -36,6 +38,9 @@ class AcceleratedDescent:
         query: y, where the next gradient is to be taken.
         point: x.
     """
+
+    remembered: ClassVar[tuple[str, ...]] = ("query", "point", "_lead")
+    given: ClassVar[tuple[str, ...]] = ("_theta", "_rate", "_project")
 
     def __init__(
         self, start: Vector, strong_convexity: float, smoothness: float, project: Callable[[Vector], Vector]

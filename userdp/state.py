@@ -1,0 +1,120 @@
+"""Objects that say what they remember, so that a run can go on after its process was killed.
+
+>>> class Mean(Stateful):
+...     remembered = ("total", "count")
+...     given = ("scale",)
+...     def __init__(self, scale):
+...         self.total, self.count, self.scale = 0.0, 0, scale
+>>> mean = Mean(2.0)
+>>> mean.total, mean.count = 3.0, 4
+>>> mean.state()
+{'total': 3.0, 'count': 4}
+>>> again = Mean(2.0)
+>>> again.restore(mean.state())
+>>> (again.total, again.count, again.scale)
+(3.0, 4, 2.0)
+"""
+
+from collections import deque
+from typing import Any, ClassVar
+
+import numpy as np
+
+from userdp.errors import BadInput
+
+OTHER_VERSION = "resume with the version of userdp that the run began with"
+"""The remedy where a state is sound and not what this version writes."""
+
+State = dict[str, Any]
+"""Plain data: None, numbers, strings, arrays of numbers, lists of plain data, and dicts with plain keys and values."""
+
+
+class Stateful:
+    """An object whose class declares every attribute in one of three lists; nothing is discovered or looked up.
+
+    A subclass adds to the lists of its base. An attribute in no list is an error of the class, which `state` reports.
+
+    Attributes:
+        remembered: attributes that hold plain data; a deque counts as a list.
+        parts: attributes that hold a `Stateful`, or None, or nothing yet.
+        given: attributes that the settings determine. A state leaves them out.
+    """
+
+    remembered: ClassVar[tuple[str, ...]] = ()
+    parts: ClassVar[tuple[str, ...]] = ()
+    given: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> State:
+        """What the object remembers, as plain data; arrays are not copied.
+
+        Raises:
+            BadInput: an attribute is in no list, or holds what its list does not allow.
+        """
+        name = type(self).__name__
+        for attribute in vars(self).keys() - {*self.remembered, *self.parts, *self.given}:
+            raise BadInput(
+                f"{name}.{attribute} is not declared, and a run that is killed would forget it: list {attribute!r} in "
+                f"{name}.remembered, or in {name}.given if the settings determine it"
+            )
+        state: State = {}
+        for attribute in self.remembered:
+            value = getattr(self, attribute)
+            state[attribute] = value = list(value) if isinstance(value, deque) else value
+            if not _plain(value):
+                raise BadInput(
+                    f"{name}.{attribute} holds a {type(value).__name__}, which a checkpoint cannot hold: keep numbers, "
+                    f"strings, arrays, lists or dicts of these, or list {attribute!r} in {name}.parts"
+                )
+        for attribute in self.parts:
+            part = getattr(self, attribute, None)
+            if not (part is None or isinstance(part, Stateful)):
+                raise BadInput(
+                    f"{name}.{attribute} holds a {type(part).__name__}, which does not declare what it remembers: make "
+                    "it a Stateful"
+                )
+            state[attribute] = None if part is None else part.state()
+        return state
+
+    def restore(self, state: State) -> None:
+        """Go on from a state. The object is a fresh one, made from the settings of the one that gave the state.
+
+        Raises:
+            BadInput: the state is of another class.
+        """
+        try:
+            for attribute in self.remembered:
+                value, held = state[attribute], getattr(self, attribute, None)
+                self._set(attribute, deque(value, held.maxlen) if isinstance(held, deque) else value)
+            for attribute in self.parts:
+                part = getattr(self, attribute, None)
+                of_part = state.get(attribute) if part is None else state[attribute]
+                if of_part is None:
+                    continue
+                if part is None:
+                    part = self.new_part(attribute, of_part)
+                    self._set(attribute, part)
+                part.restore(of_part)
+        except BadInput:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            name = type(self).__name__
+            raise BadInput(f"the checkpoint does not fit {name} ({type(error).__name__}): {OTHER_VERSION}") from None
+
+    def new_part(self, attribute: str, state: State) -> "Stateful":
+        """A fresh part that a fresh object lacks; a class with such parts defines it."""
+        raise NotImplementedError(f"{type(self).__name__}.new_part makes no {attribute}")
+
+    def _set(self, attribute: str, value: Any) -> None:
+        """Set an attribute of a fresh object; it may be a frozen one."""
+        object.__setattr__(self, attribute, value)
+
+
+def _plain(value: Any) -> bool:
+    """Whether a checkpoint can hold the value."""
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    if isinstance(value, list):
+        return all(map(_plain, value))
+    if isinstance(value, dict):
+        return all(map(_plain, value)) and all(map(_plain, value.values()))
+    return value is None or isinstance(value, bool | int | float | str | np.generic)
