@@ -131,6 +131,7 @@ def test_the_loss_is_of_the_last_steps_that_the_outputs_speak_of(scripts, shape)
     assert float(models.average_loss(outputs, targets)) == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_trial_measures_equal_sums(tmp_path):
     report = tmp_path / "report.json"

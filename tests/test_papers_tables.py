@@ -80,6 +80,7 @@ def alone(comparison, row):
     return parse_comparison(raw)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
 def test_a_run_of_a_table_gives_its_number_again(table, papers, tmp_path):
@@ -121,6 +122,7 @@ def test_every_sweep_has_a_table(sweeps):
     assert {table.stem for table in sweeps.RESULTS.glob("*.csv")} == set(sweeps.SWEEPS)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_quick_sweeps_give_their_numbers_again(sweeps):
     for name, sweep in sweeps.SWEEPS.items():

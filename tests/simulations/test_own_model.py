@@ -55,6 +55,7 @@ def test_ones_own_module_learns_from_ones_own_table(tmp_path):
     assert "one user after the other,\nlayers by torch." in report.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_page_keeps_its_promise(tmp_path):
     outcome = call("run", beside(tmp_path), "--json", "--output", tmp_path, "--set", "output.reference=false")

@@ -132,6 +132,7 @@ def inside(copy: Path, *command: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif("sign_descent" in registry.STRATEGIES, reason="they are in place, in a copy of the next test")
 def test_pages_and_plans_take_in_new_strategies_by_one_command(tmp_path):
@@ -143,6 +144,7 @@ def test_pages_and_plans_take_in_new_strategies_by_one_command(tmp_path):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 9
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_all_fast_tests_pass_with_new_strategies_in_place(tmp_path):

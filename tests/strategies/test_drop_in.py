@@ -68,6 +68,7 @@ def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_pa
     assert accuracy > 0.8  # chance is 0.5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
 def test_the_app_of_the_page_runs_on_flowers_own_engine(line, tmp_path):

@@ -771,5 +771,6 @@ def test_lyu_su_li_private_variants_of_the_sparse_vector_technique_pass_the_same
     assert audited(PRIVATE_VARIANTS[variant]) <= 1.0
 
 
+@pytest.mark.long
 def test_lyu_su_li_above_threshold_passes_the_same_audit():
     assert 0.2 < audited(ours, runs=15_000) <= 1.0

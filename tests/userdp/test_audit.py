@@ -224,6 +224,7 @@ def robust_values(method, users, dimension=1, outliers=0):
     return [[rows] * rounds for rows in rows_on_both_sides(users, dimension, outliers)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
 @pytest.mark.parametrize(("estimate", "least", "dimension"), [("winsorized", 1.0, 1), ("debiased", 1.7, 2)])
@@ -234,6 +235,7 @@ def test_robust_releases_leak_no_more_than_they_claim(strategy, estimate, least,
     assert least < leaked <= method.plan.guarantee.epsilon
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_robust_release_with_secure_noise_leaks_no_more_than_it_claims():
     """Noise has no seed: the confidence is such that no bound exceeds its claim by chance, and the runs so many that
@@ -248,6 +250,7 @@ def test_a_robust_release_with_secure_noise_leaks_no_more_than_it_claims():
     assert 0.5 < leaked <= method.plan.guarantee.epsilon
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
 def test_robust_releases_with_half_the_noise_are_found(strategy, monkeypatch):
@@ -268,6 +271,7 @@ class OneUnclipped(Winsorized):
         return super().__call__(rows) + (rows[0] - np.clip(rows[0], -self.clip_width, self.clip_width)) / len(rows)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_robust_release_with_one_user_unclipped_is_found():
     method = robust_method(RobustRounds, 240, "winsorized")
@@ -277,6 +281,7 @@ def test_a_robust_release_with_one_user_unclipped_is_found():
     assert audit(method, *robust_values(method, 240)) > 2 * method.plan.guarantee.epsilon
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("test", ["min_score", "above_threshold"])
 def test_a_test_that_may_go_either_way_and_its_release_together_leak_no_more_than_is_claimed(test):
@@ -317,6 +322,7 @@ def divided(strategy):
     return method, [[rows] * method.plan.rounds for rows in two_camps(60)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
 def test_users_that_do_not_agree_are_protected_by_the_test(strategy):
@@ -324,6 +330,7 @@ def test_users_that_do_not_agree_are_protected_by_the_test(strategy):
     assert audit(method, *values) <= 0.1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_threshold_that_everybody_reaches_is_found():
     """Without the test the release of users that do not agree would give one of them away."""

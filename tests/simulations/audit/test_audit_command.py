@@ -62,6 +62,7 @@ def config_of(name, epsilon=1.0, delta=1e-5, **options):
 # --- Claims ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_no_strategy_leaks_more_than_it_claims(name):
@@ -70,6 +71,7 @@ def test_no_strategy_leaks_more_than_it_claims(name):
     assert not found.refuted
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 @pytest.mark.parametrize("name", GAUSSIAN)

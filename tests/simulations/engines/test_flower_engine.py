@@ -48,6 +48,7 @@ def engine(tmp_path_factory):
     engine.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "overrides"),

@@ -71,6 +71,7 @@ def whole(tmp_path_factory):
     return without_engine(folder / "runs" / "killed-dp_ftrl-seed3")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "seed"), [*(("local", seed) for seed in range(12)), *(("ray", seed) for seed in range(5))]
 )
@@ -89,6 +90,7 @@ def test_a_killed_command_goes_on_to_the_bit(tmp_path, whole, engine, seed):
     assert without_engine(directory) == whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_flower_run_goes_on_to_the_bit(tmp_path, whole, seed):
     """SuperLink, ServerApp and nodes all die, and others are started."""

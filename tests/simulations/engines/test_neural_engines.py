@@ -40,6 +40,7 @@ def agree(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", ["users_per_node=1", "users_per_node=32", 'kind="ray", workers=2', 'kind="ray", workers=1'], ids=str
@@ -58,6 +59,7 @@ def test_ways_of_computing_give_the_same_model(path, local, tmp_path, execution)
     agree(run(load_config(path, overrides), directory=tmp_path / "run", report=False).model, local.model)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_flowers_engine_gives_the_same_model(path, local, tmp_path):
     (tmp_path / "home").mkdir()

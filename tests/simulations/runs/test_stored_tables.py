@@ -113,6 +113,7 @@ def streaming(monkeypatch):
     return streaming
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of an address space is Linux's")
 def test_a_file_of_three_times_the_memory_trains_in_batches_alone(streaming, tmp_path):

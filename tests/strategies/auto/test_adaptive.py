@@ -215,6 +215,7 @@ def quiet(method):
     return replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True])
 def test_whole_runs_leak_no_more_than_they_claim_and_with_a_quarter_of_the_noise_they_do(changed):

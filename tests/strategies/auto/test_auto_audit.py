@@ -68,6 +68,7 @@ def leaked(make_method, sides):
     return epsilon_lower_bound(*scores, method.plan.guarantee.delta), method.plan.guarantee.epsilon
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("make_method", "sides"), [(plain, plain_sides), (learnt, learnt_sides)])
 def test_whole_runs_leak_no_more_than_they_claim(make_method, sides):

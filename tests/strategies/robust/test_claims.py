@@ -22,6 +22,7 @@ def relative_risk(strategy, federation, problem, grid):
     return problem.excess_risk(x, federation) / problem.excess_risk(problem.initial(), federation)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

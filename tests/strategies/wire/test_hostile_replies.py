@@ -244,6 +244,7 @@ def hostile_replies(draw):
 @pytest.mark.slow
 @settings(max_examples=10_000, derandomize=True)
 @given(hostile_replies())
+@pytest.mark.long
 def test_no_reply_ends_the_run_or_touches_other_users(reply):
     harmless(*reply)
 
