@@ -61,12 +61,20 @@ def mark_sweeps(items: list[pytest.Item]) -> None:
 
 def of_a_change(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
     """The fast tests, and of the slow ones those that `selection` chooses."""
-    files = selection.noticing(selection.since("slow tests"))
+    changed = selection.since("slow tests")
+    files = selection.noticing(changed)
     chosen, tests = set(), defaultdict(list)
     for item in items:
+        file = item.path.relative_to(selection.ROOT).as_posix()
         if not item.get_closest_marker("slow"):
             chosen.add(item)
-        elif files is None or item.path.relative_to(selection.ROOT).as_posix() in files:
+        elif files is not None and file not in files:
+            continue
+        elif (
+            not item.get_closest_marker("long")
+            or selection.touched(file, changed)
+            or selection.by_lot(item.nodeid, seed)
+        ):
             tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
         names = selection.drawn([item.name for item in cases], selection.MOST, seed)

@@ -30,8 +30,10 @@ EVERYWHERE = ("strategies/core/", "strategies/wire/", "userdp/accounting/", "tes
 SETTINGS = ("pyproject.toml", "constraints.txt")
 PAGES = (".md", ".png", ".svg", ".json", ".ipynb", "LICENSE", ".yml")
 """What only the fast tests, which always run, can notice."""
-MOST = 24
+MOST = 8
 """Slow cases of one test that a change runs; a long run takes all."""
+LONG = 5
+"""Of tests marked ``long`` a change runs one case in so many, beside those of the rooms that it touches."""
 _PLACE = re.compile(r"(userdp|strategies|simulations)(\.\w+)+(?=:\w+$|$)")
 
 
@@ -150,6 +152,12 @@ def noticing(changed: frozenset[str] | None) -> frozenset[str] | None:
     return reached(known, graph)
 
 
+def touched(file: str, changed: frozenset[str] | None) -> bool:
+    """Whether a change touches a file of tests or a module of its room."""
+    room = Path(file).parent.as_posix()
+    return any(one == file or f"tests/{Path(one).parent.as_posix()}" == room for one in changed or ())
+
+
 # Cases of one test ----------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +184,11 @@ def drawn(cases: Sequence[str], most: int, seed: str) -> frozenset[str]:
         (others if parts <= seen else covering).append(case)
         seen |= parts
     return frozenset((covering + others)[:most])
+
+
+def by_lot(case: str, seed: str) -> bool:
+    """Whether the seed draws a case of a long test."""
+    return random.Random(f"{seed} {case}").randrange(LONG) == 0
 
 
 def main() -> None:

@@ -80,6 +80,18 @@ def test_other_commits_draw_other_cases_and_all_are_drawn_in_the_end():
     assert frozenset().union(*draws) == set(names)  # one is missing with probability below 200 (1 - 24/200)^200 < 2e-9
 
 
+def test_a_fifth_of_long_cases_is_drawn_and_all_of_a_room_that_changed():
+    cases = [f"test[{number}]" for number in range(100)]
+    draws = [{case for case in cases if selection.by_lot(case, f"commit {number}")} for number in range(200)]
+    assert 0.18 < sum(map(len, draws)) / 20_000 < 0.22  # seven deviations
+    assert set().union(*draws) == set(cases)
+    audit = "tests/userdp/audit/test_statistic.py"
+    assert selection.touched(audit, frozenset({"userdp/audit/statistic.py"}))
+    assert selection.touched(audit, frozenset({audit}))
+    assert not selection.touched(audit, frozenset({"userdp/masking/grid.py"}))
+    assert not selection.touched(audit, None)
+
+
 def committed(folder: Path, file: str) -> str:
     """The commit that adds the file."""
     (folder / file).write_text(file, encoding="utf-8")
