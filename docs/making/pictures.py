@@ -5,6 +5,7 @@ Each has paper of its own, so that it can be read on light and on dark pages.
 
 import io
 import math
+import re
 from typing import Any
 
 import matplotlib as mpl
@@ -29,6 +30,7 @@ STYLE: Any = {
     "svg.hashsalt": "userdp",
     "text.color": INK,
 }
+_MADE = re.compile(r"\b[mp][0-9a-f]{10}\b")
 WIDTH = 5.6
 """Inches, so that text can still be read where a telephone makes the picture fit."""
 HELD = (4, 9, 1, 13, 6, 2, 10)
@@ -158,5 +160,8 @@ def svg(figure: Figure) -> str:
     """The same text whenever and wherever it is drawn."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    # Names that are made from coordinates tell of digits that are not written, which differ between machines.
+    names = {name: f"part{place}" for place, name in enumerate(dict.fromkeys(_MADE.findall(file.getvalue())))}
+    text = _MADE.sub(lambda found: names[found[0]], file.getvalue())
     # Without spaces at ends of lines, which editors and version control take off.
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

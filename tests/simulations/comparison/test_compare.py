@@ -130,8 +130,10 @@ def test_shipped_comparisons_load_expand_and_plan(path):
     [path for path in CONFIGS if path.stem.startswith("compare-") and path.stem != "compare-neural"],
     ids=lambda path: path.stem,
 )
-def test_auto_runs_in_every_shipped_comparison(path, tmp_path):
+def test_auto_runs_in_every_shipped_comparison(path, tmp_path, request, monkeypatch):
     """At the first point of its grid, with few users and one seed."""
+    if path.stem == "compare-real":
+        monkeypatch.setenv("USERDP_DATA", str(request.getfixturevalue("public_cache")))
     raw = tomllib.loads(path.read_text(encoding="utf-8")) | {"seeds": 1}
     raw.pop("tuning", None)
     raw["strategy"] = [entry for entry in raw["strategy"] if entry["kind"] == "auto"]
