@@ -34,7 +34,9 @@ pytestmark = pytest.mark.slow
 
 def prepared(folder, **engine):
     path = folder / "killed.toml"
-    path.write_text(tomli_w.dumps(CONFIG | {"engine": {"users_per_node": CONFIG["data"]["users"] // NODES, **engine}}))
+    patient = {"timeout": PATIENCE, "roster_timeout": PATIENCE}  # whoever starts slowly is not missing
+    nodes = {"users_per_node": CONFIG["data"]["users"] // NODES}
+    path.write_text(tomli_w.dumps(CONFIG | {"engine": {**nodes, **patient, **engine}}))
     return path
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import PATIENCE
 from helpers_flower import FlowerEngine
 from own_model import beside
 
@@ -46,7 +47,8 @@ def agree(found, expected):
     "engine", ["users_per_node=1", "users_per_node=32", 'kind="ray", workers=2', 'kind="ray", workers=1'], ids=str
 )
 def test_engines_and_layouts_give_the_same_model(path, local, tmp_path, engine):
-    outcome = run(load_config(path, [*SMALL, f"engine={{{engine}}}"]), directory=tmp_path / "run", report=False)
+    patient = f"engine={{{engine}, roster_timeout={PATIENCE}}}"  # actors import torch first
+    outcome = run(load_config(path, [*SMALL, patient]), directory=tmp_path / "run", report=False)
     agree(outcome.model, local.model)
     assert outcome.result["computed"] is not None
     for name, value in local.result["metrics"].items():
@@ -64,8 +66,9 @@ def test_ways_of_computing_give_the_same_model(path, local, tmp_path, execution)
 def test_flowers_engine_gives_the_same_model(path, local, tmp_path):
     (tmp_path / "home").mkdir()
     engine, there = FlowerEngine(tmp_path / "home"), tmp_path / "run"
+    overrides = "; ".join([*SMALL, f"engine.roster_timeout={PATIENCE}"])
     try:
-        engine.run(ROOT, 4, {"config": str(path), "overrides": "; ".join(SMALL), "output": str(there)})
+        engine.run(ROOT, 4, {"config": str(path), "overrides": overrides, "output": str(there)})
     finally:
         engine.stop()
     result = json.loads((there / "result.json").read_text())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import PATIENCE
 from helpers_killed import left
 
 from simulations import train
@@ -52,7 +53,7 @@ def configuration(table, memory=None, **sections):
     )
 
 
-RAY = {"kind": "ray", "workers": 2, "users_per_node": 30}
+RAY = {"kind": "ray", "workers": 2, "users_per_node": 30, "roster_timeout": PATIENCE}
 
 
 @pytest.mark.parametrize("engine", [{"kind": "local"}, pytest.param(RAY, marks=pytest.mark.slow)], ids=["local", "ray"])
