@@ -46,6 +46,15 @@ def test_files_that_documents_name_exist(document):
     assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_tables_of_the_architecture_have_every_room_and_no_other(package):
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    _, _, rows = page.partition(f"| `{package}` | what is there |\n|---|---|\n")
+    listed = re.findall(r"`([\w.]+)`", "".join(re.findall(r"^\| (.+?) \|", rows.partition("\n\n")[0], re.MULTILINE)))
+    modules = {file.relative_to(ROOT / package) for file in sources(package)} - {Path("__init__.py")}
+    assert sorted(listed) == sorted({file.parts[0] for file in modules})
+
+
 def test_every_sharp_edge_names_a_test_that_there_is():
     rows = re.findall(
         r"^\| .* \| `(\w+)` \|$", (ROOT / "docs/sharp-edges.md").read_text(encoding="utf-8"), re.MULTILINE
@@ -151,6 +160,15 @@ def test_every_page_that_is_made_is_up_to_date(monkeypatch):
     make = importlib.import_module("make")
     for path, text in make.pages().items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale; run: python docs/make.py"
+
+
+def test_a_strategy_that_cannot_be_loaded_is_one_sentence_of_the_command_that_makes_pages(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    make = importlib.import_module("make")
+    monkeypatch.setitem(STRATEGIES.places, "new", "strategies.non_private:NonPrivat")
+    monkeypatch.setattr("sys.argv", ["make.py", "--check"])
+    with pytest.raises(SystemExit, match="names NonPrivat, which strategies.non_private does not define; did you mean"):
+        make.main()
 
 
 def test_a_made_part_needs_a_place_and_leaves_the_rest_alone(monkeypatch):
