@@ -12,13 +12,18 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from any_strategy import options_of, problem_of
 from helpers import Wild, federation_of, final, gathered, make, run
 from typer.testing import CliRunner
 
+from simulations.api.plans import show_plan
 from simulations.cli import app
 from simulations.listings import strategies
+from simulations.records.run_directory import plain
 from strategies import registry
 from strategies.core.declarations import meanings_of
+from strategies.core.plan import PublicFacts
+from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput
 from userdp.problems import Quadratic
@@ -97,7 +102,39 @@ def test_a_new_strategy_is_short_and_says_what_its_numbers_mean(new):
     kind = class_of(new)
     method = make(kind, Quadratic(2, 1.0, 2.0), 400, delta=1e-4, **kind.example)
     assert set(method.plan.numbers) <= set(meanings_of(kind))
-    assert len(new.text.splitlines()) <= 60
+    assert len(new.text.splitlines()) <= 64
+
+
+def printed(plan, capsys):
+    """Name of a number -> its value, as ``userdp plan`` shows them."""
+    show_plan(plan, plain(plan.as_dict()), {})
+    return dict(re.findall(r"^│ (\w+) +│ (.*?) +│", capsys.readouterr().out, flags=re.MULTILINE))
+
+
+def test_a_plan_that_states_no_noise_does_not_print_that_there_is_none(capsys):
+    text, count = re.subn(r", noise=noise, signal=clip", "", NEW[0].text)
+    assert count == 1
+    stated, silent = (make(class_of(one), Quadratic(2, 1.0, 2.0), 400) for one in (NEW[0], replace(NEW[0], text=text)))
+    deviation = stated.scheme.mechanism.standard_deviation
+    assert stated.plan.noise == pytest.approx(deviation * 2**0.5)
+    assert stated.plan.signal == stated.options.clip_norm
+    assert (silent.plan.noise, silent.plan.signal, silent.plan.drowned) == (None, None, False)
+    shown = printed(silent.plan, capsys)
+    assert (shown["noise"], shown["signal"]) == ("not stated", "not stated")
+    reference = printed(make(registry.STRATEGIES["non_private"], Quadratic(2, 1.0, 2.0), 400).plan, capsys)
+    assert (reference["noise"], reference["signal"]) == ("0", "no limit")
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("name", registry.STRATEGIES)
+def test_every_strategy_states_its_noise(name):
+    """Its plan is made with the example that it declares."""
+    strategy = registry.STRATEGIES[name]
+    privacy = Privacy(20.0, 1e-5, strategy.units[0])
+    public = PublicFacts(4000, max_samples=1, samples=4000)
+    plan = strategy(problem_of(name), public, privacy, **options_of(name)).plan
+    assert plan.noise is not None
+    assert plan.signal is not None
 
 
 def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
