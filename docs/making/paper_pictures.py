@@ -21,7 +21,7 @@ from making.pictures import INK, PALE, STYLE, WIDTH, svg
 COLOURS = ("#1f5fa8", "#c2410c", "#2f7d4f", "#7a4fa3", "#8a6d1d", "#4b5563")
 MARKS = ("o", "s", "^", "D", "v", "P")
 ZERO = 0.1
-"""Of the least error above zero: errors of zero, which a logarithm does not show, are drawn on a labelled line there."""
+"""Of the least error above zero: errors of zero, which a logarithm does not show, are drawn there, and labelled."""
 
 
 @dataclass(frozen=True)
