@@ -260,8 +260,8 @@ class SparseLinearSettings(ProblemSettings):
 
     family: ClassVar[str] = "sparse linear"
     certificate: ClassVar[str] = (
-        "convex, bounded and sparse gradient, bounded Hessian; diagonally dominant Hessian only with a ridge that grows "
-        "with sqrt(sparsity)"
+        "convex, bounded and sparse gradient, bounded Hessian; diagonally dominant Hessian only with a ridge that "
+        "grows with sqrt(sparsity)"
     )
     sparse: ClassVar[bool] = True
     feature_norm: float | None = Field(
