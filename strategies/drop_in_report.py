@@ -43,7 +43,7 @@ def with_warning(plan: Plan) -> Plan:
 def run_begins(name: str, plan: Plan) -> None:
     """Log the plan; its warnings are logged by the strategy within."""
     log.info("Starting %s strategy: %d rounds of %d of %d users", name, plan.rounds, plan.cohort, plan.users)
-    log.info("\t├── Noise: expected l2 norm %s, on updates of at most %s", plan.stated("noise"), plan.stated("signal"))
+    log.info("\t├── Noise: expected l2 norm %s, on updates of at most %s", _short(plan.noise), _short(plan.signal))
     log.info("\t└── Guarantee: %s", plan.guarantee.sentence())
 
 
@@ -60,13 +60,18 @@ def round_begins(server_round: int, plan: Plan) -> None:
 
 def round_ends(record: RoundRecord, plan: Plan) -> None:
     """Log how a round went and what it cost."""
-    log.info("aggregate_train: %d failures, %.2fs", record.missing_users, record.seconds)
-    log.info("\t└──> Privacy: epsilon %.4g of %.4g is spent", record.spent_epsilon, plan.guarantee.epsilon)
+    log.info("aggregate_train: %d failures, %s s", record.missing_users, _short(record.seconds))
+    spent, whole = _short(record.spent_epsilon), _short(plan.guarantee.epsilon)
+    log.info("\t└──> Privacy: epsilon %s of %s is spent", spent, whole)
     if record.metrics:
         log.info("\t└──> Global evaluation: %s", record.metrics)
 
 
 def run_ends(result: PrivateResult, seconds: float) -> None:
     """Log what is promised for the rounds that were run."""
-    log.info("Strategy execution finished in %.2fs", seconds)
+    log.info("Strategy execution finished in %s s", _short(seconds))
     log.info("Guarantee: %s", result.guarantee.sentence())
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"

@@ -58,10 +58,13 @@ _OF_COHORT = {"plan.cohort": "of the plan", "plan.users": "n, public"}
 _OF_PLAN = {"plan.rounds": "of the plan", **_OF_COHORT}
 _USERS = {"users": "n, public"}
 _NODES = {"connected": "nodes that are there", **_USERS}
-_OF_NOISE = {"plan.stated('noise')": "of the plan", "plan.stated('signal')": "of the plan"}
+_OF_NOISE = {"_short(plan.noise)": "of the plan", "_short(plan.signal)": "of the plan"}
 _OF_ROUND = {"server_round": "number of the round", "plan.rounds": "of the plan"}
-_REPLIES = {"record.missing_users": "users of the cohort whose node did not answer", "record.seconds": "wall time"}
-_SPENT = {"record.spent_epsilon": "what the ledger says", "plan.guarantee.epsilon": "of the plan"}
+_REPLIES = {
+    "record.missing_users": "users of the cohort whose node did not answer",
+    "_short(record.seconds)": "wall time",
+}
+_SPENT = {"spent": "what the ledger says", "whole": "of the plan"}
 _METRICS = {"record.metrics": "of the released model, on data that the server's evaluate_fn has"}
 _PROMISED = "the guarantee in one sentence"
 
@@ -165,10 +168,10 @@ LOG_LINES: tuple[LogLine, ...] = (
         ("info", "Waiting for nodes to connect: %d connected (required: %d)", "server", "environment", _NODES),
         ("info", "[ROUND %d/%d]", "server", "public", _OF_ROUND),
         ("info", "configure_train: Planned cohort of %d users (out of %d)", "server", "public", _OF_COHORT),
-        ("info", "aggregate_train: %d failures, %.2fs", "server", "environment", _REPLIES),
-        ("info", "\t└──> Privacy: epsilon %.4g of %.4g is spent", "server", "public", _SPENT),
+        ("info", "aggregate_train: %d failures, %s s", "server", "environment", _REPLIES),
+        ("info", "\t└──> Privacy: epsilon %s of %s is spent", "server", "public", _SPENT),
         ("info", "\t└──> Global evaluation: %s", "server", "private", _METRICS),
-        ("info", "Strategy execution finished in %.2fs", "server", "environment", {"seconds": "wall time"}),
+        ("info", "Strategy execution finished in %s s", "server", "environment", {"_short(seconds)": "wall time"}),
         ("info", "Guarantee: %s", "server", "public", {"result.guarantee.sentence()": _PROMISED}),
     ),
     *_lines("strategies.wire.client", ("exception", "this node cannot answer", "node", "private")),
