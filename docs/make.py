@@ -31,6 +31,8 @@ from making import (
 )
 from making.marked import put
 
+from userdp.errors import BadInput
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -171,7 +173,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page is stale")
     check = parser.parse_args().check
-    stale = {path: text for path, text in pages().items() if text != _written(path)}
+    try:
+        stale = {path: text for path, text in pages().items() if text != _written(path)}
+    except BadInput as fault:
+        raise SystemExit(str(fault)) from None
     if check and stale:
         raise SystemExit(f"stale: {', '.join(stale)}; run: python docs/make.py")
     for path, text in stale.items():

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from simulations.reports.explain import shown
-from simulations.terminal import print_json
+from simulations.terminal import complain, print_json
 from strategies.core.declarations import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
@@ -20,7 +20,7 @@ from userdp.problems.settings import ProblemSettings
 
 
 def strategies() -> list[dict[str, Any]]:
-    """Every strategy with its paper and what it promises."""
+    """Every strategy that can be loaded, with its paper and what it promises."""
     return [
         {
             "name": strategy.name,
@@ -33,7 +33,7 @@ def strategies() -> list[dict[str, Any]]:
             "summary": strategy.summary_line,
             "settings": _settings(strategy.Options, ()),
         }
-        for strategy in STRATEGIES.values()
+        for strategy in STRATEGIES.loaded()[0].values()
     ]
 
 
@@ -149,6 +149,12 @@ def show(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -
     Raises:
         BadInput: there is none of that name.
     """
+    if what == "strategies":
+        faults = STRATEGIES.loaded()[1]
+        if name in faults:
+            raise faults[name]
+        for fault in faults.values():
+            complain(str(fault))
     entries: list[dict[str, Any]] = {"strategies": strategies, "problems": problems, "data": data}[what]()
     if name is not None:
         entries = [entry(what, entries, name)]

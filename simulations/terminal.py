@@ -40,14 +40,14 @@ def exit_codes(debug: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _complain("interrupted; what the run had written stays in its directory")
+        complain("interrupted; what the run had written stays in its directory")
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:
         raise
     except Exception as error:
         if debug:
             Console(stderr=True).print_exception()
-        _complain(_sentence(error))
+        complain(_sentence(error))
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None
 
 
@@ -57,7 +57,8 @@ def _sentence(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {error} (this is a defect: run again with --debug and report it)"
 
 
-def _complain(sentence: str) -> None:
+def complain(sentence: str) -> None:
+    """A sentence on standard error."""
     typer.secho(f"userdp: {sentence}", err=True, fg=typer.colors.RED)
 
 

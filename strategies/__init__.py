@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan, PublicFacts
     from strategies.core.results import PrivateResult, RoundRecord
+    from strategies.core.scheme import Scheme, Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
@@ -81,9 +82,11 @@ __all__ = [
     "RobustRounds",
     "RoundRecord",
     "SampleClippedSGD",
+    "Scheme",
     "SmoothedTruncationGD",
     "SparseExponentialChoice",
     "SparseOptimisation",
+    "Step",
     "StoppedSGD",
     "StrategyOptions",
     "UserLevelStrategy",

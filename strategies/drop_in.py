@@ -8,8 +8,9 @@ these classes. See docs/drop-in.md.
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +24,19 @@ from strategies.clipping.dp_fed_avg import DPFedAvg
 from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
+from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan, PublicFacts
-from strategies.core.results import PrivateResult
+from strategies.core.results import PrivateResult, RoundRecord
+from strategies.drop_in_report import (
+    before_the_model,
+    round_begins,
+    round_ends,
+    run_begins,
+    run_ends,
+    waiting,
+    with_warning,
+    without,
+)
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.roster import Roster
 from strategies.wire.untrusted import untrusted
@@ -101,6 +113,8 @@ class NodeRoster(Roster):
         """
         users, deadline = len(self._owner), time.monotonic() + timeout
         nodes = sorted(grid.get_node_ids())
+        if len(nodes) < users:
+            waiting(len(nodes), users)
         while len(nodes) < users and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
             nodes = sorted(grid.get_node_ids())
@@ -126,14 +140,15 @@ class ClientWire(Wire):
 
     Args:
         layout: the model's arrays; None before a run, when they are not known.
+        asks: called with the number of every round, before its messages are made.
     """
 
     clipping = ASSUMPTIONS
     asks_more = False
     repeats = False
 
-    def __init__(self, layout: ModelLayout | None = None) -> None:
-        self._layout = layout
+    def __init__(self, layout: ModelLayout | None = None, asks: Callable[[int], None] = lambda number: None) -> None:
+        self._layout, self._asks = layout, asks
 
     def roster(self, users: int, max_missing: float) -> NodeRoster:
         """Each node is a user."""
@@ -157,6 +172,8 @@ class ClientWire(Wire):
         self, arrays: ArrayRecord, config: ConfigRecord, parts: Sequence[NDArray[np.int64]], computation: Computation
     ) -> list[RecordDict]:
         """What Flower's own FedAvg sends, to each client."""
+        if isinstance(number := config.get("server-round"), int):
+            self._asks(number)
         return [RecordDict({"arrays": arrays, "config": config}) for _ in parts]
 
     def read(
@@ -204,7 +221,7 @@ class DropIn(Strategy):
 
     Attributes:
         inner: the strategy within. The model's size is known at the start of the run: until then it is for one
-            parameter, with the final guarantee.
+            parameter, with the final guarantee, and the plan does not state its noise.
 
     Raises:
         BadInput: an option is unknown or out of range, or the clients' to choose.
@@ -215,6 +232,8 @@ class DropIn(Strategy):
     """Options of the strategy within that have another default here."""
     by_clients: ClassVar[frozenset[str]] = frozenset()
     """Options of the strategy within that say how users train."""
+    by_size: ClassVar[frozenset[str]] = frozenset()
+    """Numbers of its plan that depend on the number of the model's parameters."""
     inner: UserLevelStrategy
 
     def __init__(
@@ -245,16 +264,20 @@ class DropIn(Strategy):
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         """The strategy within, for a model of that layout."""
-        dimension = 1 if layout is None else layout.dimension
-        return self.strategy(ClientSideLoss(dimension), wire=ClientWire(layout), **self._given)
+        dimension, wire = 1 if layout is None else layout.dimension, ClientWire(layout, self._round_begins)
+        inner = self.strategy(ClientSideLoss(dimension), wire=wire, **self._given)
+        plan = without(inner.plan, self.by_clients)
+        inner.plan = before_the_model(without(plan, self.by_size)) if layout is None else with_warning(plan)
+        return inner
 
     @property
     def plan(self) -> Plan:
-        """Of the strategy within, without what clients choose."""
-        plan = self.inner.plan
-        return replace(
-            plan, numbers={name: value for name, value in plan.numbers.items() if name not in self.by_clients}
-        )
+        """The plan of the strategy within, without what clients choose; see `plan_for` for its noise."""
+        return self.inner.plan
+
+    def plan_for(self, initial_arrays: ArrayRecord) -> Plan:
+        """The plan for this model: with the noise, which depends on the number of its parameters."""
+        return self._within(ModelLayout(initial_arrays, *self._patterns)).plan
 
     @property
     def result(self) -> PrivateResult:
@@ -274,7 +297,21 @@ class DropIn(Strategy):
             raise BadInput("initial_arrays is missing: give the model, ArrayRecord(model.state_dict())")
         if not self.inner.result.rounds:
             self.inner = self._within(ModelLayout(initial_arrays, *self._patterns))
-        return self.inner.start(grid, initial_arrays, *arguments, **more)
+        call = signature(self.inner.start).bind(grid, initial_arrays, *arguments, **more).arguments
+        call["on_round"] = partial(self._round_ends, call.get("on_round"))
+        run_begins(type(self).__name__, self.plan)
+        started = time.perf_counter()
+        result = self.inner.start(**call)
+        run_ends(result, time.perf_counter() - started)
+        return result
+
+    def _round_begins(self, server_round: int) -> None:
+        round_begins(server_round, self.plan)
+
+    def _round_ends(self, on_round: Callable[[RoundRecord], None] | None, record: RoundRecord) -> None:
+        round_ends(record, self.plan)
+        if on_round is not None:
+            on_round(record)
 
     # Flower's five methods are those of the strategy within --------------------------------------------------------
 
@@ -305,7 +342,7 @@ class DropIn(Strategy):
         self.inner.summary()
 
 
-_TRAINING = frozenset({"local_steps", *LocalOptions.model_fields})
+_TRAINING = frozenset({"local_steps", *(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())})
 """How users train, which is the business of ordinary clients."""
 
 
@@ -348,3 +385,4 @@ class DropInRecentredClipping(DropIn):
     strategy: ClassVar[type[UserLevelStrategy]] = RecentredClipping
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}
     by_clients: ClassVar[frozenset[str]] = _TRAINING
+    by_size: ClassVar[frozenset[str]] = frozenset({"radius_factor"})

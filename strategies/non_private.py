@@ -205,6 +205,8 @@ class NonPrivate(UserLevelStrategy):
             rounds=self.options.rounds,
             cohort=self._size,
             users_needed=1 if cohorts is None else self._size,
+            noise=0.0,
+            signal=math.inf,
             numbers=numbers | ending,
         )
 

@@ -1,4 +1,4 @@
-"""Every strategy there is, by name. Adding one takes its file and a line here."""
+"""Every strategy there is, by name, in the order for a newcomer. Adding one takes its file and a line here."""
 
 from typing import TYPE_CHECKING
 
@@ -10,31 +10,31 @@ if TYPE_CHECKING:
 STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
     {
         "auto": "strategies.auto.auto:Auto",
-        "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
-        "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
-        "recentred_clipping": "strategies.clipping.recentred_clipping:RecentredClipping",
-        "localized_clipping": "strategies.localized.localized_clipping:LocalizedClipping",
-        "local_dp": "strategies.clipping.local_dp:LocalDP",
-        "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
-        "winsorized_rotation": "strategies.robust.winsorized_rotation:WinsorizedRotation",
         "dp_fed_sgd": "strategies.clipping.dp_fed_sgd:DPFedSGD",
-        "projected_sgd": "strategies.clipping.projected_sgd:ProjectedSGD",
         "dp_fed_avg": "strategies.clipping.dp_fed_avg:DPFedAvg",
         "adaptive_clipping": "strategies.clipping.adaptive_clipping:AdaptiveClipping",
+        "recentred_clipping": "strategies.clipping.recentred_clipping:RecentredClipping",
         "dp_ftrl": "strategies.clipping.dp_ftrl:DPFTRL",
+        "localized_clipping": "strategies.localized.localized_clipping:LocalizedClipping",
+        "local_dp": "strategies.clipping.local_dp:LocalDP",
+        "robust_rounds": "strategies.robust.robust_rounds:RobustRounds",
+        "localized_robust_sgd": "strategies.localized.localized_robust_sgd:LocalizedRobustSGD",
+        "outlier_removal": "strategies.robust.outlier_removal:OutlierRemoval",
+        "winsorized_rotation": "strategies.robust.winsorized_rotation:WinsorizedRotation",
         "sample_clipped_sgd": "strategies.samples.sample_clipped_sgd:SampleClippedSGD",
-        "iterative_mean_sgd": "strategies.samples.iterative_mean_sgd:IterativeMeanSGD",
+        "poisson_sample_sgd": "strategies.samples.poisson_sample_sgd:PoissonSampleSGD",
         "averaged_clipping": "strategies.samples.averaged_clipping:AveragedClipping",
         "averaged_clipping_restarted": "strategies.samples.averaged_clipping_restarted:AveragedClippingRestarted",
-        "poisson_sample_sgd": "strategies.samples.poisson_sample_sgd:PoissonSampleSGD",
+        "iterative_mean_sgd": "strategies.samples.iterative_mean_sgd:IterativeMeanSGD",
         "smoothed_truncation_gd": "strategies.samples.smoothed_truncation_gd:SmoothedTruncationGD",
+        "projected_sgd": "strategies.clipping.projected_sgd:ProjectedSGD",
+        "stopped_sgd": "strategies.sparse.stopped_sgd:StoppedSGD",
+        "sparse_exponential": "strategies.sparse.sparse_exponential:SparseExponentialChoice",
+        "output_perturbation": "strategies.sparse.output_perturbation:OutputPerturbation",
         "robust_frank_wolfe": "strategies.sparse.robust_frank_wolfe:RobustFrankWolfe",
         "private_lasso": "strategies.sparse.private_lasso:PrivateLasso",
         "private_hard_thresholding": "strategies.sparse.private_hard_thresholding:PrivateHardThresholding",
         "sparse_optimisation": "strategies.sparse.sparse_optimisation:SparseOptimisation",
-        "output_perturbation": "strategies.sparse.output_perturbation:OutputPerturbation",
-        "sparse_exponential": "strategies.sparse.sparse_exponential:SparseExponentialChoice",
-        "stopped_sgd": "strategies.sparse.stopped_sgd:StoppedSGD",
         "non_private": "strategies.non_private:NonPrivate",
     }
 )

@@ -8,8 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from simulations.config.run_config import EngineSection, OutputSection, PrivacySection, RunConfig, strategy_section
+from simulations.deployment.keys import DAYS
 from strategies import STRATEGIES
 from userdp.data import POPULATIONS
 from userdp.data.synthetic.source import synthetic_settings
@@ -19,6 +21,8 @@ from userdp.problems.registry import PROBLEMS
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("userdp", "strategies", "simulations")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+REHEARSED = {"keys", "silos", "out"}
+"""Services of docker-compose.yml that are done before a run starts."""
 FORBIDDEN = {
     "userdp": {"flwr", "ray", "strategies", "simulations"},
     "strategies": {"ray", "simulations"},
@@ -44,6 +48,29 @@ def test_files_that_documents_name_exist(document):
     assert named
     folders = (ROOT, *(ROOT / package for package in PACKAGES))
     assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_tables_of_the_architecture_have_every_room_and_no_other(package):
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    _, _, rows = page.partition(f"| `{package}` | what is there |\n|---|---|\n")
+    listed = re.findall(r"`([\w.]+)`", "".join(re.findall(r"^\| (.+?) \|", rows.partition("\n\n")[0], re.MULTILINE)))
+    modules = {file.relative_to(ROOT / package) for file in sources(package)} - {Path("__init__.py")}
+    assert sorted(listed) == sorted({file.parts[0] for file in modules})
+
+
+def test_the_page_for_operators_names_what_the_compose_file_has():
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    services = {name: service for name, service in compose["services"].items() if "-2" not in name and "-3" not in name}
+    assert not [name for name in services if f"`{name.replace('-1', '-k')}`" not in page]
+    assert {name for name, service in services.items() if "healthcheck" in service} == {*REHEARSED, "superlink"}
+    assert {service["mem_limit"] for service in services.values()} == {"1g", "2g"}
+    assert compose["services"]["superlink"]["mem_limit"] == "2g"
+    assert f"last {DAYS} days" in page
+    for network in ("coordinator", "silo-1", "link-1"):
+        assert compose["networks"][network] == {"internal": True}
+        assert f"`{network.replace('-1', '-k')}`" in page
 
 
 def test_every_sharp_edge_names_a_test_that_there_is():
@@ -151,6 +178,15 @@ def test_every_page_that_is_made_is_up_to_date(monkeypatch):
     make = importlib.import_module("make")
     for path, text in make.pages().items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale; run: python docs/make.py"
+
+
+def test_a_strategy_that_cannot_be_loaded_is_one_sentence_of_the_command_that_makes_pages(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    make = importlib.import_module("make")
+    monkeypatch.setitem(STRATEGIES.places, "new", "strategies.non_private:NonPrivat")
+    monkeypatch.setattr("sys.argv", ["make.py", "--check"])
+    with pytest.raises(SystemExit, match=r"names NonPrivat, which \S+ does not define; did you mean"):
+        make.main()
 
 
 def test_a_made_part_needs_a_place_and_leaves_the_rest_alone(monkeypatch):

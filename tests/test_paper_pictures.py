@@ -49,3 +49,30 @@ def test_a_picture_of_a_sweep_draws_its_errors_and_theory_from_the_first_of_them
     figure = drawn._drawn_sweep(drawn.SweepPicture("some", "samples", "p", lambda p: -1 / p))
     found = [line.get_ydata() for line in figure.axes[0].lines]
     np.testing.assert_allclose(found, [[1, 0.2], [1, 0.1], [3, 0.1], [3, 3 / 100**0.25]])
+
+
+def lines_of(figure):
+    """Label -> the heights at which a line is drawn."""
+    return {line.get_label(): np.asarray(line.get_ydata(), dtype=float) for line in figure.axes[0].lines}
+
+
+def test_every_median_of_a_picture_is_drawn_where_the_table_has_it(drawn):
+    for name, picture in drawn.PICTURES.items():
+        rows = pd.read_csv(drawn.RESULTS / f"{picture.table}.csv")
+        rows = rows if picture.problem is None else rows[rows["problem"] == picture.problem]
+        figure = drawn._drawn(picture)
+        lines, (lowest, highest) = lines_of(figure), figure.axes[0].get_ylim()
+        assert ("zero" in lines) == (rows["value"] <= 0).any(), name
+        for strategy, own in rows.groupby("strategy"):
+            medians = own.groupby(picture.along)["value"].median()
+            heights = lines[strategy]
+            np.testing.assert_array_equal(heights[medians > 0], medians[medians > 0], err_msg=f"{name}: {strategy}")
+            assert (heights[medians == 0] == lines.get("zero", [0])[0]).all(), name
+            assert (lowest <= heights).all(), name
+            assert (heights <= highest).all(), name
+
+
+def test_a_start_that_is_a_median_says_so_in_the_picture(drawn):
+    several, one = drawn.PICTURES["paper-core-as-written"], drawn.PICTURES["paper-high-dimension"]
+    assert "the start, median of 5 seeds" in lines_of(drawn._drawn(several))
+    assert "the start" in lines_of(drawn._drawn(one))

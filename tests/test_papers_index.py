@@ -57,4 +57,4 @@ def test_every_page_of_a_paper_is_listed_and_the_page_shows_every_entry(index):
     pages = {path.stem for path in (ROOT / "docs" / "papers").glob("*.md")} - {"README"}
     assert pages == {paper.page for paper in index.papers()}
     (text,) = index.pages().values()
-    assert all(entry.row() in text for paper in index.papers() for entry in paper.entries)
+    assert all(entry.item() in text for paper in index.papers() for entry in paper.entries)

@@ -54,6 +54,16 @@ def test_what_is_no_better_than_the_start_is_in_bold(papers, monkeypatch, tmp_pa
     ]
 
 
+def test_a_start_that_differs_by_seed_is_shown_as_what_it_is_a_median_of(papers, monkeypatch, tmp_path):
+    _, pages = papers
+    row = {"problem": "squared", "strategy": "one", "main_metric": "excess_risk", "userdp": "1", "privacy.epsilon": 1.0}
+    starts = [0.25, 1.0, 0.5]
+    rows = [row | {"seed": seed, "initial": start, "value": 0.125} for seed, start in enumerate(starts)]
+    pd.DataFrame(rows).to_csv(tmp_path / "some.csv", index=False)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    assert pages.by_cell("some").splitlines()[-1] == "| 1 | 0.5 (0.25 to 1) | 0.12 (0.12 to 0.12) |"
+
+
 def test_problems_and_grids_have_columns_of_their_own(papers, monkeypatch, tmp_path):
     _, pages = papers
     row = {"strategy": "one", "seed": 0, "main_metric": "excess_risk", "userdp": "1"}

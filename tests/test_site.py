@@ -3,6 +3,7 @@
 import importlib
 import posixpath
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import typer
 import yaml
 
 from simulations.cli import app
+from simulations.config.run_config import parse_config
+from simulations.runs.build import make_plan
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +52,43 @@ def test_a_folder_of_the_navigation_stands_for_its_pages_the_readme_first(site):
     pages = ["a.md", "b/a.md", "b/README.md", "c/d.md"]
     opened = site.navigation(["a.md", {"Many": "b/"}, {"Deep": [{"Of": "c/"}]}], pages)
     assert opened == ["a.md", {"Many": ["b/README.md", "b/a.md"]}, {"Deep": [{"Of": ["c/d.md"]}]}]
+
+
+def test_a_folder_whose_readme_has_headings_is_shown_in_their_order(site, tmp_path):
+    (tmp_path / "docs" / "b").mkdir(parents=True)
+    first = "## First\n\n| a | what |\n|---|---|\n| [z](z.md) | see [a](a.md) |\n| [c](c.md) | |\n"
+    text = f"# B\n\n{first}\n## Then\n\n| [a](a.md) | |\n"
+    (tmp_path / "docs" / "b" / "README.md").write_text(text, encoding="utf-8")
+    pages = ["b/README.md", "b/a.md", "b/c.md", "b/other.md", "b/z.md"]
+    (opened,) = site.navigation([{"Many": "b/"}], pages, tmp_path)
+    assert opened == {"Many": ["b/README.md", "b/other.md", {"First": ["b/z.md", "b/c.md"]}, {"Then": ["b/a.md"]}]}
+
+
+def test_a_newcomer_finds_strategies_in_chapters_which_the_registry_follows(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    found = importlib.import_module("making.chapters").chapters()
+    titles = [chapter.title for chapter, _ in found]
+    assert titles[:4] == ["Start here", "Clipping", "Robust means", "Samples"]
+    assert "Others" not in titles
+    assert [name for _, members in found for name, _ in members] == list(STRATEGIES)
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_example_on_the_page_of_a_strategy_can_be_planned(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    page = importlib.import_module("making.strategy_pages").page(name, STRATEGIES[name])
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    planned = make_plan(parse_config(tomllib.loads(block)))
+    assert planned.strategy == name
+    assert planned.guarantee.holds == (name != "non_private")
+
+
+def test_the_site_can_be_searched_as_files_and_asks_no_other_server():
+    plugins = [one if isinstance(one, str) else next(iter(one)) for one in settings()["plugins"]]
+    assert {"search", "offline"} <= set(plugins)
+    assert all((ROOT / "docs" / style).is_file() for style in settings()["extra_css"])
+    assert not settings()["theme"]["font"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@
 """
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from userdp.errors import BadInput
 
 Kind = TypeVar("Kind")
 
@@ -26,9 +29,19 @@ class Kinds(Mapping[str, Kind]):
 
     def __getitem__(self, name: str) -> Kind:
         if name not in self._found:
-            module, _, attribute = self.places[name].partition(":")
-            self._found[name] = getattr(import_module(module), attribute)
+            self._found[name] = _loaded(name, self.places[name])
         return self._found[name]
+
+    def loaded(self) -> tuple[dict[str, Kind], dict[str, BadInput]]:
+        """(those that can be loaded, why each of the others cannot), for lists that show what there is."""
+        sound: dict[str, Kind] = {}
+        faults: dict[str, BadInput] = {}
+        for name in self.places:
+            try:
+                sound[name] = self[name]
+            except BadInput as fault:
+                faults[name] = fault
+        return sound, faults
 
     def __contains__(self, name: object) -> bool:
         return name in self.places
@@ -38,3 +51,24 @@ class Kinds(Mapping[str, Kind]):
 
     def __len__(self) -> int:
         return len(self.places)
+
+
+def _loaded(name: str, place: str) -> Any:
+    """What stands at a place.
+
+    Raises:
+        BadInput: there is no such module, or no such name in it; what the module itself raises goes through.
+    """
+    module, _, attribute = place.partition(":")
+    line = f'the registry\'s line "{name}": "{place}"'
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and what it imports is not
+        raise BadInput(f"{line} names the module {error.name}, which does not exist: correct it") from None
+    if not hasattr(home, attribute):
+        near = get_close_matches(attribute, [known for known in vars(home) if known[:1] != "_"], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"correct the line, or define {attribute} there"
+        raise BadInput(f"{line} names {attribute}, which {module} does not define; {hint}")
+    return getattr(home, attribute)

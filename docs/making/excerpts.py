@@ -26,7 +26,7 @@ def plan() -> str:
     """The numbers of the quickstart's plan, and its promise."""
     planned = plan_of(load_config(CONFIGS / "quickstart.toml"))
     meanings = explained(STRATEGIES[planned.strategy])
-    numbers = {name: getattr(planned, name) for name in FIRST} | dict(planned.numbers)
+    numbers = {name: planned.stated(name) for name in FIRST} | dict(planned.numbers)
     rows = [f"| `{name}` | {shown(value)} | {meanings.get(name, '')} |" for name, value in numbers.items()]
     promise = f"It promises {planned.guarantee.sentence()}. What that rests on:"
     assumptions = "\n".join(f"- {one}" for one in planned.guarantee.assumptions)

@@ -20,8 +20,8 @@ from making.pictures import INK, PALE, STYLE, WIDTH, svg
 
 COLOURS = ("#1f5fa8", "#c2410c", "#2f7d4f", "#7a4fa3", "#8a6d1d", "#4b5563")
 MARKS = ("o", "s", "^", "D", "v", "P")
-FLOOR = 1e-4
-"""Of the start's error: what is less is drawn there, for a logarithm shows no zero."""
+ZERO = 0.1
+"""Of the least error above zero: errors of zero, which a logarithm does not show, are drawn there, and labelled."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,18 @@ def _drawn(picture: Picture) -> Figure:
     rows = pd.read_csv(RESULTS / f"{picture.table}.csv")
     if picture.problem is not None:
         rows = rows[rows["problem"] == picture.problem]
-    start = float(rows["initial"].median())
-    rows = rows.assign(value=rows["value"].clip(lower=FLOOR * start))
+    start = rows.groupby("seed")["initial"].first()
+    positive = rows["value"][rows["value"] > 0]
+    zero = ZERO * float(positive.min())
     figure, ax = _figure()
+    if (rows["value"] <= 0).any():
+        ax.axhline(zero, color=PALE, linewidth=1, label="zero")
+        rows = rows.assign(value=rows["value"].clip(lower=zero))
     for place, (strategy, own) in enumerate(rows.groupby("strategy", sort=False)):
         spans = own.groupby(picture.along)["value"].agg(["median", "min", "max"])
         _line(ax, place, str(strategy), spans.index, spans.to_numpy())
-    ax.axhline(start, color=INK, linestyle=":", linewidth=1, label="the start")
+    label = "the start" if start.nunique() == 1 else f"the start, median of {len(start)} seeds"
+    ax.axhline(float(start.median()), color=INK, linestyle=":", linewidth=1, label=label)
     at = np.sort(rows[picture.along].unique())
     proven = rows[(rows["strategy"] == picture.theory.of) & (rows[picture.along] == at[0])]
     falls = np.array([picture.theory.grows(float(each)) for each in at])

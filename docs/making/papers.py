@@ -20,7 +20,7 @@ def by_cell(name: str) -> str:
     for values, here in rows.groupby(keys, sort=False):
         told = [value if isinstance(value, str) else f"{value:,g}" for value in values]
         cells = [_cell(here[here["strategy"] == strategy]) for strategy in strategies]
-        start = f"{here['initial'].median():.3g}"
+        start = _start(here["initial"])
         lines.append(f"| {' | '.join([*told, start, *cells])} |")
     measure = rows["main_metric"].dropna().iloc[0].replace("_", " ")
     seeds, version = rows["seed"].nunique(), rows["userdp"].iloc[0]
@@ -60,6 +60,12 @@ def _cell_keys(rows: pd.DataFrame) -> list[str]:
 def _word(key: str) -> str:
     """`privacy.epsilon` is epsilon."""
     return key.partition(".")[2].replace("_", " ") or key
+
+
+def _start(initial: pd.Series) -> str:
+    """The error of the initial model: its median over seeds, and the least and the most where data differ by seed."""
+    middle, least, most = (f"{value:.3g}" for value in (initial.median(), initial.min(), initial.max()))
+    return middle if least == most else f"{middle} ({least} to {most})"
 
 
 def _cell(rows: pd.DataFrame) -> str:

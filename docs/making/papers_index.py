@@ -45,12 +45,17 @@ class Entry:
     configurations: list[str] = field(default_factory=list)
     tests: list[str] = field(default_factory=list)
 
-    def row(self) -> str:
-        """Of the table of its paper."""
+    def item(self) -> str:
+        """Of the list of its paper: a list can be read on a narrow screen, where columns cannot."""
         how = f"{self.how}: {self.why}" if self.why else self.how
-        configurations = ", ".join(f"`{name}.toml`" for name in self.configurations)
-        tests = ", ".join(f"[{Path(test).stem}](../../{test})" for test in self.tests)
-        return f"| {self.what} | {', '.join(map(_code, self.code))} | {how} | {configurations} | {tests} |"
+        parts = {
+            "Here": ", ".join(map(_code, self.code)),
+            "Configurations": ", ".join(f"`{name}.toml`" for name in self.configurations),
+            "Tests": ", ".join(f"[{Path(test).stem}](../../{test})" for test in self.tests),
+        }
+        return "\n".join(
+            [f"- **{self.what}**, {how}.", *(f"  {name}: {told}." for name, told in parts.items() if told)]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +77,12 @@ class Paper:
     entries: list[Entry]
 
     def section(self) -> str:
-        """Heading and table."""
+        """Heading and list."""
         return "\n".join(
             [
                 f"## {self.title}\n",
                 f"{self.authors}: [{self.page}]({self.page}.md).\n",
-                "| of the paper | here | how | configurations | tests |",
-                "|---|---|---|---|---|",
-                *(entry.row() for entry in self.entries),
+                *(entry.item() for entry in self.entries),
             ]
         )
 

@@ -18,6 +18,7 @@ ELSEWHERE = {
 """Pages that lie outside docs, and their place in the site."""
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s]+)\)")
+_ROW = re.compile(r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \|", re.MULTILINE)
 _PUBLIC = re.compile(r"## Public faces\n.*?:\n\n(.*?)\n\n", re.DOTALL)
 
 
@@ -38,21 +39,36 @@ def reference(root: Path = ROOT) -> dict[str, str]:
     return {f"api/{face}.md": f"# {face}\n\n::: {face}\n" for face in faces}
 
 
-def navigation(entries: list[Any], pages: list[str]) -> list[Any]:
-    """The navigation with every folder, such as ``strategies/``, replaced by its pages, its README first."""
+def navigation(entries: list[Any], pages: list[str], root: Path = ROOT) -> list[Any]:
+    """The navigation with every folder, such as ``strategy/``, replaced by its pages, its README first.
+
+    Where that README links to its pages under headings, they are in the order and under the headings that it has.
+    """
 
     def opened(entry: Any) -> Any:
         if isinstance(entry, dict):
             return {title: opened(inside) for title, inside in entry.items()}
         if isinstance(entry, list):
-            return navigation(entry, pages)
+            return navigation(entry, pages, root)
         return listed(entry) if entry.endswith("/") else entry
 
-    def listed(folder: str) -> list[str]:
+    def listed(folder: str) -> list[Any]:
         inside = [page for page in pages if page.startswith(folder)]
-        return sorted(inside, key=lambda page: not page.endswith("/README.md"))
+        inside = sorted(inside, key=lambda page: not page.endswith("/README.md"))
+        readme = root / "docs" / folder / "README.md"
+        if not readme.is_file():
+            return inside
+        grouped = {title: [page for page in own if page in inside] for title, own in _chapters(readme, folder).items()}
+        placed = {page for own in grouped.values() for page in own}
+        return [page for page in inside if page not in placed] + [{title: own} for title, own in grouped.items() if own]
 
     return [opened(entry) for entry in entries]
+
+
+def _chapters(readme: Path, folder: str) -> dict[str, list[str]]:
+    """Heading of a page -> places of the pages of its folder that its tables' first columns lead to."""
+    _, *sections = re.split(r"^## ", readme.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {section.partition("\n")[0]: [f"{folder}{page}" for page in _ROW.findall(section)] for section in sections}
 
 
 def rewritten(text: str, source: str, places: dict[str, str], root: Path = ROOT) -> str:

@@ -1,9 +1,13 @@
 """docs/strategy: a page for each strategy and one that lists them, made from their classes."""
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import tomli_w
+
+from making.chapters import Chapter, chapter_of, chapters
 from making.configuration import sentence, table
 from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
@@ -30,17 +34,43 @@ what it costs, and what can be set. `userdp advise FILE` ranks them for a run by
 [compare strategies](../compare-strategies.md) on data. What the promises mean: [guarantees](../guarantees.md).
 
 This page and those it leads to are made by `docs/make.py` from the strategies' classes.
-
-| strategy | what it does | protects | needs |
-|---|---|---|---|
 """
+_HEAD = "| strategy | what it does | protects | needs |\n|---|---|---|---|"
+_POPULATIONS = {"quadratic": "gaussian", "squared": "linear_regression"}
+"""Made-up people that a strategy's example is run with, by its kind of problem."""
+_BOUNDS: dict[str, dict[str, Any]] = {"quadratic": {"bound": 3.0}, "squared": {"target_range": [-5.0, 5.0]}}
 
 
 def pages() -> dict[str, str]:
     """Path of a page in the repository -> what it should hold."""
-    rows = [f"| [{name}]({name}.md) | {one.summary_line} | {one.promise} | {one.needs} |" for name, one in _all()]
-    return {"docs/strategy/README.md": LIST + "\n".join([*rows, ""])} | {
-        f"docs/strategy/{name}.md": _page(name, one) for name, one in _all()
+    listed = [LIST, *(_chapter(chapter, members) for chapter, members in chapters())]
+    return {"docs/strategy/README.md": "\n".join(listed)} | {
+        f"docs/strategy/{name}.md": page(name, one) for name, one in STRATEGIES.items()
+    }
+
+
+def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
+    """Heading, advice and table of related strategies."""
+    rows = [f"| [{name}]({name}.md) | {one.summary_line} | {one.promise} | {one.needs} |" for name, one in members]
+    return "\n".join([f"## {chapter.title}\n\n{chapter.when}\n", _HEAD, *rows, ""])
+
+
+def example(name: str) -> dict[str, Any]:
+    """A whole configuration that runs the strategy in seconds, with the options that its class declares for that."""
+    strategy = STRATEGIES[name]
+    kind = strategy.example_problem["kind"]
+    return {
+        "name": f"{name.replace('_', '-')}-example",
+        "problem": {**strategy.example_problem, **_BOUNDS[kind]},
+        "data": {
+            "kind": "synthetic",
+            "population": _POPULATIONS[kind],
+            "dimension": 2,
+            "users": USERS,
+            "samples_per_user": 1,
+        },
+        "privacy": {"epsilon": 4.0, "delta": 1e-5, "unit": strategy.units[0]},
+        "strategy": {"kind": name, **strategy.example},
     }
 
 
@@ -71,11 +101,8 @@ _OF_PROMISES = ("neighbours differ by", "who may see what", "pure privacy, `delt
 """What is said of strategies that promise something."""
 
 
-def _all() -> list[tuple[str, Strategy]]:
-    return list(STRATEGIES.items())
-
-
-def _page(name: str, strategy: Strategy) -> str:
+def page(name: str, strategy: Strategy) -> str:
+    """The page of a strategy."""
     file = Path(inspect.getfile(strategy)).resolve().relative_to(ROOT).as_posix()
     facts = {
         "family": strategy.family,
@@ -101,6 +128,12 @@ def _page(name: str, strategy: Strategy) -> str:
     parts = [
         f"# {name}\n",
         f"{sentence(strategy.summary_line)} `{strategy.__name__}`, `{file}`.\n",
+        "## When to take it\n",
+        f"{chapter_of(strategy).when} It needs: {strategy.needs}.\n",
+        "[Compare](../compare-strategies.md) it with others on data like yours.\n",
+        "A run of seconds on made-up people; from a file, `userdp plan FILE` shows all its numbers:\n",
+        f"```toml\n{tomli_w.dumps(example(name))}```\n",
+        "## What it is\n",
         "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {told} |" for key, told in facts.items()), ""]),
         "In costs a node has N samples, there are d parameters, U users take part and K nodes answer. Neighbours are "
         "those of a small run with its defaults and a simple loss.\n",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,7 @@ from simulations.api.keywords import OF_A_COMPARISON, absolute_path, refuse_sett
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
+from simulations.comparison.report import costs_together
 from simulations.comparison.table import TABLE
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
@@ -34,11 +36,13 @@ class ComparisonResult:
             docs/what-leaves.md says what may be shown to whom.
         page: report.html, with the ranking.
         directory: where the comparison's files are; None where nothing was kept.
+        together: what all runs cost the same people together, a line for each source of people; none for made-up ones.
     """
 
     table: pd.DataFrame
     page: str
     directory: Path | None
+    together: tuple[str, ...] = ()
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one HTML page.
@@ -58,10 +62,10 @@ class ComparisonResult:
         return means.sort_values(["epsilon", "value"])
 
     def __repr__(self) -> str:
-        return self.summary().map(shown).to_string()
+        return "\n".join([self.summary().map(shown).to_string(), *self.together])
 
     def _repr_html_(self) -> str:
-        return self.summary().map(shown).to_html()
+        return "\n".join([self.summary().map(shown).to_html(), *(f"<p>{escape(line)}</p>" for line in self.together)])
 
 
 def compare(
@@ -85,7 +89,8 @@ def compare(
         comparison = _configured(data, settings, Path(tables))
         run_all(comparison, workers=workers, directory=folder)
         page = (folder / "report.html").read_text(encoding="utf-8")
-        return ComparisonResult(pd.read_parquet(folder / TABLE), page, kept_folder(directory))
+        table, lines = pd.read_parquet(folder / TABLE), tuple(costs_together(folder))
+        return ComparisonResult(table, page, kept_folder(directory), lines)
 
 
 def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Comparison:

@@ -25,7 +25,7 @@ def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]
         values: its plain values.
         meanings: name of a number -> what it means.
     """
-    rows = {name: values[name] for name in _FIRST}
+    rows: dict[str, Any] = {name: plan.stated(name) for name in _FIRST}
     rows |= {"pass_probability": values["pass_probability"]} if values["pass_probability"] is not None else {}
     forecast = {name: value for name, value in (values["forecast"] or {}).items() if value is not None}
     rows |= forecast | dict(values["numbers"])

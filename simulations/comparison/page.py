@@ -28,6 +28,9 @@ tr.first td { border-bottom: 0; padding-bottom: 0; } tr.terms td { padding-top: 
 {{ summary.seeds | length }} seed{{ "s" if summary.seeds | length > 1 }}: {{ cells | shown }} runs
 &middot; {% for one in asked %}{{ one.unit }} level, epsilon = {% for e in one.epsilon %}{{ e | shown }}{{ ", " if not loop.last }}{% endfor %},
 delta = {% for d in one.delta %}{{ d | shown }}{{ ", " if not loop.last }}{% endfor %}{% endfor %}</p>
+{% for line in together %}
+<p class="soft together">{{ line }}.</p>
+{% endfor %}
 
 {% set line = overall[0] %}
 <div class="verdict {{ 'good' if line.private and line.first else 'bad' }}">
@@ -198,6 +201,10 @@ MARKDOWN = """\
 {{ summary.labels | length }} strategies, {{ points | length }} settings, {{ summary.seeds | length }} seeds: {{ cells }} runs, {{ failed }} without a result.
 {% for one in asked %}
 All calibrated to {{ one.unit }} level, epsilon = {{ one.epsilon | map("shown") | join(", ") }}, delta = {{ one.delta | map("shown") | join(", ") }}.
+{% endfor %}
+{% for line in together %}
+
+{{ line }}.
 {% endfor %}
 
 ## Over all settings

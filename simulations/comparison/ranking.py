@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from simulations.comparison.oracle import ORACLE
-from simulations.comparison.report import ranked_points
+from simulations.comparison.report import costs_together, ranked_points
 from simulations.reports.explain import percent, shown
 
 _HEAD = ("strategy", "median", "min to max", "beside the initial model", "way to no privacy (private)")
 
 
 def rankings(directory: Path) -> str:
-    """One table for every point of the grid, the best strategy first, as the report has them.
+    """One table for every point of the grid, the best strategy first, and what all runs cost together.
 
     Raises:
         BadInput: the directory does not hold a comparison's files.
     """
-    return "\n\n".join(_ranking(point) for point in ranked_points(directory))
+    return "\n\n".join([*map(_ranking, ranked_points(directory)), *costs_together(directory)])
 
 
 def _ranking(point: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from simulations.comparison.oracle import ORACLE
 from simulations.comparison.page import MARKDOWN, PAGE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
+from simulations.comparison.together import sentences
 from simulations.reports.explain import METRICS, digits_apart, shown
 from simulations.reports.report import fill, promise
 from userdp.errors import BadInput
@@ -61,6 +62,16 @@ def ranked_points(directory: Path) -> list[dict[str, Any]]:
     return points
 
 
+def costs_together(directory: Path) -> list[str]:
+    """What all runs cost the same people together, a line for each source of people.
+
+    Raises:
+        BadInput: the directory does not hold a comparison's files.
+    """
+    _check(directory)
+    return sentences(_read(directory)[1])
+
+
 def _oracles(summary: Mapping[str, Any]) -> set[str]:
     """Labels of what was tuned by looking at the answers; comparisons of earlier versions have none."""
     return {label for label, entry in summary.get("strategies", {}).items() if entry.get("oracle")}
@@ -105,6 +116,7 @@ def _content(directory: Path) -> dict[str, Any]:
             for unit, rows in frame.groupby("unit")
         ],
         "guarantees": _guarantees(summary, frame),
+        "together": sentences(summary),
         "errors": _errors(frame),
         "foresight": foresight(frame, keys, _oracles(summary)),
         "cells": len(frame),

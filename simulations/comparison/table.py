@@ -15,6 +15,7 @@ from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison
 from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
+from simulations.comparison.together import together
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import plain
@@ -135,6 +136,7 @@ def write_table(
         if oracles
         else None,
         "slopes": expected_slopes(comparison),
+        "together": together(comparison.cells, rows),
         "versions": versions(),
     }
     (root / SUMMARY).write_text(json.dumps(plain(summary), indent=2) + "\n", encoding="utf-8")

@@ -54,6 +54,19 @@ def _lines(
 
 _KIND_OF_ERROR = {"type(error).__name__": "kind of the error, never its text"}
 _NODE = {"node": "number of the node"}
+_OF_COHORT = {"plan.cohort": "of the plan", "plan.users": "n, public"}
+_OF_PLAN = {"plan.rounds": "of the plan", **_OF_COHORT}
+_USERS = {"users": "n, public"}
+_NODES = {"connected": "nodes that are there", **_USERS}
+_OF_NOISE = {"_short(plan.noise)": "of the plan", "_short(plan.signal)": "of the plan"}
+_OF_ROUND = {"server_round": "number of the round", "plan.rounds": "of the plan"}
+_REPLIES = {
+    "record.missing_users": "users of the cohort whose node did not answer",
+    "_short(record.seconds)": "wall time",
+}
+_SPENT = {"spent": "what the ledger says", "whole": "of the plan"}
+_METRICS = {"record.metrics": "of the released model, on data that the server's evaluate_fn has"}
+_PROMISED = "the guarantee in one sentence"
 
 LOG_LINES: tuple[LogLine, ...] = (
     *_lines(
@@ -131,15 +144,35 @@ LOG_LINES: tuple[LogLine, ...] = (
             "some of the %d users have no node: they count as missing in every round",
             "server",
             "environment",
-            {"users": "n, public"},
+            _USERS,
         ),
         (
             "warning",
             "there are more nodes than the plan has users, %d: the others are not used",
             "server",
             "environment",
-            {"users": "n, public"},
+            _USERS,
         ),
+    ),
+    *_lines(
+        "strategies.drop_in_report",
+        (
+            "info",
+            "Starting %s strategy: %d rounds of %d of %d users",
+            "server",
+            "public",
+            {"name": "of the class"} | _OF_PLAN,
+        ),
+        ("info", "\t├── Noise: expected l2 norm %s, on updates of at most %s", "server", "public", _OF_NOISE),
+        ("info", "\t└── Guarantee: %s", "server", "public", {"plan.guarantee.sentence()": _PROMISED}),
+        ("info", "Waiting for nodes to connect: %d connected (required: %d)", "server", "environment", _NODES),
+        ("info", "[ROUND %d/%d]", "server", "public", _OF_ROUND),
+        ("info", "configure_train: Planned cohort of %d users (out of %d)", "server", "public", _OF_COHORT),
+        ("info", "aggregate_train: %d failures, %s s", "server", "environment", _REPLIES),
+        ("info", "\t└──> Privacy: epsilon %s of %s is spent", "server", "public", _SPENT),
+        ("info", "\t└──> Global evaluation: %s", "server", "private", _METRICS),
+        ("info", "Strategy execution finished in %s s", "server", "environment", {"_short(seconds)": "wall time"}),
+        ("info", "Guarantee: %s", "server", "public", {"result.guarantee.sentence()": _PROMISED}),
     ),
     *_lines("strategies.wire.client", ("exception", "this node cannot answer", "node", "private")),
     *_lines(
@@ -197,14 +230,9 @@ LOG_LINES: tuple[LogLine, ...] = (
             "%s: %d rounds of %d of %d users",
             "server",
             "public",
-            {
-                "self.name": "of the strategy",
-                "plan.rounds": "of the plan",
-                "plan.cohort": "of the plan",
-                "plan.users": "n, public",
-            },
+            {"self.name": "of the strategy"} | _OF_PLAN,
         ),
-        ("info", "%s", "server", "public", {"plan.guarantee.sentence()": "the guarantee in one sentence"}),
+        ("info", "%s", "server", "public", {"plan.guarantee.sentence()": _PROMISED}),
         ("warning", "%s", "server", "public", {"warning": "of the plan"}),
     ),
     *_lines(

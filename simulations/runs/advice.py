@@ -82,7 +82,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
         BadInput: the facts are not declared, or contradict each other.
     """
     problem, facts = starting_problem(config), public_facts(config)
-    names = [name for name in STRATEGIES if name != REFERENCE]
+    names = [name for name in STRATEGIES.loaded()[0] if name != REFERENCE]
     found = []
     for done, name in enumerate(names):
         if progress is not None:

@@ -27,6 +27,10 @@ class Fact:
     meaning: str
 
 
+DECLARED = ("name", "summary_line", "family", "paper", "cost")
+"""Texts that every strategy declares: there is no default for them."""
+
+
 class Declarations:
     """The declarations of a strategy's class; `meanings` and `notes` are added to those of its bases."""
 
@@ -96,6 +100,20 @@ class Declarations:
         "went_back": Fact("noised", "1 where the initial model was released instead"),
     }
     """What its rounds note in ``self.facts``, by name; those of what comes before and after them are here."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Refuse a strategy that leaves out what listings and pages ask of it; bases of a family have no name.
+
+        Raises:
+            BadInput: names the class, what is missing and the remedy.
+        """
+        super().__init_subclass__(**more)
+        missing = [name for name in DECLARED if not hasattr(cls, name)]
+        if missing and {"name", "summary_line"} & vars(cls).keys():
+            raise BadInput(
+                f"{cls.__module__}.{cls.__qualname__} does not declare {', '.join(missing)}: add "
+                f"{missing[0]}: ClassVar[str] = ... to the class, as every strategy of the registry has it"
+            )
 
 
 def check_budget(strategy: type[Declarations], privacy: Privacy, users: int) -> None:

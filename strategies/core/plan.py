@@ -1,5 +1,6 @@
 """The plan: every number of a run, fixed before any data is seen."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -68,8 +69,10 @@ class Plan:
         users: n, public.
         users_needed: the fewest users with which this plan would still be accepted.
         guarantee: what the run will promise once all rounds are done.
-        noise: l2 norm that the noise in the final release (or in one round's gradient) is expected to have.
-        signal: l2 norm that the thing it is added to can have; noise above it drowns the signal.
+        noise: l2 norm that the noise in the final release (or in one round's gradient) is expected to have; None where
+            the strategy does not state it.
+        signal: l2 norm that the thing it is added to can have, noise above which drowns the signal; infinite without a
+            limit, None where the strategy does not state it.
         pass_probability: lower bound on passing every test if the declared deviation is true; None without a test.
         forecast: what is expected of the released model; None for strategies that cannot tell.
         numbers: everything else worth printing, name -> value.
@@ -95,8 +98,8 @@ class Plan:
     users: int
     users_needed: int
     guarantee: Guarantee
-    noise: float = 0.0
-    signal: float = float("inf")
+    noise: float | None = None
+    signal: float | None = None
     pass_probability: float | None = None
     forecast: Forecast | None = None
     numbers: Mapping[str, Number] = field(default_factory=dict)
@@ -105,7 +108,14 @@ class Plan:
     @property
     def drowned(self) -> bool:
         """Whether the noise is expected to drown the signal."""
-        return self.noise >= self.signal
+        return self.noise is not None and self.signal is not None and self.noise >= self.signal
+
+    def stated(self, name: str) -> object:
+        """The value of a field in words for people where it is no number."""
+        value = getattr(self, name)
+        if value is None:
+            return "not stated"
+        return "no limit" if value == math.inf else value
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, for JSON."""

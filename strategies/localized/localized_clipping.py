@@ -126,7 +126,7 @@ class LocalizedClipping(UserLevelStrategy):
     family: ClassVar[str] = "clipping"
     cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
     paper: ClassVar[str] = "ours, in the localisation of Ghazi, Kumar, Liu, Manurangsi 2025"
-    needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
+    needs: ClassVar[str] = "convex loss, certified gradient bound and diagonally dominant bounded Hessian; honest nodes"
     with_secure_noise: ClassVar[str] = SECURE_PHASE
     promise: ClassVar[str] = "user level, against whoever sees the released models"
     release: ClassVar[Literal["round", "phase"]] = "phase"

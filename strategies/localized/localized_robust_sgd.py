@@ -152,7 +152,7 @@ class LocalizedRobustSGD(UserLevelStrategy):
     paper: ClassVar[str] = (
         "Ghazi, Kumar, Liu, Manurangsi 2025 (Algorithms 1, 2, 3, 5), corrected; winsorised and ramp: ours"
     )
-    needs: ClassVar[str] = "certified loss (A1 to A4), honest nodes"
+    needs: ClassVar[str] = "convex loss, certified gradient bound and diagonally dominant bounded Hessian; honest nodes"
     with_secure_noise: ClassVar[str] = SECURE_PHASE
     promise: ClassVar[str] = "user level, against whoever sees the released models"
     release: ClassVar[Literal["round", "phase"]] = "phase"

@@ -204,6 +204,13 @@ def test_problems_are_listed_with_certificates():
         assert all(entry.values()) or entry["name"] == "linear"
 
 
+def test_certificates_of_problems_are_in_words():
+    told = {name: section.certificate for name, section in PROBLEMS.items()}
+    assert not [name for name, words in told.items() if re.search(r"\bA[1-4]\b", words)]
+    assert [name for name, words in told.items() if "convex" not in words] == ["torch"]
+    assert [name for name, words in told.items() if "not convex" in words] == ["biweight_regression"]
+
+
 def test_data_are_listed_with_sources():
     entries = json.loads(call("data", "--json").stdout)
     assert [entry["name"] for entry in entries] == [*POPULATIONS, "table", *PUBLIC_DATASETS]

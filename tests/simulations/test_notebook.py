@@ -33,6 +33,7 @@ def test_the_notebook_runs_and_its_model_is_of_use(notebook, tmp_path, monkeypat
         assert value._repr_html_()
     model, others = namespace["model"], namespace["others"]
     assert model.guarantee.holds
+    assert model.plan.strategy == "auto"
     assert namespace["planned"].as_dict() == model.plan.as_dict()
     measured = model.evaluate(others)
     assert (measured["this model"] < measured["initial model"])["test_loss"]
@@ -61,6 +62,12 @@ def test_the_notebook_has_the_format_4_5_and_stores_no_outputs(notebook):
         else:
             assert set(cell) == {"cell_type", "id", "metadata", "source"}
             assert cell["cell_type"] == "markdown"
+
+
+def test_the_notebook_leaves_clip_rounds_and_step_to_the_default_strategy(notebook):
+    code = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+    assert not [name for name in ("clip_norm", "rounds", "learning_rate") if name in code]
+    assert "model = train(known, **declared, epsilon=2.0)\n" in code
 
 
 def test_links_of_the_notebook_exist(notebook):

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -107,6 +108,7 @@ def test_the_three_lists_of_a_package_are_one(package):
     module = importlib.import_module(package)
     loaded = {"STRATEGIES"} if package == "strategies" else set()  # a list of names, which costs nothing
     assert {name for names in seen.values() for name in names} | loaded == set(module.__all__)
+    assert set(inspect.getclosurevars(module.__getattr__).nonlocals["home_of"]) | loaded == set(module.__all__)
     for home, names in seen.items():
         for name in names:
             assert getattr(module, name) is getattr(importlib.import_module(home), name)

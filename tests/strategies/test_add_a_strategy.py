@@ -1,22 +1,31 @@
 """Two new strategies, each one file and one line: that of docs/add-a-strategy.md, and one of the clipping family."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from any_strategy import options_of, problem_of
 from helpers import Wild, federation_of, final, gathered, make, run
+from typer.testing import CliRunner
 
+from simulations.api.plans import show_plan
+from simulations.cli import app
 from simulations.listings import strategies
+from simulations.records.run_directory import plain
 from strategies import registry
 from strategies.core.declarations import meanings_of
+from strategies.core.plan import PublicFacts
+from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
+from userdp.errors import BadInput
 from userdp.problems import Quadratic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +102,39 @@ def test_a_new_strategy_is_short_and_says_what_its_numbers_mean(new):
     kind = class_of(new)
     method = make(kind, Quadratic(2, 1.0, 2.0), 400, delta=1e-4, **kind.example)
     assert set(method.plan.numbers) <= set(meanings_of(kind))
-    assert len(new.text.splitlines()) <= 60
+    assert len(new.text.splitlines()) <= 64
+
+
+def printed(plan, capsys):
+    """Name of a number -> its value, as ``userdp plan`` shows them."""
+    show_plan(plan, plain(plan.as_dict()), {})
+    return dict(re.findall(r"^│ (\w+) +│ (.*?) +│", capsys.readouterr().out, flags=re.MULTILINE))
+
+
+def test_a_plan_that_states_no_noise_does_not_print_that_there_is_none(capsys):
+    text, count = re.subn(r", noise=noise, signal=clip", "", NEW[0].text)
+    assert count == 1
+    stated, silent = (make(class_of(one), Quadratic(2, 1.0, 2.0), 400) for one in (NEW[0], replace(NEW[0], text=text)))
+    deviation = stated.scheme.mechanism.standard_deviation
+    assert stated.plan.noise == pytest.approx(deviation * 2**0.5)
+    assert stated.plan.signal == stated.options.clip_norm
+    assert (silent.plan.noise, silent.plan.signal, silent.plan.drowned) == (None, None, False)
+    shown = printed(silent.plan, capsys)
+    assert (shown["noise"], shown["signal"]) == ("not stated", "not stated")
+    reference = printed(make(registry.STRATEGIES["non_private"], Quadratic(2, 1.0, 2.0), 400).plan, capsys)
+    assert (reference["noise"], reference["signal"]) == ("0", "no limit")
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("name", registry.STRATEGIES)
+def test_every_strategy_states_its_noise(name):
+    """Its plan is made with the example that it declares."""
+    strategy = registry.STRATEGIES[name]
+    privacy = Privacy(20.0, 1e-5, strategy.units[0])
+    public = PublicFacts(4000, max_samples=1, samples=4000)
+    plan = strategy(problem_of(name), public, privacy, **options_of(name)).plan
+    assert plan.noise is not None
+    assert plan.signal is not None
 
 
 def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
@@ -104,6 +145,63 @@ def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
     entry = next(entry for entry in strategies() if entry["name"] == "sign_descent")
     assert "replacing a user moves the mean by at most 2C/n" in entry["guarantee"]
     assert NEW[0].line in PAGE
+
+
+@pytest.mark.parametrize("missing", ["name", "summary_line", "family", "paper", "cost"])
+def test_a_class_that_leaves_a_declaration_out_is_refused_when_it_is_made(missing):
+    text, count = re.subn(rf"^    {missing}: ClassVar.*\n", "", NEW[0].text, flags=re.MULTILINE)
+    assert count == 1
+    with pytest.raises(BadInput, match=rf"SignDescent does not declare {missing}: add {missing}: ClassVar\[str\] = "):
+        class_of(replace(NEW[0], text=text))
+
+
+def listed_with(monkeypatch, place):
+    """What ``userdp strategies --json`` does with one line more in the registry."""
+    monkeypatch.setitem(registry.STRATEGIES.places, "new", place)
+    return CliRunner().invoke(app, ["strategies", "--json"])
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (
+            "strategies.clipping.dp_fed_sgd:DPFedSDG",
+            'the registry\'s line "new": "strategies.clipping.dp_fed_sgd:DPFedSDG" names DPFedSDG, which '
+            "strategies.clipping.dp_fed_sgd does not define; did you mean DPFedSGD",
+        ),
+        ("strategies.cliping.new:New", "names the module strategies.cliping, which does not exist: correct it"),
+    ],
+)
+def test_a_misspelt_line_of_the_registry_says_so_and_the_others_are_listed(monkeypatch, place, said):
+    before = [entry["name"] for entry in strategies()]
+    done = listed_with(monkeypatch, place)
+    assert done.exit_code == 0
+    assert [entry["name"] for entry in json.loads(done.stdout)] == before
+    assert said in done.stderr
+    assert "defect" not in done.stderr
+    one = CliRunner().invoke(app, ["strategies", "new"])
+    assert one.exit_code == 2
+    assert said in one.stderr
+
+
+def test_a_class_without_a_family_does_not_take_the_others_out_of_the_list(monkeypatch, tmp_path):
+    text = NEW[0].text.replace('    family: ClassVar[str] = "clipping"\n', "")
+    (tmp_path / "without_family.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = listed_with(monkeypatch, "without_family:SignDescent")
+    assert (done.exit_code, len(json.loads(done.stdout))) == (0, len(registry.STRATEGIES) - 1)
+    assert done.stderr.strip() == (
+        "userdp: without_family.SignDescent does not declare family: add family: ClassVar[str] = ... to the class, as "
+        "every strategy of the registry has it"
+    )
+
+
+def test_what_a_module_of_the_registry_cannot_import_is_not_called_misspelt(monkeypatch, tmp_path):
+    (tmp_path / "needs_more.py").write_text("import not_installed_here\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(registry.STRATEGIES.places, "new", "needs_more:New")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
+        registry.STRATEGIES["new"]
 
 
 def with_both_in_place(folder: Path) -> Path:

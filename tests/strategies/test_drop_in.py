@@ -360,6 +360,78 @@ def test_the_guarantee_says_who_is_protected_before_the_run_and_is_the_ledgers_a
         method.start(grid, record(INITIAL))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_before_the_model_is_known_a_plan_states_no_noise_and_numbers_that_hold_for_any_model(kind):
+    method = strategy(kind, users=200, clip_norm=0.5)
+    known = method.plan_for(record({"weights": np.zeros(4000)}))
+    assert (method.plan.noise, method.plan.forecast, method.plan.drowned) == (None, None, False)
+    assert "known once start has initial_arrays" in method.plan.warnings[0]
+    assert method.plan.numbers
+    assert method.plan.numbers.items() <= known.numbers.items()
+    assert known.noise == pytest.approx(20 * method.plan_for(record({"weights": np.zeros(10)})).noise)
+    assert method.plan_for(record(INITIAL)).guarantee == method.plan.guarantee
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_whose_noise_drowns_the_updates_warns_before_and_during_the_run(kind, caplog):
+    method = strategy(kind, users=200, clip_norm=0.5, rounds=8)
+    assert not method.plan_for(record({"weights": np.zeros(10)})).warnings
+    method = strategy(kind, clip_norm=0.5, epsilon=1.0)
+    with ClientGrid(clients([moved(0.1)] * 5), 5) as grid:
+        result = method.start(grid, record(INITIAL))
+    assert method.plan.noise > method.plan.signal
+    assert "noise drowns the updates" in method.plan.warnings[-1]
+    assert f"{method.plan.noise:.3g}" in method.plan.warnings[-1]
+    assert any("noise drowns" in line for line in caplog.messages)
+    assert method.plan == method.plan_for(record(INITIAL))
+    assert result.rounds
+
+
+def logged(method, replies, **start):
+    """What a run writes to Flower's logger."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda line: lines.append(line.getMessage())
+    flower = logging.getLogger("flwr")
+    flower.addHandler(handler)
+    try:
+        with ClientGrid(clients(replies), len(replies)) as grid:
+            result = method.start(grid, record(INITIAL), **({"roster_timeout": 0} | start))
+    finally:
+        flower.removeHandler(handler)
+    return result, [line for line in lines if "Waiting" not in line]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_is_logged_as_those_of_flowers_own_strategies_with_what_it_spends(kind):
+    method, seen = strategy(kind, users=6, rounds=3, max_missing=0.5), []
+    replies = [moved(0.1)] * 5 + [ValueError("no")]
+    measured = {"evaluate_fn": lambda at, arrays: MetricRecord({"accuracy": 0.5}), "on_round": seen.append}
+    result, lines = logged(method, replies, **measured)
+    sentence = method.plan.guarantee.sentence()
+    assert lines[0] == f"Starting {kind.__name__} strategy: 3 rounds of 6 of 6 users"
+    assert lines[2].endswith(f"Guarantee: {sentence}")
+    at = [lines.index(f"[ROUND {number}/3]") for number in (1, 2, 3)]
+    for start, entry in zip(at, result.rounds, strict=True):
+        asked, received, spent, metrics = lines[start + 1 : start + 5]
+        assert asked == "configure_train: Planned cohort of 6 users (out of 6)"
+        assert received.startswith("aggregate_train: 1 failures")
+        assert f"epsilon {entry.spent_epsilon:.4g} of {result.guarantee.epsilon:.4g} is spent" in spent
+        assert "{'accuracy': 0.5}" in metrics
+    assert lines[-2].startswith("Strategy execution finished in ")
+    assert lines[-1] == f"Guarantee: {sentence}"
+    assert seen == result.rounds
+
+
+def test_no_line_of_a_run_depends_on_what_a_user_sends():
+    """Times aside; an update that is not finite is counted in the result alone."""
+    logs = []
+    for odd in (moved(0.1), moved(0.1) | {"double": np.array(np.nan)}, moved(-50.0)):
+        _, lines = logged(strategy(rounds=2), [moved(0.1)] * 4 + [odd])
+        logs.append([re.sub(r"[\d.e-]+ s$", "", line) for line in lines])
+    assert logs[0] == logs[1] == logs[2]
+
+
 def test_noise_differs_between_runs_unless_a_seed_is_given():
     first, second = (train([INITIAL] * 5, seed=None)[0] for _ in range(2))
     assert np.all(vector(first) != vector(second))

@@ -111,7 +111,7 @@ class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings):
     """Settings of `userdp.problems.BiweightRegression`."""
 
     kind: Literal["biweight_regression"]
-    certificate: ClassVar[str] = "A2, A3; not convex"
+    certificate: ClassVar[str] = "bounded gradient, bounded Hessian; not convex"
     summary: ClassVar[str] = BiweightRegression.summary
     threshold: float = Field(
         4.685, gt=0, description="Residual from which on a sample does not count; 4.685 deviations of normal noise."

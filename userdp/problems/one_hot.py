@@ -209,7 +209,7 @@ class OneHotSettings(ProblemSettings):
     """Settings of every loss on one column of categories."""
 
     family: ClassVar[str] = "one-hot"
-    certificate: ClassVar[str] = "A1 to A4 always"
+    certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     radius: float = Field(3.0, gt=0, description=RADIUS)
     ridge: float = Field(0.0, ge=0, description=RIDGE)
 

@@ -99,7 +99,10 @@ class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
     """Settings of `userdp.problems.LpRegression`."""
 
     kind: Literal["lp_regression"]
-    certificate: ClassVar[str] = "A1, A2; below order 2 Hoelder instead of A3, and no A4"
+    certificate: ClassVar[str] = (
+        "convex, bounded gradient; below order 2 the gradient is Hoelder continuous, in place of a bounded and "
+        "diagonally dominant Hessian"
+    )
     summary: ClassVar[str] = LpRegression.summary
     order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error, which the loss is.")
 

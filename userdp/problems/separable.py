@@ -330,7 +330,7 @@ class SeparableSettings(ProblemSettings):
     """Settings of every loss here."""
 
     family: ClassVar[str] = "separable"
-    certificate: ClassVar[str] = "A1 to A4 always"
+    certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
 
     def build(self, shape: Shape, seed: int) -> Problem:
         """See `ProblemSettings.build`."""

@@ -101,7 +101,10 @@ class GeneralisedLinearSettings(ProblemSettings):
     """Settings of every `GeneralisedLinear`."""
 
     family: ClassVar[str] = "generalised linear"
-    certificate: ClassVar[str] = "A1 to A3; A4 from a ridge of curvature * feature_norm^2 / 8 on"
+    certificate: ClassVar[str] = (
+        "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least "
+        "K * feature_norm^2 / 8, where K is the largest second derivative of the loss"
+    )
     feature_norm: float | None = Field(
         None,
         gt=0,

@@ -259,7 +259,10 @@ class SparseLinearSettings(ProblemSettings):
     """Settings of every loss on sparse samples."""
 
     family: ClassVar[str] = "sparse linear"
-    certificate: ClassVar[str] = "A1 to A3, sparse gradients; A4 from a ridge on that grows with sqrt(sparsity)"
+    certificate: ClassVar[str] = (
+        "convex, bounded and sparse gradient, bounded Hessian; diagonally dominant Hessian only with a ridge that "
+        "grows with sqrt(sparsity)"
+    )
     sparse: ClassVar[bool] = True
     feature_norm: float | None = Field(
         None, gt=0, description="Bound on a sample's ||a||_2; longer ones are scaled down. Known from the data."
