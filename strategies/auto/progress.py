@@ -8,6 +8,7 @@ import numpy as np
 from strategies.auto.coordinates import Whitening
 from strategies.clipping.moving_centre import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser
+from strategies.core.read_only import frozen
 from userdp.arrays.types import Array, Vector
 
 CERTAIN = 2.0
@@ -97,7 +98,7 @@ class Progress:
 
     def begin(self, initial: Vector) -> None:
         """Begin at this model."""
-        self.initial, self.start = initial.copy(), initial.copy()
+        self.initial = self.start = frozen(initial)  # later steps replace the start; nothing changes it in place
         self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
 
     def heed(self, released: Vector, deviation: float) -> None:
