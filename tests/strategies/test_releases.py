@@ -4,9 +4,11 @@ Nothing here knows a strategy. A `Watch` notes each draw of noise, the mechanism
 asked; `dp_accounting` then composes what was drawn.
 """
 
+import ast
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Squared
 
+ROOT = Path(__file__).resolve().parents[2]
 USERS, EPSILON, DELTA = 400, 4.0, 1e-4
 STEP = 1e-3
 """Of privacy losses, which dp_accounting rounds up."""
@@ -324,7 +327,7 @@ def test_the_initial_model_stays_what_it_was_to_the_bit(name):
         assert not model.flags.writeable
 
 
-@pytest.mark.parametrize("name", [name for name in MORE if name.startswith("auto")])
+@pytest.mark.parametrize("name", [one for one in EVERY if one.values[0].startswith("auto,")])
 def test_auto_asks_at_models_of_the_domain_and_compares_with_the_first(name):
     seen = watched(name)
     box = seen.method.original.domain
@@ -347,6 +350,21 @@ def test_a_stream_is_opened_once(seed):
     for index in range(2):
         with pytest.raises(RunFailed, match=f"round {index}, purpose 1 was drawn before"):
             streams.open(index, 1, 0.0)
+
+
+def test_noise_is_made_in_one_place():
+    """Users' own noise is made by their nodes; papers' algorithms on plain arrays are given a generator."""
+    made = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("userdp", "strategies", "simulations")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("SeededNoise", "SecureNoise")
+    }
+    assert {path for path in made if "/reference/" not in path} == {
+        "strategies/core/streams.py",
+        "userdp/nodes/computations.py",
+    }
 
 
 @pytest.mark.parametrize("name", ["dp_fed_sgd", "adaptive_clipping", "recentred_clipping", "auto"])
