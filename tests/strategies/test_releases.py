@@ -307,6 +307,15 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
     assert method.spent_epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-9)
 
 
+def test_numbers_that_price_the_whole_run_have_all_its_parts():
+    options = {"rounds": 3, "clip_norm": 1.0, "sampling": "poisson", "cohort": 100}
+    method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, compare_with_initial=True, **options)
+    own, around = method.scheme.guarantee, method._around.after.epsilon
+    epsilon, delta = method.scheme.sampler.replace_one(own.epsilon, own.delta)
+    assert method.plan.numbers["replace_one_epsilon"] == epsilon + around
+    assert method.plan.numbers["replace_one_delta"] == delta
+
+
 @every_run
 def test_every_model_that_is_released_lies_in_the_domain(name):
     seen = watched(name)
@@ -358,7 +367,8 @@ def test_noise_is_made_in_one_place():
         path.relative_to(ROOT).as_posix()
         for package in ("userdp", "strategies", "simulations")
         for path in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if "Noise(" in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("SeededNoise", "SecureNoise")
     }
     assert {path for path in made if "/reference/" not in path} == {
