@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import PrivateResult, PublicFacts, UserLevelStrategy, model_vector
+from strategies.core.streams import Streams
 from strategies.wire.questions import common_records, model_record, train_content
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
@@ -104,6 +105,11 @@ def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x:
     answer = node.compute(x, request.users, request.computation)
     values = answer.values[0] if request.computation.reduce == "sum" else answer.values
     return Gathered(values, 0, answer.non_finite)
+
+
+def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> NoiseSource:
+    """The noise source of a round as it is opened, however often a test looks; a run opens each once."""
+    return Streams(strategy._streams._seed).open(index, purpose, strategy._slack)
 
 
 def with_scheme(strategy: UserLevelStrategy, **changes: Any) -> UserLevelStrategy:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from userdp.accounting.costs import Cost, together
 from userdp.errors import BadInput
 from userdp.state import State, Stateful
 
@@ -36,9 +37,15 @@ class NoiseSource(Stateful, ABC):
 
     Attributes:
         slack: how much more noise is drawn than asked for, relatively; see `SecureNoise`.
+        spent: the cost of all releases that mechanisms made with this noise, for whoever charges a ledger.
     """
 
     slack: float = 0.0
+    spent: Cost = Cost()
+
+    def charge(self, cost: Cost) -> None:
+        """Add the cost of a release; a mechanism calls it where it draws the noise."""
+        object.__setattr__(self, "spent", together(self.spent, cost))  # a source is frozen but for its account
 
     @abstractmethod
     def gaussian(self, value: ArrayLike, deviation: float) -> Values:

@@ -4,7 +4,7 @@ import math
 
 from strategies.auto.progress import Progress
 from strategies.auto.stages import START_WIDTH, Columns, Gradient, Lengths, Level, Moments, Sizes, Stage
-from strategies.clipping.moving_centre import Centre, Geometry
+from strategies.clipping.moving_centre import Centre, Curvatures, Geometry
 from userdp.problems import GeneralisedLinear, Poisson, Problem
 
 _MOST_PARAMETERS = 1000
@@ -46,7 +46,7 @@ def new_progress(problem: Problem, step: float) -> Progress:
     if isinstance(model, Poisson):
         curvature *= _COUNT_CURVATURE
     geometry = Geometry.of(
-        problem.certificate, problem.domain, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
+        Curvatures.of(problem), problem.domain, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
     )
     centre = Centre(geometry, problem.dimension, longest)
     return Progress(problem.initial(), curvature, centre, learns=model is not None)

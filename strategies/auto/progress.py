@@ -9,6 +9,7 @@ import numpy as np
 from strategies.auto.coordinates import Whitening
 from strategies.clipping.moving_centre import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
+from strategies.core.read_only import frozen
 from userdp.arrays.types import Array, Vector
 from userdp.state import State, Stateful
 
@@ -112,7 +113,7 @@ class Progress(Stateful):
 
     def begin(self, initial: Vector) -> None:
         """Begin at this model."""
-        self.initial, self.start = initial.copy(), initial.copy()
+        self.initial = self.start = frozen(initial)  # later steps replace the start; nothing changes it in place
         self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
 
     def heed(self, released: Vector, deviation: float) -> None:

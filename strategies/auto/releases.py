@@ -66,24 +66,27 @@ class SharedScheme(Scheme):
         return GaussianMechanism(moved / self.sampler.expected(index), multiplier / math.sqrt(part))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Release:
-    """What a round's stage may do to the sum it was answered with.
+    """What a round's stage may do to the sum it was answered with: each release has a noise stream of its own.
 
     Attributes:
         scheme: the shares.
         index: of the round.
         noise: makes the noise source of a purpose within the round.
+        made: releases so far.
     """
 
     scheme: SharedScheme
     index: int
     noise: Callable[[int], NoiseSource]
+    made: int = 0
 
-    def mean(self, sums: Vector, movement: Movement, part: float = 1.0, purpose: int = 0) -> tuple[Vector, float]:
-        """(the users' mean with noise, the noise's standard deviation)."""
-        mechanism = self.scheme.mechanism(self.index, movement, part)
-        return mechanism.release(sums / self.users, self.noise(purpose)), mechanism.standard_deviation
+    def mean(self, sums: Vector, movement: Movement, part: float = 1.0) -> tuple[Vector, float]:
+        """(the users' mean with noise for that part of the round's share, the noise's standard deviation)."""
+        mechanism, source = self.scheme.mechanism(self.index, movement, part), self.noise(self.made)
+        self.made += 1
+        return mechanism.release(sums / self.users, source), mechanism.standard_deviation
 
     @property
     def users(self) -> float:

@@ -80,7 +80,7 @@ class Level(Stage):
         """Start at the intercept's best value; curvature grows with the mean count."""
         released, deviation = release.mean(sums, Movement.of_box(1.0))
         mean = self.most * min(max(float(released[0]) + 0.5, deviation, self.least_mean), 1.0)
-        progress.start[-1] = math.log(mean)
+        progress.start = np.append(progress.start[:-1], math.log(mean))
         progress.curvature *= mean
         return {"mean_target": mean}
 
@@ -212,7 +212,7 @@ class Gradient(Stage):
         """Move by a whole step over the curvature; the next radius follows the released length."""
         radius, curvature = progress.radius, progress.curvature
         released, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
-        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED, 1)
+        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED)
         typical = radius * math.exp(min(max(float(measured[0]), LOG_DISTANCE.low), LOG_DISTANCE.high))
         if progress.known is None:
             progress.known = Known.first(released, deviation)
@@ -273,7 +273,7 @@ class Recentred(Stage):
         """Move; centre and radius follow."""
         centre = progress.centre
         gradient, deviation = release.mean(sums[:-1], Movement.of_ball(centre.radius), 1 - MEASURED)
-        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED, 1)
+        measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED)
         if not self.measured:
             progress.start, facts = centre.follow(gradient, deviation, float(measured[0]), progress.start, self.domain)
             return facts

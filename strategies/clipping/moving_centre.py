@@ -9,7 +9,7 @@ import numpy as np
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
-from userdp.problems import Box, Certificate
+from userdp.problems import Box, Problem
 from userdp.state import Stateful
 
 LOG_DISTANCE = STATISTICS["log_distance"]
@@ -20,6 +20,24 @@ _LEAST_SPREAD = 0.15
 
 _CORNER = 1e9
 """The step on a linear loss: across any domain."""
+
+
+@dataclass(frozen=True)
+class Curvatures:
+    """The curvatures between which a gradient is predicted to change (utility only).
+
+    Attributes:
+        least: in any direction; certified, or 0.
+        most: in any direction, certified or measured; None where nothing bounds it.
+    """
+
+    least: float = 0.0
+    most: float | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Self:
+        """Those of a loss."""
+        return cls(problem.certificate.strong_convexity, problem.curvature)
 
 
 @dataclass(frozen=True)
@@ -44,22 +62,21 @@ class Geometry:
 
     @classmethod
     def of(
-        cls, certificate: Certificate, domain: Box, rate: float, factor: float | None, wide: float, **more: Any
+        cls, curvatures: Curvatures, domain: Box, rate: float, factor: float | None, wide: float, **more: Any
     ) -> Self:
         """That of a loss, for steps of size ``rate``.
 
         Args:
-            certificate: says how curved it is.
+            curvatures: of the loss.
             domain: of models.
             rate: step size; on a loss that is linear in a bounded domain every step goes to a corner.
             factor: as the attribute; None for 1 on quadratic and linear losses, and ``wide`` on others.
             wide: that.
             more: the other attributes.
         """
-        if certificate.smoothness == 0 and math.isfinite(domain.radius):
+        if curvatures.most == 0 and math.isfinite(domain.radius):
             rate = _CORNER
-        smoothness = math.inf if certificate.smoothness is None else certificate.smoothness
-        low = certificate.strong_convexity
+        smoothness, low = math.inf if curvatures.most is None else curvatures.most, curvatures.least
         # A larger step than 1 / smoothness says that curvature is felt to be lower than certified.
         high = max(low, min(smoothness, 1 / rate))
         return cls(rate=rate, low=low, high=high, factor=factor or (1.0 if low == high else wide), **more)

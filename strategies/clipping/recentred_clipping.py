@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.local_options import LocalOptions, local_numbers, of_round
-from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Geometry
+from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions, StrategyOptions
@@ -22,7 +22,6 @@ from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining
-from userdp.problems import Certificate
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
 
 _MEASURED = 0.05
@@ -209,8 +208,8 @@ class RecentredClipping(UserLevelStrategy):
         """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
         options = self.options
         return Geometry.of(
-            # What is certified of gradients says nothing of updates.
-            Certificate() if options.trains else self.problem.certificate,
+            # The curvature of the loss says nothing of updates.
+            Curvatures() if options.trains else Curvatures.of(self.problem),
             self.problem.domain,
             options.learning_rate or (1.0 if options.trains else self._default_step),
             options.radius_factor,

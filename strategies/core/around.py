@@ -8,7 +8,7 @@ from strategies.core.last_comparison import LastComparison, check_comparison
 from strategies.core.preparation import Preparation, prepared
 from strategies.core.scheme import Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import Cost, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.noise import NoiseSource
@@ -34,6 +34,9 @@ class Part(Protocol):
 
     def charge(self, request: Request) -> None:
         """Charge the round."""
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """Refuse releases that cost more than the round was charged."""
 
     def step(
         self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]

@@ -24,20 +24,21 @@ from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import parse_options
 from strategies.core.plan import Plan, PublicFacts
 from strategies.core.preparation import Preparation
+from strategies.core.read_only import ReadOnly
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.resuming import Keeper, Resumable, Resumed
 from strategies.core.scheme import Scheme, Step
 from strategies.core.secure_noise import SECURE_ASSUMPTIONS, separately
+from strategies.core.streams import Streams
 from strategies.core.ways import Way
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
 from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput, RunFailed
-from userdp.noise import NoiseSource, SecureNoise, SeededNoise, rounding_slack
+from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates
-from userdp.randomness import stream
 
 log = logging.getLogger("userdp")
 
@@ -76,6 +77,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
     require_identities: bool = False
     scheme: Scheme
     memory: Any
+    _x, _initial, _released = ReadOnly(), ReadOnly(), ReadOnly()
 
     def __init__(
         self,
@@ -95,12 +97,11 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         self.options = parse_options(self.Options, options)
         self._coordinates: Coordinates | None = None
         self.privacy, self._around = divided(self, privacy, preparation, compare_with_initial)
+        self._streams = Streams(None if privacy.noise == "secure" else seed)
         self._build()
         self.plan: Plan = self._make_plan()
         self.result = PrivateResult()
-        self._x: Vector = self.scheme.checked_start(problem, problem.initial())
-        self._initial: Vector = self._x
-        self._released: Vector = self._x
+        self._x = self._initial = self._released = self.scheme.checked_start(problem, problem.initial())
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
         self._roster = self.wire.roster(public.users, self.options.max_missing)
@@ -173,15 +174,13 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         )
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
-        """Where the noise of round ``index`` comes from; ``purpose`` separates several seeded draws of one round."""
-        if self.privacy.noise == "secure":
-            return SecureNoise(self._slack)
-        return SeededNoise(stream(self.seed, "noise", index, purpose))
+        """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
+        return self._streams.open(index, purpose, self._slack)
 
     @property
     def _default_step(self) -> float:
-        """1 / smoothness; half where the loss certifies none, or is linear."""
-        return 1 / (self.problem.certificate.smoothness or 2.0)
+        """1 / curvature; half where nothing bounds it, or the loss is linear."""
+        return 1 / (self.problem.curvature or 2.0)
 
     def _rounding_slack(self) -> float:
         """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
@@ -246,14 +245,16 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
                 if self._ledger is not None:
                     self._ledger.charge(request.users)
                 step = self._step(index, self._x, gathered)
-                self._take(step)
+                if self._ledger is not None:
+                    self._ledger.check_drawn(self._streams.drawn())
+                self._take(step, self._coordinates)
             else:
                 part.charge(request)
                 # Numbers that no round of the strategy's own has.
                 noise = partial(self._noise, self.plan.rounds + server_round)
                 step = part.step(index, self._x, self._initial, gathered, noise)
-                self._x = step.following
-                self._released = self._released if step.released is None else step.released
+                part.check_drawn(self._streams.drawn())
+                self._take(step, None)
         self._facts = dict(step.facts)
         if part is self._around.before and part is not None and index + 1 == part.rounds:
             self._begin_prepared()
@@ -271,18 +272,19 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         if self._coordinates is not None:
             self._x = self.problem.initial()
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: Step, coordinates: Coordinates | None) -> None:
         """Go on from the next iterate and hand out the released model, unless such a step overflows.
 
-        Then both stay what they were: a step that releases a model follows from released values, and so does this.
-        Inside a phase, where nothing is released, the iterate is what the step says, for it may not be looked at.
+        A model is released here alone, within its domain. After an overflow both stay what they were: a step that
+        releases a model follows from released values, and so does this. Inside a phase, where nothing is released, the
+        iterate is what the step says, for it may not be looked at.
         """
         if step.released is None:
             self._x = step.following
             return
-        released = step.released if self._coordinates is None else self._coordinates.models(step.released)
+        released = step.released if coordinates is None else coordinates.models(step.released)
         if np.isfinite(step.following).all() and np.isfinite(released).all():
-            self._x, self._released = step.following, released
+            self._x, self._released = step.following, self.original.domain.project(released)
         else:
             log.warning("a step of %s overflows, and is not taken: lower its step size", self.name)
 
@@ -395,4 +397,5 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
                 keeper.keep(partial(self._snapshot, server_round), must=secure)
             if on_round is not None:
                 on_round(record)
+        self.plan.check_spent(self.spent_epsilon)
         return result

@@ -9,7 +9,8 @@ import numpy as np
 
 from strategies.core.scheme import Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import Cost, Guarantee, Privacy
+from userdp.accounting.ledger import check_drawn
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import LaplaceMechanism
@@ -98,6 +99,10 @@ class LastComparison:
     def charge(self, request: Request) -> None:
         """Charge the count."""
         self.charged = True
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """Refuse a count with less noise than it was charged for."""
+        check_drawn(drawn, self.mechanism.cost)
 
     def request(self, index: int, initial: Vector) -> Request:
         """Of all users, whether the model that is sent serves them better than the initial one."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from strategies.core.forecast import Forecast
 from userdp.accounting.guarantee import Guarantee, Unit
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
 
 Number = float | int | str
@@ -116,6 +116,18 @@ class Plan:
         if value is None:
             return "not stated"
         return "no limit" if value == math.inf else value
+
+    def check_spent(self, epsilon: float | None) -> None:
+        """Compare what a whole run has spent, None for nothing to account, with what this promises.
+
+        Raises:
+            RunFailed: it has spent more: its model must not be used under this guarantee.
+        """
+        if epsilon is not None and not epsilon <= self.guarantee.epsilon * (1 + 1e-9):
+            raise RunFailed(
+                f"{self.strategy} has spent epsilon = {epsilon:.9g}, and its plan promises "
+                f"{self.guarantee.epsilon:.9g}: its model is not released"
+            )
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, for JSON."""

@@ -10,12 +10,13 @@ from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from strategies.core.plan import PublicFacts
 from strategies.core.scheme import Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import AnyLedger, Guarantee, Privacy
+from userdp.accounting import AnyLedger, Cost, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
+from userdp.problems.landscape import MeasuredCurvature
 from userdp.state import Stateful
 
 
@@ -87,12 +88,16 @@ class Preparation(ABC):
         assert isinstance(options, PreparedOptions)
         problem = self.problem
         if coordinates is not None:
-            problem = InCoordinates(problem, coordinates, 1 / found.rate)
+            problem = InCoordinates(problem, coordinates, MeasuredCurvature(1 / found.rate))
         return problem, coordinates, options.model_copy(update=options.found(found))
 
     def charge(self, request: Request) -> None:
         """Charge a round."""
         self.ledger.charge(request.users)
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """Refuse releases with less noise than a round was charged for."""
+        self.ledger.check_drawn(drawn)
 
     def guarantee(self, own: Guarantee) -> Guarantee:
         """What the strategy promises, and this on top."""

@@ -84,6 +84,10 @@ class StoppedRounds:
             return np.arange(self.budget.records)
         return self.draw(index).records
 
+    def multiplier(self, index: int, noise_multiplier: float) -> float:
+        """That of four calls of the oracle, each with the budget's noise."""
+        return noise_multiplier / 2
+
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Epsilon after ``rounds`` rounds (all of them if not given).
 

@@ -69,6 +69,20 @@ class Cost:
             raise BadInput(f"failure delta = {self.failure_delta}: must lie in [0, 1)")
 
 
+def together(*costs: Cost) -> Cost:
+    """The cost of several mechanisms that one participation meets, one after the other.
+
+    Gaussians compose as one whose squared inverse noise multiplier is the sum of theirs; epsilons and failures add up.
+    """
+    precision = sum(cost.noise_multiplier**-2 for cost in costs)
+    return Cost(
+        noise_multiplier=precision**-0.5 if precision else math.inf,
+        pure_epsilon=sum(cost.pure_epsilon for cost in costs),
+        failure_delta=sum(cost.failure_delta for cost in costs),
+        shared_epsilon=sum(cost.shared_epsilon for cost in costs),
+    )
+
+
 @lru_cache(maxsize=4096)
 def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
     """Smallest delta, at most 1, for which ``participations`` participations are (epsilon, delta)-DP.

@@ -15,6 +15,29 @@ _SLACK = 1e-6
 """Relative excess of epsilon that counts as rounding."""
 
 
+_EXCESS = 1e-9
+"""Relative excess of what a round draws over what it is charged that counts as rounding."""
+
+
+def check_drawn(drawn: Cost, charged: Cost) -> None:
+    """Refuse releases with less noise than a round was charged for.
+
+    Raises:
+        RunFailed: they cost more.
+    """
+    parts = {
+        "Gaussian noise, 1 / multiplier^2,": (drawn.noise_multiplier**-2, charged.noise_multiplier**-2),
+        "epsilon": (drawn.pure_epsilon + drawn.shared_epsilon, charged.pure_epsilon + charged.shared_epsilon),
+        "failure probability": (drawn.failure_delta, charged.failure_delta),
+    }
+    for name, (spent, paid) in parts.items():
+        if not spent <= paid * (1 + _EXCESS):
+            raise RunFailed(
+                f"the releases of a round have a cost of {spent:.6g} ({name}) where {paid:.6g} is charged: stopped "
+                "before they are used; calibrate the noise by the sampler that the round is charged to"
+            )
+
+
 class LedgerState(TypedDict):
     """What a checkpoint keeps: (n,) participations of each user so far, and the plan they were counted against."""
 
@@ -86,6 +109,14 @@ class Ledger:
                 "spending more than the budget; check the sampler against the plan"
             )
         self._participated[named] = after
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """Compare the releases that a round made with the participation that it was charged.
+
+        Raises:
+            RunFailed: the releases cost more.
+        """
+        check_drawn(drawn, self.cost)
 
     def epsilon(self) -> float:
         """Epsilon spent so far, at the budget's delta."""
@@ -164,6 +195,9 @@ class Scheme(Protocol):
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Epsilon after ``rounds`` rounds."""
 
+    def multiplier(self, index: int, noise_multiplier: float) -> float:
+        """Noise over sensitivity of all that round ``index`` releases, where all rounds have that of the argument."""
+
 
 class RoundLedger:
     """Counts rounds, where cost falls on rounds rather than on participations: sampled cohorts, correlated noise.
@@ -214,6 +248,17 @@ class RoundLedger:
                 "of other users is not accounted"
             )
         self._charged += 1
+
+    def check_drawn(self, drawn: Cost) -> None:
+        """Compare the Gaussian releases of the round charged last with the noise that the scheme prices it at.
+
+        Pure epsilons are not compared: schemes price them together with the Gaussians.
+
+        Raises:
+            RunFailed: there was less noise.
+        """
+        planned = self._scheme.multiplier(self._charged - 1, self._noise_multiplier)
+        check_drawn(Cost(noise_multiplier=drawn.noise_multiplier), Cost(noise_multiplier=planned))
 
     def epsilon(self) -> float:
         """Epsilon spent so far, at the budget's delta."""

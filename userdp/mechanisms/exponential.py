@@ -57,5 +57,6 @@ class ExponentialMechanism:
         Raises:
             BadInput: the scores hold a NaN or an infinity, or overflow in units of the sensitivity.
         """
+        noise.charge(self.cost)
         with np.errstate(over="ignore"):  # what overflows is refused
             return int(noise.choose(scores[None] / self.sensitivity, self.epsilon)[0])

@@ -59,4 +59,5 @@ class GaussianMechanism:
         Raises:
             BadInput: the value holds a NaN or an infinity.
         """
+        noise.charge(self.cost)
         return noise.gaussian(value, self.standard_deviation)

@@ -53,4 +53,5 @@ class LaplaceMechanism:
         Raises:
             BadInput: the value holds a NaN or an infinity.
         """
+        noise.charge(self.cost)
         return noise.laplace(value, self.scale)

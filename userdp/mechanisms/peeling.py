@@ -128,6 +128,7 @@ class Peeling:
         Raises:
             BadInput: the values are no vector of at least ``sparsity`` finite numbers.
         """
+        noise.charge(self.cost)
         chosen = self.select(values, noise)
         released = np.zeros(len(values))
         released[chosen] = noise.laplace(values[chosen], self.scale)

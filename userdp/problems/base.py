@@ -19,7 +19,7 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
-from userdp.problems.landscape import Landscape
+from userdp.problems.landscape import Landscape, MeasuredCurvature
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 
@@ -73,6 +73,13 @@ class Certificate:
     sparsity: int | None = None
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if isinstance(getattr(self, field.name), MeasuredCurvature):
+                raise TypeError(
+                    f"Certificate.{field.name} is a proven bound: a measured curvature cannot take its place"
+                )
+
     def missing(self) -> list[str]:
         """Which of A1 to A4 are not proven."""
         gaps = []
@@ -119,6 +126,7 @@ class Problem(ABC):
         certificate: what is proven of f on the declared bounds.
         start: (p,) where training starts; None for the centre of the domain.
         landscape: what a plan predicts accuracy by; None where nothing is known of the loss.
+        measured: a curvature that was measured; None where steps follow the certificate.
         sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
             `scipy.sparse.csr_array`, with as many entries as samples have, where other problems give arrays.
         gradient_rounding: how far, at most, each entry of a user's average gradient as computed lies from that of a
@@ -137,6 +145,7 @@ class Problem(ABC):
     certificate: Certificate
     start: Vector | None = None
     landscape: Landscape | None = None
+    measured: MeasuredCurvature | None = None
     sparse: bool = False
     gradient_rounding: float | None = None
     node_bytes: int = 1 << 25
@@ -156,6 +165,12 @@ class Problem(ABC):
         if self.landscape is not None:
             other.landscape = replace(self.landscape, start=math.inf)
         return other
+
+    @property
+    def curvature(self) -> float | None:
+        """The bound on curvature that steps follow: the certified one, else the measured one (utility only)."""
+        certified = self.certificate.smoothness
+        return self.measured.most if certified is None and self.measured is not None else certified
 
     @abstractmethod
     def bound(self, block: Block) -> tuple[Block, int]:

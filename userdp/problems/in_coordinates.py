@@ -11,7 +11,7 @@ from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.landscape import Landscape
+from userdp.problems.landscape import Landscape, MeasuredCurvature
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +70,13 @@ class InCoordinates(Problem):
     Args:
         problem: f, on dense parameters.
         coordinates: start and T.
-        curvature: what the loss is taken to be curved by at most, in every direction. It was measured, or is a guess:
-            the certificate holds it as smoothness, for default steps, and NO PRIVACY PROOF may rest on it.
+        curvature: the curvature that default steps follow. The certificate says nothing of it.
 
     Raises:
         BadInput: coordinates of another dimension, or gradients that are sparse.
     """
 
-    def __init__(self, problem: Problem, coordinates: Coordinates, curvature: float | None = None) -> None:
+    def __init__(self, problem: Problem, coordinates: Coordinates, curvature: MeasuredCurvature | None = None) -> None:
         if len(coordinates.start) != problem.dimension or problem.sparse:
             raise BadInput(
                 f"problem.kind = {problem.name!r} has {problem.dimension} parameters and cannot be seen in "
@@ -87,10 +86,11 @@ class InCoordinates(Problem):
         self.name, self.summary = problem.name, problem.summary  # type: ignore[misc]
         self.dimension, self.columns, self.has_targets = problem.dimension, problem.columns, problem.has_targets
         self.domain = SeenBox(problem.domain, coordinates)
-        self.certificate = Certificate(convex=problem.certificate.convex, smoothness=curvature, reason="measured")
+        reason = "coordinates were learnt, in which nothing is certified of curvature"
+        self.certificate, self.measured = Certificate(convex=problem.certificate.convex, reason=reason), curvature
         lies = problem.landscape
         if lies is not None and curvature is not None:
-            self.landscape = Landscape(lies.start, curvature * self.dimension, math.inf, assumed=lies.assumed)
+            self.landscape = Landscape(lies.start, curvature.most * self.dimension, math.inf, assumed=lies.assumed)
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """As f does."""

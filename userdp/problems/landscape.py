@@ -12,6 +12,19 @@ ASSUMED_SIZE = 1.0
 
 
 @dataclass(frozen=True)
+class MeasuredCurvature:
+    """A bound on a loss's curvature that was measured or guessed: steps follow it, and NO PROOF may rest on it.
+
+    It is no number, so that no `Certificate` can hold it and no formula can take it for certified.
+
+    Attributes:
+        most: curvature in any direction.
+    """
+
+    most: float
+
+
+@dataclass(frozen=True)
 class Landscape:
     """Sizes of a loss on its declared bounds.
 

@@ -74,6 +74,10 @@ class Sampler(ABC):
             BadInput: an argument out of range.
         """
 
+    def multiplier(self, index: int, noise_multiplier: float) -> float:
+        """Noise over sensitivity of all that round ``index`` releases; equal in all rounds unless a sampler differs."""
+        return noise_multiplier
+
     @abstractmethod
     def calibrate(self, epsilon: float, delta: float) -> float:
         """Smallest noise multiplier (rounded up) for which all rounds are (epsilon, delta)-DP.

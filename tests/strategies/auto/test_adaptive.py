@@ -56,7 +56,7 @@ class Watched:
     def __init__(self, answer=None):
         self.noted, self.answer = [], answer
 
-    def mean(self, sums, movement, part=1.0, purpose=0):
+    def mean(self, sums, movement, part=1.0):
         self.noted.append((np.array(sums), movement, part))
         return (sums / USERS if self.answer is None else np.full(len(sums), self.answer)), 1e-3
 

@@ -46,8 +46,8 @@ class Watched:
     noted: list = field(default_factory=list)
     answer: float | None = None
 
-    def mean(self, sums, movement, part=1.0, purpose=0):
-        self.noted.append((np.array(sums), movement, part, purpose))
+    def mean(self, sums, movement, part=1.0):
+        self.noted.append((np.array(sums), movement, part))
         found = sums / USERS if self.answer is None else np.full(len(sums), self.answer)
         return found, 1e-3
 
@@ -120,7 +120,7 @@ def test_all_releases_together_spend_the_budget_and_not_more():
             precision = 0.0
             for index in range(method.plan.rounds):
                 noted, _ = released(at(name, index, relation=relation), index, people(np.ones((8, 2)), np.ones(8)))
-                for _, movement, part, _ in noted:
+                for _, movement, part in noted:
                     precision += method.scheme.mechanism(index, movement, part).noise_multiplier ** -2
             spent = epsilon_of(Cost(noise_multiplier=precision**-0.5), 1, 1e-3)
             assert 1.99 < spent <= 2.0
@@ -131,7 +131,7 @@ def test_all_releases_together_spend_the_budget_and_not_more():
 def test_a_mean_is_released_with_noise_for_its_movement_and_its_share():
     method = make(Auto, PROBLEMS["squared"], 400, seed=5)
     release = Release(method.scheme, 2, lambda purpose: method._noise(2, purpose))
-    draws = np.concatenate([release.mean(np.zeros(4000), Movement(3.0, 2.0), 0.25, k)[0] for k in range(5)])
+    draws = np.concatenate([release.mean(np.zeros(4000), Movement(3.0, 2.0), 0.25)[0] for _ in range(5)])
     _, deviation = release.mean(np.zeros(1), Movement(3.0, 2.0), 0.25)
     share = method.scheme.sampler.shares[2]
     assert deviation == pytest.approx(3.0 / 400 * method.scheme.noise_multiplier / math.sqrt(0.25 * share))
@@ -207,7 +207,7 @@ def test_steps_are_shortened_where_more_curvature_is_felt_than_noise_explains(de
     stage, progress, watched = Gradient(5, method.problem.domain), method.scheme.new_memory(), Watched(method.scheme)
     progress.whitened = Whitening(np.eye(3), np.ones(3), np.array([1.0, 0.2, 1.0]), 1.0)
     curvature, best = progress.curvature * np.array([1.0, 3.0, 1.0]), np.array([1.0, -0.5, 0.5])
-    watched.mean = lambda sums, movement, part=1.0, purpose=0: (sums, deviation)
+    watched.mean = lambda sums, movement, part=1.0: (sums, deviation)
     for _ in range(12):
         stage.take(progress, np.append(curvature * (progress.z - best), 0.0), watched)
     assert progress.damping == pytest.approx(least, rel=1e-6)

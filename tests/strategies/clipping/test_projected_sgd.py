@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, run, with_scheme
+from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, noise_again, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -172,7 +172,7 @@ def test_in_many_dimensions_the_projection_leaves_little_of_the_noise_and_no_mor
     federation = ColumnarFederation(Block(features, np.arange(users + 1), targets))
     method = make(ProjectedSGD, OneHotLogistic(levels, 5.0), users, 1.0, delta, rounds=1)
     mean = gathered(method, federation, 0, np.zeros(levels)).values / users
-    noisy = [method.scheme.mechanism.release(mean, method._noise(index)) for index in range(5)]
+    noisy = [method.scheme.mechanism.release(mean, noise_again(method, index)) for index in range(5)]
     errors = [np.linalg.norm(method.scheme.gradient(values) - mean) for values in noisy]
     raw = [np.linalg.norm(values - mean) for values in noisy]
     assert np.mean(raw) == pytest.approx(method.plan.numbers["noise_before"], rel=0.05)

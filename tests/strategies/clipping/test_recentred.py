@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from helpers import WILD, ChangedNode, Wild, content_of, federation_of, final, gathered, make, run
+from helpers import WILD, ChangedNode, Wild, content_of, federation_of, final, gathered, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -226,7 +226,7 @@ def test_centre_and_radius_follow_from_released_values_alone():
     noise = [
         np.concatenate(
             [
-                mechanism.release(np.zeros(size), method._noise(0, purpose))
+                mechanism.release(np.zeros(size), noise_again(method, 0, purpose))
                 for purpose, (mechanism, size) in enumerate(zip(mechanisms, (3, 1), strict=True))
             ]
         )

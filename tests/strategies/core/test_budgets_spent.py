@@ -8,7 +8,7 @@ import pytest
 from any_strategy import options_of, problem_of
 from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
-from helpers import federation_of, make, run
+from helpers import federation_of, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,7 +131,7 @@ def test_with_one_cell_a_run_chooses_nothing(noise, monkeypatch):
     if noise == "secure":
         method = WinsorizedRotation(method.problem, method.public, _secure(method.privacy), **options)
     chosen = []
-    monkeypatch.setattr(type(method._noise(0)), "choose", lambda *given: chosen.append(given))
+    monkeypatch.setattr(type(noise_again(method, 0)), "choose", lambda *given: chosen.append(given))
     result = run(method, federation_of(np.ones((40, 3))))
     assert len(result.rounds) == 2
     assert not chosen

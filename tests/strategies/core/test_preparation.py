@@ -33,8 +33,9 @@ from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise, rounding_slack
-from userdp.problems import Logistic, Poisson, Quadratic, Squared
+from userdp.problems import Certificate, Logistic, Poisson, Quadratic, Squared
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
+from userdp.problems.landscape import MeasuredCurvature
 
 PREPARED = sorted(name for name, kind in STRATEGIES.items() if issubclass(kind.Options, PreparedOptions))
 WELL_OFF = {"robust_rounds": {"rounds": 2}}
@@ -162,9 +163,9 @@ def noted(part, index, x, sums):
     found = []
 
     class Noting(Release):
-        def mean(self, values, movement, part=1.0, purpose=0):
+        def mean(self, values, movement, part=1.0):
             found.append((np.array(values), movement, self.scheme.mechanism(self.index, movement, part).l2_sensitivity))
-            return super().mean(values, movement, part, purpose)
+            return super().mean(values, movement, part)
 
     with mock.patch.object(preparation, "Release", Noting):
         noise = SeededNoise(np.random.default_rng(index))
@@ -376,3 +377,28 @@ def test_coordinates_of_another_shape_or_without_an_end_are_refused():
         Coordinates(np.zeros(2), np.full((2, 2), np.nan))
     with pytest.raises(BadInput, match="3 parameters"):
         InCoordinates(Quadratic(3, 1.0, 1.0), turned(2))
+
+
+def test_measured_curvature_is_no_certificate():
+    """Neither of smoothness nor of strong convexity; steps follow it all the same."""
+    problem = Squared(2, np.inf, 5.0, low=-2.0, high=2.0, feature_bound=1.0, ridge=0.5)
+    assert problem.certificate.strong_convexity > 0
+    seen = InCoordinates(problem, turned(2), MeasuredCurvature(4.0))
+    assert seen.certificate == Certificate(convex=True, reason=seen.certificate.reason)
+    assert seen.certificate.missing() == Certificate(convex=True).missing()
+    assert (seen.curvature, InCoordinates(problem, turned(2)).curvature) == (4.0, None)
+    assert problem.curvature == problem.certificate.smoothness
+    for field in ("smoothness", "strong_convexity", "lipschitz"):
+        with pytest.raises(TypeError, match=f"Certificate.{field} is a proven bound"):
+            Certificate(convex=True, **{field: seen.measured})
+    method = prepared("recentred_clipping")
+    assert method.problem.certificate.smoothness is None
+    assert method._default_step == pytest.approx(1 / method.problem.measured.most)
+
+
+def test_nothing_is_certified_of_a_problem_in_coordinates_but_what_turning_keeps():
+    """A property of the type: whatever `Certificate` learns to hold, a preparation proves none of it."""
+    for problem in (squares(), Logistic(2, np.inf, 5.0, ridge=0.1), Quadratic(2, 5.0, 3.0)):
+        seen = InCoordinates(problem, turned(problem.dimension), MeasuredCurvature(1.0))
+        for field in set(vars(Certificate())) - {"convex", "reason"}:
+            assert getattr(seen.certificate, field) == getattr(Certificate(), field)

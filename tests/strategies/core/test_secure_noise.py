@@ -12,7 +12,7 @@ import pytest
 from any_strategy import options_of
 from examples import changed
 from flwr.app import Message, MessageType
-from helpers import content_of, final, local_grid, make, run
+from helpers import content_of, final, local_grid, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problem_cases import cases
@@ -354,26 +354,28 @@ def test_a_strategy_without_a_proof_refuses_secure_noise_before_any_data_is_seen
 
 
 def test_each_strategy_gets_the_slack_of_what_it_adds_up():
-    assert strategy("dp_fed_sgd")._noise(0) == SecureNoise(rounding_slack(USERS))
-    assert strategy("dp_ftrl", rounds=4)._noise(1) == SecureNoise(rounding_slack(USERS, 2.0))
+    assert noise_again(strategy("dp_fed_sgd"), 0) == SecureNoise(rounding_slack(USERS))
+    assert noise_again(strategy("dp_ftrl", rounds=4), 1) == SecureNoise(rounding_slack(USERS, 2.0))
     rotation = strategy("winsorized_rotation")
     grid = rotation.scheme.grid
     longest = (grid.cells + 1) * grid.half_width * math.sqrt(rotation.scheme.rotation.size)
     moved = rotation.scheme.mechanism.l2_sensitivity * (USERS // 2)
-    assert rotation._noise(0).slack == pytest.approx(rounding_slack(USERS // 2, longest / moved, 2.0**-47), rel=1e-12)
-    assert strategy("sample_clipped_sgd")._noise(0).slack == rounding_slack(USERS)
+    assert noise_again(rotation, 0).slack == pytest.approx(
+        rounding_slack(USERS // 2, longest / moved, 2.0**-47), rel=1e-12
+    )
+    assert noise_again(strategy("sample_clipped_sgd"), 0).slack == rounding_slack(USERS)
     by_sample = make(
         STRATEGIES["sample_clipped_sgd"], Quadratic(3, 5.0, 5.0), USERS, 4.0, 1e-3, unit="sample", facts={"samples": 9}
     )
     assert by_sample._rounding_slack() == rounding_slack(9)
-    assert strategy("dp_fed_sgd", noise="seeded")._noise(0).slack == 0.0
+    assert noise_again(strategy("dp_fed_sgd", noise="seeded"), 0).slack == 0.0
 
 
 def test_robust_strategies_get_the_slack_of_their_estimates():
     rounds, removal = strategy("robust_rounds"), strategy("outlier_removal")
-    assert rounds._noise(0).slack == rounding_slack(MANY // 2, 1.0, Winsorized(8.0).rounding(MANY // 2))
-    assert removal._noise(0).slack == rounding_slack(MANY // 2, 1.0, NeighbourMean(4.0).rounding(MANY // 2, 3))
-    assert 2.0**-20 < rounds._noise(0).slack < removal._noise(0).slack < 1e-5
+    assert noise_again(rounds, 0).slack == rounding_slack(MANY // 2, 1.0, Winsorized(8.0).rounding(MANY // 2))
+    assert noise_again(removal, 0).slack == rounding_slack(MANY // 2, 1.0, NeighbourMean(4.0).rounding(MANY // 2, 3))
+    assert 2.0**-20 < noise_again(rounds, 0).slack < noise_again(removal, 0).slack < 1e-5
 
 
 def test_cohorts_whose_robust_means_are_rounded_too_much_are_refused_at_plan_time():

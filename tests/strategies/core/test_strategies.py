@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
 from flwr.app import ConfigRecord, MetricRecord
-from helpers import federation_of, final, local_grid, make, run
+from helpers import federation_of, final, local_grid, make, noise_again, run
 
 from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, model_vector
 from strategies.core.declarations import documentation
@@ -117,7 +117,7 @@ def test_no_stream_of_noise_is_drawn_from_twice(name):
     assert len(asked) == len(set(asked))
     assert (not asked) == (name in ("local_dp", "non_private"))  # there users draw, or nobody does
     labels = asked[: len(asked) // 2 + 1]
-    draws = [noise(*label).gaussian(np.zeros(3), 1.0) for label in labels]
+    draws = [noise_again(method, *label).gaussian(np.zeros(3), 1.0) for label in labels]
     assert len({draw.tobytes() for draw in draws}) == len(draws)
 
 

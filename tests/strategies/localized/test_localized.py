@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers import Wild, federation_of, final, gathered, make, run
+from helpers import Wild, federation_of, final, gathered, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -298,7 +298,7 @@ def test_one_user_with_a_gradient_that_is_not_finite_is_counted_and_the_run_goes
 def test_the_noises_of_test_and_release_come_from_streams_of_their_own(monkeypatch):
     """How much a test draws must not matter to the release, and no number may serve both."""
     method, federation = trainable(seed=5)
-    before = [method._noise(number, purpose).generator.normal(size=50) for number in (0, 1) for purpose in (1, 2)]
+    before = [noise_again(method, number, purpose).generator.normal(size=50) for number in (0, 1) for purpose in (1, 2)]
     assert len(np.unique(np.concatenate(before))) == 200
     first = run(method, federation)
     other, _ = trainable(seed=5)
@@ -306,7 +306,7 @@ def test_the_noises_of_test_and_release_come_from_streams_of_their_own(monkeypat
 
     def greedy(memory, session):
         begin(memory, session)
-        session._threshold -= 1e-9 * other._noise(next(numbers), 1).generator.normal(size=1000).sum()
+        session._threshold -= 1e-9 * noise_again(other, next(numbers), 1).generator.normal(size=1000).sum()
 
     monkeypatch.setattr(PhaseUnderWay, "begin", greedy)
     np.testing.assert_array_equal(final(first), final(run(other, federation)))

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import federation_of, gathered
+from helpers import federation_of, gathered, noise_again
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -166,7 +166,7 @@ def test_an_average_of_clipped_steps_errs_by_less_than_half_of_what_is_stated(se
     with pytest.MonkeyPatch.context() as patch:
         computed = released_average(method, federation_of(values[:, None]), patch)
     error = abs(Fraction(float(computed[0])) - exact_average(method, values, phase.width, rate))
-    assert method._noise(0).slack == rounding_slack(batch, 1.0, method.scheme.rounding)
+    assert noise_again(method, 0).slack == rounding_slack(batch, 1.0, method.scheme.rounding)
     assert 2 * error <= Fraction(phase.mechanism.l2_sensitivity) * Fraction(method.scheme.rounding)
 
 
@@ -193,7 +193,7 @@ def test_neighbours_averages_are_no_further_apart_than_stated_to_the_last_bit(se
     else:
         sensitivity = method.scheme.chosen.phases[0].l2_sensitivity
     moved = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(*(each.tolist() for each in averages), strict=True))
-    assert moved <= (Fraction(sensitivity) * (1 + Fraction(method._noise(0).slack) - Fraction(1, 2**21))) ** 2
+    assert moved <= (Fraction(sensitivity) * (1 + Fraction(noise_again(method, 0).slack) - Fraction(1, 2**21))) ** 2
 
 
 def test_the_noise_of_tested_phases_covers_iterates_and_scores():
@@ -214,5 +214,5 @@ def test_the_noise_of_tested_phases_covers_iterates_and_scores():
     )
     scores = 4 * 200 * gradient_rounding(problem) / 2.0
     assert method.scheme.rounding == pytest.approx(iterates + scores, rel=1e-12, abs=0.0)
-    assert method._noise(0, 1).slack == rounding_slack(200, 1.0, method.scheme.rounding)
-    assert 1e-6 < method._noise(0, 1).slack < 1e-3
+    assert noise_again(method, 0, 1).slack == rounding_slack(200, 1.0, method.scheme.rounding)
+    assert 1e-6 < noise_again(method, 0, 1).slack < 1e-3

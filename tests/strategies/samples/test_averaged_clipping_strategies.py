@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import content_of, federation_of, final, gathered, make, run
+from helpers import content_of, federation_of, final, gathered, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -577,7 +577,7 @@ def test_with_everybody_in_every_round_it_is_the_plain_optimiser():
         rounds = iter(range(3))
 
         def normal(self, **arguments):
-            return method._noise(next(self.rounds)).generator.normal(**arguments)
+            return noise_again(method, next(self.rounds)).generator.normal(**arguments)
 
     same = averaged_clipping_sgd(
         lambda _, x: x - mean,
@@ -597,7 +597,7 @@ def test_one_full_round_on_squared_distance_is_the_private_mean():
     options = {"batches": "full", "clip_norm": 1.0, "learning_rate": 1.0, "output": "last", "rounds": 1}
     method = method_for(problem=Quadratic(2, 1e3, 1e3), **options)
     end = final(run(method, federation_of(rows, sizes=SIZES)))
-    same = private_clipped_mean(-rows.astype(np.float64), 1.0, 1.0, 1e-2, method._noise(0).generator)
+    same = private_clipped_mean(-rows.astype(np.float64), 1.0, 1.0, 1e-2, noise_again(method, 0).generator)
     np.testing.assert_allclose(end, -same, rtol=1e-6)
 
 

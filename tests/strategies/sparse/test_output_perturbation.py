@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import ChangedNode, federation_of, final, make, run
+from helpers import ChangedNode, federation_of, final, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
@@ -414,7 +414,9 @@ def test_the_strategy_is_the_algorithm_and_releases_its_end_alone(delta, unit):
     data = bounded().block(np.arange(USERS)).features.astype(np.float64)
     plan, box = method.scheme.algorithm, method.problem.domain
     assert plan.risk.records == (USERS if unit == "user" else 4 * USERS)
-    own = plan(lambda x: x - data.mean(axis=0), np.zeros(3), method._noise(plan.rounds - 1), box.project, box.project)
+    own = plan(
+        lambda x: x - data.mean(axis=0), np.zeros(3), noise_again(method, plan.rounds - 1), box.project, box.project
+    )
     np.testing.assert_allclose(final(result), own, rtol=1e-9)
     assert not np.any(released[:-1])  # the start, until the end
     assert len(result.rounds) == plan.rounds > 1

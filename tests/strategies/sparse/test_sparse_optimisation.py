@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run
+from helpers import WILD, Wild, federation_of, final, gathered, make, noise_again, run
 
 from strategies import PrivateHardThresholding, SparseOptimisation
 from userdp.accounting import Cost
@@ -222,7 +222,7 @@ def test_the_strategy_is_the_estimator_on_its_folds():
     method = make(PrivateHardThresholding, least_squares(10), 2000, 5.0, 1e-5, sparsity=2, rounds=1)
     block = federation.block(np.arange(2000))
     fit = private_hard_thresholding(
-        block.features, block.targets, SparseBudget(2, 5.0, 1e-5, 2 / 3, rounds=1), method._noise(0)
+        block.features, block.targets, SparseBudget(2, 5.0, 1e-5, 2 / 3, rounds=1), noise_again(method, 0)
     )
     assert fit.peeling == method.scheme.peeling
     np.testing.assert_allclose(final(run(method, federation)), fit.model, rtol=1e-5)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import federation_of, gathered, local_grid, make
+from helpers import federation_of, gathered, local_grid, make, noise_again
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -199,7 +199,7 @@ def test_rows_for_recovery_are_clipped_in_both_norms_by_the_server():
     scheme = method.scheme
     recorder = Recorder(50, scheme.members, scheme.oracle.epsilon, scheme.oracle.delta, 0)
     object.__setattr__(scheme, "oracle", recorder)
-    scheme.estimate(scheme.sampler.draw(0), answers.values, method._noise(0))
+    scheme.estimate(scheme.sampler.draw(0), answers.values, noise_again(method, 0))
     assert len(seen) == 4
     assert all(np.abs(mean).sum() <= 0.5 * math.sqrt(2) * (1 + 1e-12) for mean in seen)
     assert method._ask(0).computation.l1_norm == pytest.approx(0.5 * math.sqrt(2))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run
+from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -483,7 +483,7 @@ def means_of(method, gathered_round, index):
             return mean
 
     scheme = replace(method.scheme, oracle=Recorder())
-    scheme.estimate(scheme.sampler.draw(index), gathered_round.values, method._noise(index))
+    scheme.estimate(scheme.sampler.draw(index), gathered_round.values, noise_again(method, index))
     return seen
 
 
@@ -518,7 +518,7 @@ def test_a_round_is_the_estimate_of_its_draw():
     scheme, rows = method.scheme, -values.astype(np.float32).astype(np.float64)
     draw = scheme.sampler.draw(1)
     chance = scheme.sampler.budget.levels.chances[draw.level]
-    estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, scheme.oracle, method._noise(1))
+    estimate = bias_reduced_gradient(rows[draw.batch], rows[draw.single], chance, scheme.oracle, noise_again(method, 1))
     np.testing.assert_allclose(following, np.clip(x - 0.01 * estimate, -2, 2))
 
 

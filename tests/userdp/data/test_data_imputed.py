@@ -4,13 +4,18 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import Derivation, read_table
+from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
+from userdp.data.tables.counts import Counts
 from userdp.data.tables.derived import KINDS
+from userdp.data.tables.features import features_of
+from userdp.data.tables.reading import Rows
 from userdp.data.tables.tabular import read_features
 from userdp.errors import BadInput
 
@@ -238,3 +243,63 @@ def test_declarations_that_cannot_be_meant_are_refused(declared, told):
 def test_codes_have_levels_and_no_numbers(declared, told):
     with pytest.raises(BadInput, match=told):
         Columns(user="who", **declared)
+
+
+# --- Levels of missing cells -----------------------------------------------------------------------------------------
+
+SHIRTS = ("team", "shirt")
+LEVELS = ("red", "blue", "", "violet")
+"""Levels that a cell may hold; '' stands for a missing one."""
+
+
+@st.composite
+def declared_columns(draw):
+    """(categorical, impute, missing_indicators) of two columns, as somebody may declare them."""
+    categorical, impute, indicators = {}, {}, []
+    for column in SHIRTS:
+        levels = categorical[column] = draw(st.lists(st.sampled_from(LEVELS), min_size=1, max_size=3, unique=True))
+        choices = [] if "" in levels else ["own level", *levels]
+        value = draw(st.none() | st.sampled_from(choices)) if choices else None
+        if value is not None:
+            impute[column] = value
+            if value != "own level" and draw(st.booleans()):
+                indicators.append(column)
+    return categorical, impute, indicators
+
+
+@settings(max_examples=80)
+@given(
+    declared_columns(),
+    st.lists(st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)), min_size=1, max_size=6),
+)
+def test_a_missing_cell_is_the_level_that_is_declared_for_it_and_moves_no_other_column(declared, cells):
+    """Each row by hand: features by their names, of which each column sets one at most."""
+    categorical, impute, indicators = declared
+    columns = Columns(user="who", categorical=categorical, impute=impute, missing_indicators=indicators)
+    read = {name: pa.chunked_array([[row[k] or None for row in cells]], pa.string()) for k, name in enumerate(SHIRTS)}
+    table = Rows(len(cells), {name: texts_of(column, name) for name, column in read.items()}, {}, {}, {})
+    counts = Counts()
+    features, names = features_of(table, columns, np.arange(len(cells)), counts), columns.feature_names
+    assert features.shape == (len(cells), len(names))
+    for row, found in zip(cells, features, strict=True):
+        expected = dict.fromkeys(names, 0.0)
+        for column, cell in zip(SHIRTS, row, strict=True):
+            if cell == "" and column in indicators:
+                expected[f"{column} is missing"] = 1.0
+            level = impute.get(column, cell) if cell == "" else cell
+            if level == "own level":
+                expected[f"{column} is missing"] = 1.0
+            elif level in categorical[column]:
+                expected[f"{column}={level}"] = 1.0
+        assert found.tolist() == list(expected.values())
+    for k, column in enumerate(SHIRTS):
+        missing = sum(row[k] == "" for row in cells)
+        assert counts.imputed.get(column, 0) == (missing if column in impute else 0)
+
+
+@pytest.mark.parametrize("value", ["own level", "red"])
+def test_a_missing_cell_that_is_a_declared_level_gets_no_level_of_its_own(value):
+    with pytest.raises(BadInput, match="lists '', so a missing cell is a level already"):
+        Columns(user="who", categorical={"team": ["red", ""]}, impute={"team": value})
+    with pytest.raises(BadInput, match="lists '', so a missing cell is a level already"):
+        Columns(user="who", codes="team", levels=["red", ""], impute={"team": value})

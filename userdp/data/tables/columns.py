@@ -312,10 +312,11 @@ class Columns:
             return list(self.sequence.channels)
         if self.codes is not None or self.images is not None:
             return self._listed
-        hot = [name for column in self.categorical for name in self._level_names(column)]
+        hot = [name for column in self.categorical for name in self.level_names(column)]
         return [*self.features, *self.derive, *(f"{column} is missing" for column in self.missing_indicators), *hot]
 
-    def _level_names(self, column: str) -> list[str]:
+    def level_names(self, column: str) -> list[str]:
+        """The features that a categorical column becomes, in their order: one for each code that its cells can have."""
         own = [f"{column} is missing"] if self.impute.get(column) == OWN_LEVEL else []
         return [*(f"{column}={level}" for level in self.categorical[column]), *own]
 

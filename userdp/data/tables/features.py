@@ -11,7 +11,6 @@ from userdp.data.tables.counts import Counts, listed
 from userdp.data.tables.declared import Levels, checked_levels, level_codes, scaled
 from userdp.data.tables.hashed_codes import hashed_rows
 from userdp.data.tables.images import pixels
-from userdp.data.tables.imputed import OWN_LEVEL
 from userdp.data.tables.reading import Rows
 
 
@@ -47,11 +46,12 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
         features[:, position] = missing.cells(column)
         position += 1
     for column, declared in columns.categorical.items():
-        levels, own = missing.coded(column, codes_of(table, column, declared, counts)[rows], counts)
+        levels = missing.coded(column, codes_of(table, column, declared, counts)[rows], counts)
+        names = columns.level_names(column)
         known = np.flatnonzero(levels >= 0)
-        features[known, position + levels[known]] = 1.0
+        features[:, position : position + len(names)][known, levels[known]] = 1.0
         counts.unknown[column] = len(rows) - len(known)
-        position += len(declared) + own
+        position += len(names)
     return features
 
 
@@ -79,20 +79,20 @@ class _Missing:
         counts.imputed[column] = int(np.count_nonzero(missing))
         return np.where(missing, instead, values)
 
-    def coded(self, column: str, codes: NDArray[np.int64], counts: Counts) -> tuple[NDArray[np.int64], bool]:
-        """(N,) codes, those of missing cells replaced where one is declared; and whether it is one more level."""
+    def coded(self, column: str, codes: NDArray[np.int64], counts: Counts) -> NDArray[np.int64]:
+        """(N,) codes, those of missing cells replaced where one is declared."""
         instead = self.columns.missing_code(column)
         if instead is None:
-            return codes, False
+            return codes
         missing = self.cells(column)
         counts.imputed[column] = int(np.count_nonzero(missing))
-        return np.where(missing, instead, codes), self.columns.impute[column] == OWN_LEVEL
+        return np.where(missing, instead, codes)
 
 
 def _codes(table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
     """(N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
     every = codes_of(table, column, columns.coded[column], counts)
-    codes = _Missing(table, columns, rows).coded(column, every[rows], counts)[0].astype(np.int32)
+    codes = _Missing(table, columns, rows).coded(column, every[rows], counts).astype(np.int32)
     counts.unusable[column] = int(np.count_nonzero(codes < 0))
     return codes
 

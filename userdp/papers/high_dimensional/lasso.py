@@ -72,6 +72,10 @@ class Selections:
         """All users, every round."""
         return np.arange(self.users)
 
+    def multiplier(self, index: int, noise_multiplier: float) -> float:
+        """The same in all rounds."""
+        return noise_multiplier
+
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Of ``rounds`` rounds (all if not given), each of epsilon ``2 / noise_multiplier``."""
         played = self.rounds if rounds is None else rounds

@@ -1,0 +1,45 @@
+"""Attributes that hold vectors which nobody can change in place."""
+
+from typing import Any
+
+from userdp.arrays.types import Vector
+
+
+def frozen(x: Vector) -> Vector:
+    """A copy that refuses to be written to."""
+    kept = x.copy(order="K")
+    kept.flags.writeable = False
+    return kept
+
+
+class ReadOnly:
+    """An attribute of a class: a vector that is assigned is copied, and the copy refuses to be written to.
+
+    A model that was sent, released or kept for a later comparison stays what it was, whatever is done with the array
+    that it came from, and whoever is handed it.
+
+    >>> import numpy as np
+    >>> class Run:
+    ...     initial = ReadOnly()
+    >>> run, x = Run(), np.zeros(2)
+    >>> run.initial = x
+    >>> x[0] = 1.0
+    >>> run.initial
+    array([0., 0.])
+    >>> run.initial[0] = 1.0
+    Traceback (most recent call last):
+        ...
+    ValueError: assignment destination is read-only
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, host: Any, owner: type | None = None) -> Vector:
+        try:
+            return vars(host)[self._name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"{type(host).__name__} has no {self._name} yet") from None
+
+    def __set__(self, host: Any, value: Vector) -> None:
+        vars(host)[self._name] = frozen(value)

@@ -1,0 +1,49 @@
+"""The noise of one run: each stream is opened once, and the cost of what is drawn is known."""
+
+from userdp.accounting import Cost
+from userdp.accounting.costs import together
+from userdp.errors import RunFailed
+from userdp.noise import NoiseSource, SecureNoise, SeededNoise
+from userdp.randomness import stream
+
+
+class Streams:
+    """Opens the noise sources of a run, by (round, purpose).
+
+    *Formal guarantees.* *Claim.* No two releases of a run share noise. *Why.* A release draws from a source, and this
+    is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
+    once, and draws from one source follow each other. Secure noise is fresh at every draw; its keys are refused alike,
+    so that a simulation fails wherever a deployment does. A resumed run is another process. A key that it opens again
+    belongs to a round that it computes again, to the same bits (`strategies.core.resuming`).
+
+    *Assumptions.* Whoever makes a release draws from a source that was opened here; a test holds the packages to it.
+
+    Args:
+        seed: of SIMULATED noise; None where the operating system draws it.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._opened: set[tuple[int, int]] = set()
+        self._of_round: list[NoiseSource] = []
+
+    def open(self, index: int, purpose: int, slack: float) -> NoiseSource:
+        """The source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
+
+        Raises:
+            RunFailed: it was opened before.
+        """
+        if (index, purpose) in self._opened:
+            raise RunFailed(
+                f"the noise of round {index}, purpose {purpose} was drawn before: two releases that share noise hide "
+                "nobody; give each release of a round a purpose of its own"
+            )
+        self._opened.add((index, purpose))
+        made = SecureNoise(slack) if self._seed is None else SeededNoise(stream(self._seed, "noise", index, purpose))
+        self._of_round.append(made)
+        return made
+
+    def drawn(self) -> Cost:
+        """The cost of all releases with sources that were opened since this was last asked."""
+        sources, self._of_round = self._of_round, []
+        return together(*(source.spent for source in sources))

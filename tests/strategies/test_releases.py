@@ -1,0 +1,430 @@
+"""Whole runs of every strategy, seen from their noise: streams, budgets, prices, the domain and the initial model.
+
+Nothing here knows a strategy. A `Watch` notes each draw of noise, the mechanism that asked for it and whom the round
+asked; `dp_accounting` then composes what was drawn.
+"""
+
+import ast
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from any_strategy import halves, options_of, problem_of
+from dp_accounting.pld import common
+from dp_accounting.pld import privacy_loss_distribution as pld
+from helpers import federation_of, final, make, run
+
+from strategies import STRATEGIES, Auto, DPFedSGD, model_vector
+from strategies.auto.preparation import LearnCoordinates
+from strategies.core.base import UserLevelStrategy
+from strategies.core.last_comparison import SHARE
+from strategies.core.scheme import Step
+from strategies.core.streams import Streams
+from userdp.accounting import Cost
+from userdp.accounting.costs import together
+from userdp.errors import RunFailed
+from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
+from userdp.mechanisms.peeling import Peeling
+from userdp.noise import SecureNoise, SeededNoise
+from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Squared
+
+ROOT = Path(__file__).resolve().parents[2]
+USERS, EPSILON, DELTA = 400, 4.0, 1e-4
+STEP = 1e-3
+"""Of privacy losses, which dp_accounting rounds up."""
+FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
+
+
+# --- What is watched -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of noise in a whole run.
+
+    Attributes:
+        round: in which it was drawn, from 1.
+        units: the numbers that the generator gave, in units of the noise's scale.
+        multiplier: deviation of Gaussian noise over the sensitivity that its mechanism declares; infinite for others.
+        epsilon: of other noise, by its own scale.
+        failure: probability with which it may fail to protect.
+        known: whether a mechanism asked for it.
+    """
+
+    round: int
+    units: tuple[float, ...]
+    multiplier: float = math.inf
+    epsilon: float = 0.0
+    failure: float = 0.0
+    known: bool = True
+
+
+@dataclass
+class Watch:
+    """A run, watched: its draws, whom its rounds asked, at which models, and what was released after each round."""
+
+    method: UserLevelStrategy
+    draws: list = field(default_factory=list)
+    users: dict = field(default_factory=dict)
+    asked_at: list = field(default_factory=list)
+    compared_with: list = field(default_factory=list)
+    released: list = field(default_factory=list)
+    _round: int = 0
+    _mechanism: object = None
+
+    def whole(self, federation):
+        """Watch a whole run."""
+        with pytest.MonkeyPatch.context() as patch:
+            self._watch_mechanisms(patch)
+            self._watch_noise(patch)
+            self._watch_rounds(patch)
+            self.initial = self.method.problem.initial()
+            self.result = run(self.method, federation, evaluate_fn=self._note_released)
+        return self
+
+    def _note_released(self, server_round, arrays):
+        self.released.append(model_vector(arrays))
+
+    def _watch_mechanisms(self, patch):
+        for kind, name in (
+            *((GaussianMechanism, "release"), (LaplaceMechanism, "release"), (ExponentialMechanism, "choose")),
+            *((Peeling, "release"), (AboveThreshold, "session"), (MinimumScore, "session")),
+        ):
+            patch.setattr(kind, name, self._watched(getattr(kind, name)))
+
+    def _watched(self, method):
+        def watched(mechanism, *given):
+            self._mechanism = mechanism
+            try:
+                return method(mechanism, *given)
+            finally:
+                self._mechanism = None
+
+        return watched
+
+    def _watch_noise(self, patch):
+        gaussian, laplace, choose = SeededNoise.gaussian, SeededNoise.laplace, SeededNoise.choose
+
+        def drawn(source, law, size, **cost):
+            generator = np.random.Generator(np.random.PCG64())
+            generator.bit_generator.state = source.generator.bit_generator.state
+            units = tuple(np.ravel(getattr(generator, law)(size=size)).tolist())
+            self.draws.append(Draw(self._round, units, known=self._mechanism is not None, **cost))
+
+        def normal(source, value, deviation):
+            sensitivity = getattr(self._mechanism, "l2_sensitivity", math.nan)
+            drawn(source, "normal", np.shape(value), multiplier=deviation / sensitivity)
+            return gaussian(source, value, deviation)
+
+        def double(source, value, scale):
+            test, entries = self._mechanism, np.size(value)
+            cost = {"epsilon": entries * getattr(test, "sensitivity", math.nan) / scale}
+            if isinstance(test, AboveThreshold | MinimumScore):
+                cost["failure"] = test.delta
+            drawn(source, "laplace", np.shape(value), **cost)
+            return laplace(source, value, scale)
+
+        def gumbel(source, scores, epsilon):
+            drawn(source, "gumbel", np.shape(scores), epsilon=len(scores) * epsilon)
+            return choose(source, scores, epsilon)
+
+        for name, method in (("gaussian", normal), ("laplace", double), ("choose", gumbel)):
+            patch.setattr(SeededNoise, name, method)
+
+    def _watch_rounds(self, patch):
+        asked, follow = UserLevelStrategy._asked, UserLevelStrategy._follow
+
+        def asking(strategy, server_round):
+            self._round = server_round
+            return asked(strategy, server_round)
+
+        def followed(strategy, server_round, request, gathered):
+            self.users[server_round] = request.users
+            self.asked_at.append(strategy._x)
+            if "initial" in request.computation.arrays:
+                self.compared_with.append(request.computation.arrays["initial"].copy())
+            return follow(strategy, server_round, request, gathered)
+
+        patch.setattr(UserLevelStrategy, "_asked", asking)
+        patch.setattr(UserLevelStrategy, "_follow", followed)
+
+    def spent(self):
+        """Epsilon of what was drawn: of the rounds before the strategy's own, of these, and of those after, added."""
+        around, own = self.method._around, self.method.privacy
+        before = 0 if around.before is None else around.before.rounds
+        last = self.method.plan.rounds - (around.after is not None)
+        parts = [(range(before + 1, last + 1), own.delta)]
+        if around.before is not None:
+            parts.append((range(1, before + 1), around.before.delta))
+        if around.after is not None:
+            parts.append((range(last + 1, last + 2), 0.0))
+        return sum(self._spent_in(rounds, delta) for rounds, delta in parts)
+
+    def _spent_in(self, rounds, delta):
+        """That of whoever it is largest for, by privacy loss distributions of the draws of the rounds that ask them."""
+        counted = {one: set() for one in range(USERS)}
+        for index, users in self.users.items():
+            if index in rounds:
+                for one in users.tolist() if self._chance(index) == 1 else counted:
+                    counted[one].add(index)
+        return max(self._epsilon(mine, delta) for mine in set(map(frozenset, counted.values())))
+
+    def _epsilon(self, rounds, delta):
+        draws, squares = [draw for draw in self.draws if draw.round in rounds], Counter()
+        for draw in draws:
+            squares[draw.round] += draw.multiplier**-2
+        alike = Counter((round(total**-0.5, 12), self._chance(index)) for index, total in squares.items() if total)
+        pure = sum(draw.epsilon for draw in draws)
+        if not alike:
+            return pure
+        both = common.DifferentialPrivacyParameters(pure, 0.0)
+        composed = pld.from_privacy_parameters(both, value_discretization_interval=STEP)
+        for (multiplier, chance), times in alike.items():
+            one = pld.from_gaussian_mechanism(multiplier, sampling_prob=chance, value_discretization_interval=STEP)
+            composed = composed.compose(one.self_compose(times))
+        return composed.get_epsilon_for_delta(delta - sum(draw.failure for draw in draws))
+
+    def _chance(self, index):
+        """To take part in a round, where cohorts are secret; whoever takes part in a public one is sure to."""
+        sampler = getattr(self.method.scheme, "sampler", None)
+        if not getattr(sampler, "secret", False):
+            return 1.0
+        return sampler.rates[index - 1] if hasattr(sampler, "rates") else sampler.rate
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def uncertified():
+    """A loss whose gradients no model changes, of which nothing is known."""
+    problem = Linear(1, 1.0, radius=2.0)
+    problem.certificate = Certificate(reason="none")
+    return problem
+
+
+def rows(columns, seed=3):
+    """Users of one sample each, whose target is 0 or 1."""
+    rng = np.random.default_rng(seed)
+    return federation_of(rng.uniform(-1, 1, (USERS, columns)), targets=rng.integers(0, 2, USERS))
+
+
+def squares(radius=5.0):
+    return Squared(2, np.inf, radius, low=-2.0, high=2.0, intercept=True, feature_bound=1.0)
+
+
+# Of the default strategy, of what is around others, and of a domain whose edge is met.
+MORE = {
+    "auto, linear model": (Auto, squares(), {}),
+    "auto, at the edge": (Auto, squares(0.05), {}),
+    "auto, classes": (Auto, Logistic(2, np.inf, 5.0, ridge=0.1), {}),
+    "auto, counts": (Auto, Poisson(2, 4.0, 1.0, count_bound=9.0, intercept=True), {}),
+    "auto, measured steps": (Auto, Huber(2, 5.0, 3.0, 1.0), {}),
+    "auto, places": (Auto, squares(), {"relation": "add_or_remove"}),
+    "auto, module": (Auto, uncertified(), {}),
+    "auto, module, replaced": (Auto, uncertified(), {"relation": "replace_one"}),
+    "prepared": (DPFedSGD, squares(), {"rounds": 3, "preparation": LearnCoordinates}),
+    "compared": (DPFedSGD, squares(), {"rounds": 3, "clip_norm": 1.0, "compare_with_initial": True}),
+    "prepared and compared": (
+        STRATEGIES["recentred_clipping"],
+        squares(),
+        {"rounds": 3, "preparation": LearnCoordinates, "compare_with_initial": True},
+    ),
+}
+SLOW = {"averaged_clipping", "outlier_removal", "sparse_exponential", "stopped_sgd"}
+SLOW |= {"auto, module", "auto, module, replaced"}
+EVERY = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in [*STRATEGIES, *MORE]]
+every_run = pytest.mark.parametrize("name", EVERY)
+_watched: dict[str, Watch] = {}
+
+
+def method_of(name, **more):
+    if name in MORE:
+        kind, problem, options = MORE[name]
+        return make(kind, problem, USERS, EPSILON, DELTA, facts=FACTS, **options, **more)
+    kind = STRATEGIES[name]
+    given = {"unit": kind.units[0], "facts": FACTS, **options_of(name), **more}
+    return make(kind, problem_of(name), USERS, EPSILON, DELTA, **given)
+
+
+def watched(name):
+    """The run of that name, made once."""
+    if name not in _watched:
+        method = method_of(name)
+        users = rows(method.problem.columns) if name in MORE else halves(method.problem)
+        _watched[name] = Watch(method).whole(users)
+    return _watched[name]
+
+
+# --- What holds of each ----------------------------------------------------------------------------------------------
+
+DRAWN_BY_USERS, NO_PROMISE = "local_dp", "non_private"
+OWN_ACCOUNTS = {
+    "dp_ftrl": "noise is correlated over rounds: tests/strategies/clipping/test_ftrl.py",
+    "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/samples",
+    "stopped_sgd": "cohorts have random sizes: tests/strategies/sparse/test_stopped_sgd.py",
+}
+"""Strategies that no simple composition of draws accounts, and the tests that do."""
+TOGETHER = {"private_lasso"}
+"""Choices that cost less together than one after the other; the sum of their epsilons is compared with the budget."""
+
+
+@every_run
+def test_no_two_draws_of_a_run_share_a_number(name):
+    units = [unit for draw in watched(name).draws for unit in draw.units]
+    assert len(units) == len(set(units))
+    assert (not units) == (name in (DRAWN_BY_USERS, NO_PROMISE))
+
+
+@every_run
+def test_what_is_drawn_spends_what_is_promised_and_not_more(name):
+    seen = watched(name)
+    promised = seen.result.guarantee
+    if name in (DRAWN_BY_USERS, NO_PROMISE, *OWN_ACCOUNTS):
+        return
+    assert all(draw.known for draw in seen.draws)
+    spent = seen.spent()
+    assert promised.epsilon <= EPSILON * (1 + 1e-6)
+    assert spent <= (EPSILON if name in TOGETHER else promised.epsilon) * (1 + 2e-3)
+    assert spent >= (0.8 if name in TOGETHER else 0.99) * EPSILON
+
+
+@every_run
+def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
+    method = watched(name).method
+    around, scheme, plan = method._around, method.scheme.guarantee, method.plan
+    parts = [part for part in (around.before, around.after) if part is not None]
+    assert plan.guarantee.epsilon == scheme.epsilon + sum(part.epsilon for part in parts)
+    assert plan.guarantee.delta == pytest.approx(scheme.delta + sum(part.delta for part in parts), rel=1e-12)
+    assert plan.rounds >= len(watched(name).users) == len(watched(name).result.rounds)
+    if not plan.guarantee.holds:
+        return
+    assert method.privacy.epsilon + sum(part.epsilon for part in parts) == pytest.approx(EPSILON, rel=1e-12)
+    assert method.privacy.delta + sum(part.delta for part in parts) == pytest.approx(DELTA, rel=1e-12)
+    assert method.spent_epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-9)
+
+
+def test_numbers_that_price_the_whole_run_have_all_its_parts():
+    options = {"rounds": 3, "clip_norm": 1.0, "sampling": "poisson", "cohort": 100}
+    method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, compare_with_initial=True, **options)
+    own, around = method.scheme.guarantee, method._around.after.epsilon
+    epsilon, delta = method.scheme.sampler.replace_one(own.epsilon, own.delta)
+    assert method.plan.numbers["replace_one_epsilon"] == epsilon + around
+    assert method.plan.numbers["replace_one_delta"] == delta
+
+
+@every_run
+def test_every_model_that_is_released_lies_in_the_domain(name):
+    seen = watched(name)
+    box = seen.method.original.domain
+    assert len(seen.released) == 1 + len(seen.result.rounds)
+    for model in seen.released:
+        np.testing.assert_array_equal(box.project(model), model)
+    np.testing.assert_array_equal(final(seen.result), seen.released[-1])
+
+
+@every_run
+def test_the_initial_model_stays_what_it_was_to_the_bit(name):
+    seen = watched(name)
+    np.testing.assert_array_equal(seen.method._initial, seen.initial)
+    for model in seen.compared_with:
+        np.testing.assert_array_equal(model, seen.initial)
+    for model in (seen.method._initial, seen.method._x, seen.method._released, *seen.asked_at):
+        assert not model.flags.writeable
+
+
+@pytest.mark.parametrize("name", [one for one in EVERY if one.values[0].startswith("auto,")])
+def test_auto_asks_at_models_of_the_domain_and_compares_with_the_first(name):
+    seen = watched(name)
+    box = seen.method.original.domain
+    for model in seen.asked_at:
+        np.testing.assert_array_equal(box.project(model), model)
+    assert len(seen.compared_with) == 1
+    if name == "auto, at the edge":
+        assert any(np.abs(model).max() == box.radius for model in seen.asked_at)
+
+
+# --- Failing closed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_a_stream_is_opened_once(seed):
+    """Under secure noise, too, where no stream would repeat: a simulation fails wherever a deployment does."""
+    streams = Streams(seed)
+    made = [streams.open(index, purpose, 0.0) for index in range(2) for purpose in range(2)]
+    assert {type(one) for one in made} == {SecureNoise if seed is None else SeededNoise}
+    for index in range(2):
+        with pytest.raises(RunFailed, match=f"round {index}, purpose 1 was drawn before"):
+            streams.open(index, 1, 0.0)
+
+
+def test_noise_is_made_in_one_place():
+    """Users' own noise is made by their nodes; papers' algorithms on plain arrays are given a generator."""
+    made = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("userdp", "strategies", "simulations")
+        for path in (ROOT / package).rglob("*.py")
+        if "Noise(" in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("SeededNoise", "SecureNoise")
+    }
+    assert {path for path in made if "/reference/" not in path} == {
+        "strategies/core/streams.py",
+        "userdp/nodes/computations.py",
+    }
+
+
+@pytest.mark.parametrize("name", ["dp_fed_sgd", "adaptive_clipping", "recentred_clipping", "auto"])
+def test_a_run_that_draws_one_stream_for_all_its_releases_ends(name):
+    method = method_of(name)
+    method._noise = lambda index, purpose=0, opened=method._noise: opened(0, 0)
+    with pytest.raises(RunFailed, match="was drawn before"):
+        run(method, halves(method.problem))
+
+
+@pytest.mark.parametrize("name", [*("dp_fed_sgd", "adaptive_clipping", "auto"), "auto, linear model", "prepared"])
+def test_a_release_with_less_noise_than_is_charged_ends_the_run(name, monkeypatch):
+    method, release = method_of(name), GaussianMechanism.release
+    louder = lambda mechanism, *given: release(replace(mechanism, noise_multiplier=_less(mechanism)), *given)  # noqa: E731
+    monkeypatch.setattr(GaussianMechanism, "release", louder)
+    with pytest.raises(RunFailed, match="releases of a round have a cost"):
+        run(method, rows(method.problem.columns) if name in MORE else halves(method.problem))
+    np.testing.assert_array_equal(method._released, method._initial)
+
+
+def _less(mechanism):
+    return mechanism.noise_multiplier * (1 - 1e-7)
+
+
+def test_a_comparison_with_less_noise_than_is_charged_ends_the_run(monkeypatch):
+    method, release = method_of("compared"), LaplaceMechanism.release
+    louder = lambda one, *given: release(replace(one, epsilon=one.epsilon * (1 + 1e-7)), *given)  # noqa: E731
+    monkeypatch.setattr(LaplaceMechanism, "release", louder)
+    with pytest.raises(RunFailed, match=r"releases of a round have a cost of 0\.2 \(epsilon\)"):
+        run(method, rows(2))
+
+
+def test_a_run_that_spends_more_than_its_plan_promises_hands_back_no_model():
+    method = method_of("compared")
+    guarantee = replace(method.plan.guarantee, epsilon=(1 - SHARE) * EPSILON)
+    method.plan = replace(method.plan, guarantee=guarantee)
+    with pytest.raises(RunFailed, match=r"has spent epsilon = 4, and its plan promises 3\.8"):
+        run(method, rows(2))
+
+
+@every_run
+def test_whatever_a_step_releases_is_released_within_the_domain(name):
+    method = method_of(name)
+    far = np.full(method.original.dimension, 1e6)
+    method._take(Step(far, far), None)
+    np.testing.assert_array_equal(method._released, method.original.domain.project(far))
+
+
+def test_costs_of_one_participation_add_up():
+    both = together(Cost(noise_multiplier=2.0), Cost(noise_multiplier=2.0, pure_epsilon=0.5), Cost(failure_delta=0.1))
+    assert both.noise_multiplier == pytest.approx(math.sqrt(2.0))
+    assert (both.pure_epsilon, both.failure_delta, both.shared_epsilon) == (0.5, 0.1, 0.0)
+    assert together() == Cost()

@@ -1,0 +1,60 @@
+"""What a round draws is compared with what it was charged, by each ledger."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from userdp.accounting import Cost, Ledger, Privacy
+from userdp.accounting.costs import calibrate_noise
+from userdp.errors import RunFailed
+from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
+from userdp.mechanisms.peeling import Peeling
+from userdp.noise import SeededNoise
+from userdp.sampling import WeightedBatches
+
+PRIVACY = Privacy(2.0, 1e-5)
+
+
+def source():
+    return SeededNoise(np.random.default_rng(0))
+
+
+def test_releases_with_one_source_add_up():
+    noise = source()
+    assert noise.spent == Cost()
+    GaussianMechanism(3.0, 2.0).release(np.zeros(2), noise)
+    GaussianMechanism(1.0, 2.0).release(np.zeros(5), noise)
+    LaplaceMechanism(1.0, 0.25).release(np.zeros(1), noise)
+    ExponentialMechanism(1.0, 0.5).choose(np.zeros(3), noise)
+    Peeling(1, 1.0, 1.0, 0.0).release(np.ones(3), noise)
+    assert noise.spent.noise_multiplier == pytest.approx(math.sqrt(2.0))
+    assert noise.spent.pure_epsilon == pytest.approx(1.75)
+    assert source().spent == Cost()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"noise_multiplier": 4.0 * (1 - 1e-7)}, {"pure_epsilon": 0.1 * (1 + 1e-7)}, {"failure_delta": 1.1e-6}],
+)
+def test_a_round_draws_no_more_than_its_participation_costs(more):
+    cost = Cost(noise_multiplier=4.0, pure_epsilon=0.1, failure_delta=1e-6)
+    ledger = Ledger(5, cost, 1, PRIVACY)
+    ledger.check_drawn(cost)
+    ledger.check_drawn(Cost())
+    with pytest.raises(RunFailed, match="releases of a round have a cost of"):
+        ledger.check_drawn(replace(cost, **more))
+
+
+def test_a_round_of_unequal_shares_draws_no_more_than_its_own():
+    sampler = WeightedBatches(4, 4, 2, 0, shares=(0.2, 0.8))
+    whole = calibrate_noise(2.0, 1e-5, 1)
+    ledger = sampler.ledger(whole, PRIVACY)
+    for index in range(2):
+        ledger.charge(np.arange(4))
+        own = sampler.multiplier(index, whole)
+        ledger.check_drawn(Cost(noise_multiplier=own))
+        for less in (own * (1 - 1e-7), whole):
+            with pytest.raises(RunFailed, match="Gaussian noise"):
+                ledger.check_drawn(Cost(noise_multiplier=less))
