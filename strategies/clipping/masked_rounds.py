@@ -68,8 +68,8 @@ class MaskedRounds:
             )
         if sampler.batch < LEAST_NODES:
             raise BadInput(
-                f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': two nodes at least must hold users of a "
-                "round, for one alone would show its total; raise strategy.cohort"
+                f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of a "
+                "round, or nobody hides the total of the only one; raise strategy.cohort"
             )
         budget = _budget(privacy)
         made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta))
@@ -118,9 +118,9 @@ class MaskedRounds:
         several = f" or at most {share:.4g} of the nodes of a sum together" if share else ""
         them = "they are" if share else "that node is"
         adversary = (
-            f"against any one other node{several}, whoever sees every iterate, and the server, which sees the noisy sum "
-            f"over all nodes of a round and is curious, not active, also where {them} on its side; against a server on "
-            f"its own epsilon is at most {self.server_epsilon:.4g}"
+            f"against any one other node{several}, whoever sees every iterate, and the server, which sees the noisy "
+            f"sum over all nodes of a round and is curious, not active, also where {them} on its side; against a "
+            f"server on its own epsilon is at most {self.server_epsilon:.4g}"
         )
         return replace(
             ideal,

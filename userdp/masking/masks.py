@@ -73,8 +73,8 @@ class MaskKey:
         """
         if round_index <= self.answered:
             raise BadInput(
-                f"round {round_index} of a masked sum was asked after round {self.answered} was answered: a node answers "
-                "each round once, for two answers would have less noise together; begin another run"
+                f"round {round_index} of a masked sum was asked after round {self.answered} was answered: a node "
+                "answers each round once, for two answers would have less noise together; begin another run"
             )
         self.answered = round_index
 

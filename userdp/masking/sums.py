@@ -142,7 +142,9 @@ class MaskedSum:
     weight: float | None = None
 
     @classmethod
-    def hiding(cls, deviation: float, terms: int, longest: float, colluding: float, weight: float | None = None) -> Self:
+    def hiding(
+        cls, deviation: float, terms: int, longest: float, colluding: float, weight: float | None = None
+    ) -> Self:
         """A sum that keeps so much noise from every coalition, before it is known which nodes are in it.
 
         Its grid has room for the noise of all nodes, whatever their number.
