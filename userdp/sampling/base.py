@@ -34,6 +34,7 @@ class Sampler(ABC):
         accountant: how epsilons are computed, for `Guarantee.accountant`.
         assumption: what the accounting asks of the cohorts, one sentence.
         secret: whether it asks that nobody can tell who takes part.
+        adversary: from whom it protects, where that is fewer than a strategy says; None elsewhere.
         drawn: what the operating system has drawn so far, where it does: plain attributes, which a checkpoint keeps.
     """
 
@@ -45,6 +46,7 @@ class Sampler(ABC):
     accountant: ClassVar[str]
     assumption: ClassVar[str]
     secret: ClassVar[bool] = False
+    adversary: ClassVar[str | None] = None
     drawn: object = None
 
     @property
@@ -105,7 +107,7 @@ class Sampler(ABC):
             epsilon=self.epsilon(noise_multiplier, delta),
             delta=delta,
             accountant=self.accountant,
-            adversary=adversary,
+            adversary=self.adversary or adversary,
             assumptions=(self.assumption, *assumptions),
             holds=True,
         )
