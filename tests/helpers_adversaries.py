@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ _STILL = 1e-9
 """A move of less than this share of its noise is one of rounding, and costs nothing that a test could see."""
 
 
-# --- Epsilon ----------------------------------------------------------------------------------------------------------
+# --- Epsilon ------------------------------------------------------------------------------------------------
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
@@ -39,6 +40,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
     return float(brentq(lambda epsilon: losses.get_delta_for_epsilon(epsilon) - delta, 0.0, 1e4, xtol=1e-9))
 
 
+@cache
 def gaussian(distance: float, rate: float | None = None) -> PrivacyLossDistribution:
     """The same as a distribution of losses; with a rate, of an unit that takes part with that chance."""
     if rate is None:
@@ -48,7 +50,7 @@ def gaussian(distance: float, rate: float | None = None) -> PrivacyLossDistribut
     )
 
 
-# --- The draws of a run -----------------------------------------------------------------------------------------------
+# --- The draws of a run -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _choice(one: Floats, other: Floats, epsilon: float) -> PrivacyLossDistributi
     return from_two_probability_mass_functions(lower, upper, symmetric=False)
 
 
-# --- What travels -----------------------------------------------------------------------------------------------------
+# --- What travels -------------------------------------------------------------------------------------------
 
 
 class Overheard(LocalGrid):

@@ -68,8 +68,8 @@ class MaskedRounds:
             )
         if sampler.batch < LEAST_NODES:
             raise BadInput(
-                f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of a "
-                "round, or nobody hides the total of the only one; raise strategy.cohort"
+                f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of "
+                "a round, or nobody hides the total of the only one; raise strategy.cohort"
             )
         budget = _budget(privacy)
         made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta))

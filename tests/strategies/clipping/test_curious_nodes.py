@@ -43,9 +43,7 @@ class Seen:
     def __post_init__(self):
         self.users = self.users or 2 * self.nodes
         privacy = Privacy(2.0, DELTA, trust="sum", colluding=self.colluding)
-        self.method = DPFedSGD(
-            LOSS, PublicFacts(self.users), privacy, rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0
-        )
+        self.method = DPFedSGD(LOSS, PublicFacts(self.users), privacy, rounds=ROUNDS, clip_norm=CLIP, learning_rate=1.0)
         people = federation_of(np.random.default_rng(3).normal(size=(self.users, WIDE)))
         self.blocks = np.array_split(np.arange(self.users), self.nodes)
         self.everybody = Node(LOSS, people, np.arange(self.users))
@@ -201,7 +199,7 @@ def test_sums_of_fewer_nodes_keep_as_much_noise_from_each():
     assert len(numbers) > 1
 
 
-# --- A sum of one node -------------------------------------------------------------------------------------------------
+# --- A sum of one node --------------------------------------------------------------------------------------
 
 
 def small(**options):
@@ -216,7 +214,7 @@ def people_of(blocks):
 def test_a_single_node_is_refused_before_it_is_asked():
     with (
         Overheard(people_of([range(8)])) as grid,
-        pytest.raises(RunFailed, match="privacy.trust = 'sum': .* at least two must hold users of a round"),
+        pytest.raises(RunFailed, match=r"privacy.trust = 'sum': .* at least two must hold users of a round"),
     ):
         small().start(grid)
     assert not grid.trained
@@ -240,7 +238,7 @@ def test_cohorts_of_one_user_are_refused_before_any_data_are_seen():
         small(cohort=1)
 
 
-# --- One answer a round ------------------------------------------------------------------------------------------------
+# --- One answer a round -------------------------------------------------------------------------------------
 
 
 def questions(nodes, x=0.0, index=0, **changes):
