@@ -43,6 +43,8 @@ trusted: they see the iterates of their phase, which are NOT private |
 could: every node must answer with the certified function of the model |
 
 Of those with round release these trust other nodes on a condition: {_conditions(conditional)}.
+So does every strategy with `sampling = "fixed_size"`: draws without replacement depend on each other, and nodes know \
+those of their own users.
 
 Users are protected against the server by {_names(untrusting)} always, and with `privacy.trust = "sum"` by these: \
 {_names(masking)}.

@@ -42,7 +42,9 @@ class Attack:
     tails: Floats
 
     def nodes(self, instance: Instance, coins: Coins) -> list[Node]:
-        """One node with everybody, or one for each where they are heard; canaries as their coins say.
+        """One node with everybody, two if their sum is masked, or one for each where they are heard.
+
+        Canaries are as their coins say.
 
         In a regression everybody's target is the sign of the first feature, and features are their absolute values: the
         gradient at a model of zeros is the product of the two.
@@ -54,7 +56,7 @@ class Attack:
         if instance.problem.has_targets:
             targets, features = np.sign(features[:, 0]), np.abs(features)
         block = Block(features, np.arange(users + 1) * each, targets)
-        held = np.split(np.arange(users), users if instance.heard else 1)
+        held = np.array_split(np.arange(users), users if instance.heard else instance.least_nodes)
         return [Node(instance.problem, ColumnarFederation(block), each) for each in held]
 
 

@@ -18,6 +18,7 @@ from strategies.core.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.masking.sums import LEAST_NODES
 from userdp.problems.base import Problem
 from userdp.problems.linear import Linear
 from userdp.problems.registry import PROBLEMS
@@ -137,6 +138,11 @@ class Instance:
     def heard(self) -> bool:
         """Whether users are protected from the server, who then hears each of them by itself."""
         return not self.template.server_trusted
+
+    @property
+    def least_nodes(self) -> int:
+        """The fewest nodes that may hold the users of a round."""
+        return LEAST_NODES if self.template.privacy.trust == "sum" else 1
 
     @property
     def samples(self) -> int:

@@ -65,14 +65,14 @@ class PrivacySection(Section):
         "server",
         description="Whom users have to trust with what leaves their node. server: the server, which sees nodes' sums. "
         "sum: nodes add the noise themselves and mask what they send, so that the server sees nothing but noisy sums "
-        "over all nodes; for dp_fed_sgd and dp_fed_avg.",
+        "over all nodes; for dp_fed_sgd, dp_fed_avg and adaptive_clipping, with two nodes or more in every round.",
     )
     colluding: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Largest share of the nodes of a sum that may side with the server, for trust = sum: the others' "
-        "noise is then enough.",
+        description="Largest share of the nodes of a sum that may put together what they know, with the server or "
+        "without, for trust = sum: the others' noise is then enough. One node may in any case.",
     )
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from strategies.wire.protocol import answer_message, failed
-from strategies.wire.questions import Reader
+from strategies.wire.questions import Reader, keys_wanted
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, UserdpError
+from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Node
 from userdp.problems.base import Problem
 
@@ -147,6 +148,8 @@ class LocalGrid(InMachineGrid):
                     return
                 try:
                     node = self._nodes[message.metadata.dst_node_id - 1]
+                    if message.metadata.message_type == MessageType.QUERY and keys_wanted(message):
+                        node.key = MaskKey()  # another run begins: the server of this process is no adversary
                     yield answer_message(node, message, share=True, reader=reader)
                 except Exception as error:
                     yield error_reply(message, error)

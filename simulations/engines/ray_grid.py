@@ -20,6 +20,7 @@ from strategies.wire.protocol import (
 from strategies.wire.questions import Reader, counts_wanted, keys_wanted
 from userdp.data import Federation
 from userdp.errors import RunFailed, UserdpError
+from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.problems.base import Problem
@@ -56,6 +57,7 @@ class _Worker:
                 self._nodes[node_id] = Node(self._problem, self._federation, self._users[node_id])
             node = self._nodes[node_id]
             if x is None or users is None or computation is None:
+                node.key = MaskKey()  # another run begins, as in `LocalGrid`
                 return Holding(node.users, node.clipped_samples, key=node.key.public)
             return node.compute(x, users, computation)
         except UserdpError as error:

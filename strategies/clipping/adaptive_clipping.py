@@ -11,7 +11,7 @@ from pydantic import Field
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, cohort_of, course_of, sampler_of
 from strategies.clipping.local_options import LocalOptions, of_round
-from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds, masked_in_round
+from strategies.clipping.masked_rounds import LOST_FACT, MASKED_MEANINGS, MaskedRounds, masked_in_round
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -184,6 +184,7 @@ class AdaptiveClipping(UserLevelStrategy):
         "quantile": "share of users that the clip should leave unclipped",
         "count_noise": "standard deviation of the noise on the number of unclipped users",
         "sum_multiplier": "noise over sensitivity of the sum of what users send",
+        **MASKED_MEANINGS,
     }
     notes: ClassVar[Mapping[str, Fact]] = {
         "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
@@ -280,6 +281,7 @@ class AdaptiveClipping(UserLevelStrategy):
                 "quantile": options.quantile,
                 "count_noise": scheme.count_noise,
                 "sum_multiplier": scheme.sum_multiplier,
+                **({} if scheme.masked is None else scheme.masked.numbers),
             },
         )
 
@@ -305,14 +307,16 @@ class AdaptiveClipping(UserLevelStrategy):
             return Step(x, x, {"lost": 1.0, "clip_norm": clip})
         mechanism, means = scheme.mechanism(clip), gathered.values / scheme.sampler.expected_batch
         released, half = means[:-1], means[-1:]
+        deviation = gathered.noise / scheme.sampler.expected_batch
         if scheme.masked is None:  # else nodes saw to it
+            deviation = mechanism.standard_deviation
             released = mechanism.release(released, self._noise(index))
             half = scheme.count_mechanism.release(half, self._noise(index, 1))
         share = 0.5 + float(half[0])
-        facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip, "unclipped_share": share}
+        facts = {"noise_deviation": deviation, "clip_norm": clip, "unclipped_share": share}
         gradient = -released if self.options.trains else released
-        following = self.problem.domain.project(memory.optimiser.step(x, gradient, mechanism.standard_deviation))
+        following = self.problem.domain.project(memory.optimiser.step(x, gradient, deviation))
         moved = math.log(clip) - self.options.clip_rate * (share - self.options.quantile)
         memory.clip = math.exp(min(max(moved, math.log(scheme.low)), math.log(scheme.high)))
-        noise = mechanism.standard_deviation * math.sqrt(self.problem.dimension)
+        noise = deviation * math.sqrt(self.problem.dimension)
         return Step(following, following, facts | clip_facts(gathered, clip, means[:-1], noise))

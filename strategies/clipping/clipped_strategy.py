@@ -10,7 +10,7 @@ from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.local_options import of_round
-from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds, masked_in_round
+from strategies.clipping.masked_rounds import LOST_FACT, MASKED_MEANINGS, MaskedRounds, masked_in_round
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
@@ -172,6 +172,7 @@ class ClippedStrategy(UserLevelStrategy):
     """
 
     with_secure_noise: ClassVar[str] = SECRET_COHORTS
+    meanings: ClassVar[Mapping[str, str]] = MASKED_MEANINGS
     notes: ClassVar[Mapping[str, Fact]] = {**CLIP_FACTS, **LOST_FACT}
     options: ClippedOptions
     scheme: ClippedScheme
@@ -195,7 +196,8 @@ class ClippedStrategy(UserLevelStrategy):
         multiplier = masked.multiplier * masked.louder
         louder = GaussianMechanism(sampler.sensitivity_factor * clip / sampler.expected_batch, multiplier)
         computation = replace(computation, masked=masked.sum(clip))
-        plain = self._scheme_of(sampler, multiplier, louder, computation, rate, gradient, numbers or {})
+        numbers = {**(numbers or {}), **masked.numbers}
+        plain = self._scheme_of(sampler, multiplier, louder, computation, rate, gradient, numbers)
         # Whole numbers are added without rounding.
         return replace(plain, guarantee=masked.guarantee, ledger=masked.ledger, summands=1)
 
@@ -261,7 +263,7 @@ class ClippedStrategy(UserLevelStrategy):
         mean = gathered.values / scheme.sampler.expected_batch
         noisy = scheme.computation.masked is not None  # nodes saw to it
         released = mean if noisy else scheme.mechanism.release(mean, self._noise(index))
-        deviation = scheme.mechanism.standard_deviation
+        deviation = gathered.noise / scheme.sampler.expected_batch if noisy else scheme.mechanism.standard_deviation
         x = self.problem.domain.project(self.memory.step(x, scheme.gradient(released), deviation))
         facts = {"noise_deviation": deviation}
         return Step(x, x, facts | clip_facts(gathered, self.options.clip_norm, mean, scheme.noise))

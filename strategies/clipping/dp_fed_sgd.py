@@ -38,9 +38,10 @@ class DPFedSGD(ClippedStrategy):
     Every iterate is released: nodes are protected from each other; the server is trusted. Nodes clip and sum; an
     answer larger than clipped users can add up to is refused. The sampler that draws the cohorts is the one that
     accounts them. With ``privacy.trust = "sum"`` the server sees nothing of a round but the sum over all nodes with
-    their noise: `userdp.masking.sums.MaskedSum` prices it.
+    their noise. Each other node knows its own share of that: `userdp.masking.sums.MaskedSum` prices what is left.
 
-    *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active. Nodes clip each of
+    *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active, and no more nodes
+    put together what they know than one or the declared share. Nodes clip each of
     their users and return the sum; a sum larger than clipped users can add up to is refused, where it is not masked.
     Disjoint and cyclic: n and who takes part are public. Poisson, fixed size and allocation: cohorts stay secret.
     """

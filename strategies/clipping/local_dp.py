@@ -49,8 +49,8 @@ class LocalScheme(Scheme):
 class LocalDP(UserLevelStrategy):
     """The mean of user gradients that were clipped and made noisy by the users themselves.
 
-    *Formal guarantees.* *Claim.* (epsilon, delta), user level, against everybody, the server included. *Why.* Unit:
-    one whole user; relation: replace-one, in the local model: each user's own messages are (epsilon, delta)-DP in
+    *Formal guarantees.* *Claim.* (epsilon, delta), user level, against everybody but the user's own node, the server
+    included. *Why.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are (epsilon, delta)-DP in
     its data, with whoever reads them, the server included. A user clips to l2 norm C, so its data move what it
     sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian mechanism. Nothing
     else that depends on its data leaves it: no count of clipped samples or of rows that were not finite, and of an
@@ -77,7 +77,7 @@ class LocalDP(UserLevelStrategy):
     server_trusted: ClassVar[bool] = False
     without_comparison: ClassVar[str | None] = "users would have to trust the server with what they prefer"
     options: LocalDPOptions
-    adversary: ClassVar[str] = "against everybody but the user, the server included"
+    adversary: ClassVar[str] = "against everybody but the user's own node, the server included"
     scheme: LocalScheme
 
     def _make_scheme(self) -> LocalScheme:

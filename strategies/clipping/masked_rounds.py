@@ -1,16 +1,16 @@
 """Clipping where the server need not see what a silo sends: what changes in a scheme with ``privacy.trust = "sum"``."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Fact
+from strategies.core.plan import Number
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.errors import BadInput
-from userdp.masking.grid import IntegerGrid
-from userdp.masking.sums import SUM_SLACK, MaskedSum
+from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches, Sampler
 
@@ -21,10 +21,11 @@ LOST_FACT: Mapping[str, Fact] = {
 _DISCRETE = 2.0**-10
 """Share of delta that is set aside for the difference between discrete and continuous noise."""
 
-_ADVERSARY = (
-    "against other nodes, whoever sees every iterate, and the server, which sees the noisy sum over all nodes of a "
-    "round and is curious, not active"
-)
+MASKED_MEANINGS: Mapping[str, str] = {
+    "server_epsilon": "epsilon against a server on whose side no node is, and whoever sees every iterate, at most",
+    "node_noise": "most noise of all nodes together, over that which is left when those who collude take off their own",
+}
+"""What the numbers of a plan with masked sums mean."""
 
 _COARSER = 4
 """Beside its noise, the grid of rows of another length is at most twice as coarse, as steps are powers of two."""
@@ -37,7 +38,8 @@ class MaskedRounds:
     Attributes:
         privacy: what is asked for.
         sampler: draws fixed cohorts.
-        multiplier: noise over sensitivity, of nodes that do not collude, for delta less what discrete noise may cost.
+        multiplier: noise over sensitivity, of the nodes outside the largest coalition, for delta less what discrete
+            noise may cost.
     """
 
     privacy: Privacy
@@ -49,8 +51,9 @@ class MaskedRounds:
         """For sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
 
         Raises:
-            BadInput: cohorts must be secret, which nodes of a sum are not; nodes are ordinary Flower clients; or there
-                are so many users, coordinates or rounds that discrete noise would cost more than is set aside.
+            BadInput: cohorts must be secret, which nodes of a sum are not; a cohort is one user, so one node; nodes are
+                ordinary Flower clients; or there are so many users, coordinates or rounds that discrete noise would
+                cost more than is set aside.
         """
         privacy = strategy.privacy
         if not isinstance(sampler, DisjointBatches):
@@ -63,9 +66,14 @@ class MaskedRounds:
                 "privacy.trust = 'sum': clients of an ordinary Flower app mask nothing; use client_app nodes, or trust "
                 "= 'server'"
             )
+        if sampler.batch < LEAST_NODES:
+            raise BadInput(
+                f"strategy.cohort = {sampler.batch} with privacy.trust = 'sum': at least two nodes must hold users of "
+                "a round, or nobody hides the total of the only one; raise strategy.cohort"
+            )
         budget = _budget(privacy)
         made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta))
-        excess = made.sum(longest).excess(privacy.colluding, columns, privacy.epsilon) * _COARSER * sampler.rounds
+        excess = made.sum(longest).excess(columns, privacy.epsilon) * _COARSER * sampler.rounds
         if excess > privacy.delta * _DISCRETE:
             raise BadInput(
                 f"privacy.trust = 'sum': discrete noise would add {excess:.1g} to delta, more than the thousandth of "
@@ -83,31 +91,46 @@ class MaskedRounds:
         Raises:
             BadInput: there is no grid for rows of that norm.
         """
-        deviation = self.sampler.sensitivity_factor * longest * self.multiplier * self.louder
-        return MaskedSum(IntegerGrid.finest(deviation, self.sampler.batch, longest), deviation, weight=weight)
+        deviation = self.sampler.sensitivity_factor * longest * self.multiplier * (1 + SUM_SLACK)
+        return MaskedSum.hiding(deviation, self.sampler.batch, longest, self.privacy.colluding, weight)
 
     @property
     def louder(self) -> float:
-        """The noise of all nodes, which is released, over that which is priced, of those that do not collude."""
-        return (1 + SUM_SLACK) / math.sqrt(1 - self.privacy.colluding)
+        """The noise of all nodes, which is released, over that which is priced: the most, whatever their number."""
+        return (1 + SUM_SLACK) * most_loudness(self.privacy.colluding)
+
+    @cached_property
+    def server_epsilon(self) -> float:
+        """Epsilon against whoever knows no node's share, whatever the number of nodes, at most."""
+        louder = least_loudness(self.sampler.batch, self.privacy.colluding)
+        return self.sampler.epsilon(self.multiplier * louder, _budget(self.privacy).delta)
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """What a plan prints of it."""
+        return {"server_epsilon": self.server_epsilon, "node_noise": self.louder}
 
     @property
     def guarantee(self) -> Guarantee:
         """What all rounds together promise."""
         ideal = self.sampler.guarantee(self.multiplier, _budget(self.privacy).delta, "", ())
         share = self.privacy.colluding
-        colluders = f"at most {share:.0%} of the nodes of a sum"
-        siding = (
-            f"{colluders} tell the server what they keep secret" if share else "no node of a sum sides with the server"
+        several = f" or at most {share:.4g} of the nodes of a sum together" if share else ""
+        them = "they are" if share else "that node is"
+        adversary = (
+            f"against any one other node{several}, whoever sees every iterate, and the server, which sees the noisy "
+            f"sum over all nodes of a round and is curious, not active, also where {them} on its side; against a "
+            f"server on its own epsilon is at most {self.server_epsilon:.4g}"
         )
         return replace(
             ideal,
             delta=self.privacy.delta,
-            adversary=_ADVERSARY if not share else f"{_ADVERSARY}, also with {colluders} on its side",
+            adversary=adversary,
             assumptions=(
                 *ideal.assumptions,
                 "nodes clip each user as told, and add their share of the noise and their masks",
-                siding,
+                f"users trust the node that holds their data, and no more than one node of a sum{several} tell others "
+                "what they keep secret",
                 "the server passes nodes' public keys on as they are, and asks what the plan says",
                 "X25519, HKDF-SHA256 and ChaCha20 are as strong as they are taken for",
             ),

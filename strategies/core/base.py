@@ -203,7 +203,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             return []
         if self.privacy.noise == "secure":
             self._request = separately(self._request)
-        request = self._request = with_keys(self._request, self._roster)
+        request = self._request = with_keys(self._request, self._roster, self.privacy.colluding)
         asked = self._roster.assign(request.users)
         contents = self.wire.contents(arrays, config, [users for _, users in asked], request.computation)
         return [

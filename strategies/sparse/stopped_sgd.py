@@ -39,6 +39,7 @@ from userdp.papers.sparse_gradients.stopped_sgd import (
     typical_length,
 )
 from userdp.randomness import stream
+from userdp.sampling.random_cohorts import DRAWN_TOGETHER
 
 _OUTPUT = 2
 """Label of the stream that draws the iterate that a run gives; `StoppedRounds` has 0 and 1."""
@@ -99,8 +100,9 @@ class StoppedSGD(UserLevelStrategy):
     public, and missing users count as zero. Sparsity is used by projections of noisy means only, which are
     post-processing: a wrong one costs accuracy, not privacy. A round costs what `StepBudget` says, amplified by
     sampling without replacement while cohorts stay secret; a privacy filter composes the rounds. Who is drawn and
-    how many rounds there are does not depend on data. Every iterate is private: nodes are protected from each
-    other; the server is trusted and sees each drawn user's clipped gradient. A user of the cohort is in two of the
+    how many rounds there are does not depend on data. Every iterate is private, against whoever does not
+    know who takes part: nodes are trusted not to use what they know of their own users' draws, on which the others'
+    depend; the server is trusted and sees each drawn user's clipped gradient. A user of the cohort is in two of the
     means of the cohort and its halves. Levels, and with them cohort sizes, are drawn without the data, so costs are
     known before a round runs, and the filter (Whitehouse, Ramdas, Rogers, Wu 2023) ends the run before the first
     that would exceed the budget. Several runs (`runs`) share one filter, and so compose, for nodes that see them all,
@@ -125,6 +127,8 @@ class StoppedSGD(UserLevelStrategy):
     )
     paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithms 1, 3, 4), corrected"
     needs: ClassVar[str] = "any loss; sparse gradients and very many users to be of use"
+    promise: ClassVar[str] = "user level; against other nodes too, unless cohorts are drawn without replacement"
+    adversary: ClassVar[str] = DRAWN_TOGETHER
     without_secure_noise: ClassVar[str | None] = "its cohorts, which must stay secret, come from the seed"
     meanings: ClassVar[Mapping[str, str]] = {
         "sparsity": "most non-zeros of a sample's gradient",

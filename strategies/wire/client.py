@@ -41,7 +41,10 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
         try:
             node = load(context)
             node.key = _key(context)
-            return answer_message(node, message)
+            try:
+                return answer_message(node, message)
+            finally:
+                _keep(context, node.key)
         except Exception as error:
             log.exception("this node cannot answer")
             return failed(message, type(error).__name__)
@@ -52,7 +55,17 @@ def client_app(load: Callable[[Context], Node]) -> ClientApp:
 
 
 def _key(context: Context) -> MaskKey:
-    """The node's key of this run, which its state keeps: Flower may load the node anew for every message."""
+    """The node's key of this run, which its state keeps: Flower may load the node anew for every message.
+
+    The rounds that were answered are in the same record. A node that lost its state has another key, which no message
+    of the run names, so it answers nobody.
+    """
     if _KEY not in context.state:
-        context.state[_KEY] = ConfigRecord({"secret": MaskKey().secret})
-    return MaskKey(cast(bytes, context.state[_KEY]["secret"]))
+        return MaskKey()
+    kept = cast(ConfigRecord, context.state[_KEY])
+    return MaskKey(cast(bytes, kept["secret"]), cast(int, kept["answered"]))
+
+
+def _keep(context: Context, key: MaskKey) -> None:
+    """Before a reply leaves, and also where there is none."""
+    context.state[_KEY] = ConfigRecord({"secret": key.secret, "answered": key.answered})

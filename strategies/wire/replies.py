@@ -43,6 +43,7 @@ class Gathered:
         broken_sums: answers that were no finite sum, and became zero with all the users that they speak for.
         lengths: (B,) l2 norms of users before the clip, NaN where none is told; None where nobody tells.
         lost: whether a masked sum cannot be read, because a node of it did not answer: nothing is known of anybody.
+        noise: standard deviation of the noise that nodes added to each coordinate of a masked sum; else 0.
     """
 
     values: NDArray[np.float64]
@@ -51,15 +52,29 @@ class Gathered:
     broken_sums: int = 0
     lengths: NDArray[np.float64] | None = None
     lost: bool = False
+    noise: float = 0.0
 
 
-def with_keys(request: Request, roster: Roster) -> Request:
-    """The request, with the public keys of the nodes that will be asked where their sum is masked."""
+def with_keys(request: Request, roster: Roster, colluding: float) -> Request:
+    """The request, where its sum is masked with the public keys of the nodes that will be asked, and their noise.
+
+    Args:
+        request: of a round.
+        roster: who holds its users.
+        colluding: largest share of the nodes that may put together what they know.
+
+    Raises:
+        RunFailed: one node holds all of the round's users who have a node.
+    """
     masked = request.computation.masked
-    if masked is None:
+    keys = () if masked is None else tuple(roster.key(node) for node, _ in roster.assign(request.users))
+    if masked is None or not keys:
         return request
-    keys = tuple(roster.key(node) for node, _ in roster.assign(request.users))
-    return replace(request, computation=replace(request.computation, masked=replace(masked, keys=keys)))
+    try:
+        masked = masked.among(keys, colluding)
+    except BadInput as error:
+        raise RunFailed(f"privacy.trust = 'sum': {error}") from None
+    return replace(request, computation=replace(request.computation, masked=masked))
 
 
 def gather(
@@ -161,7 +176,7 @@ def _gather_masked(
     if expected or not masked.keys:
         log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
         return Gathered(np.zeros(width), len(request.users), 0, lost=True)
-    return Gathered(masked.values(total), len(request.users) - answered, 0)
+    return Gathered(masked.values(total), len(request.users) - answered, 0, noise=masked.deviation)
 
 
 def _check_missing(missing: int, users: int, max_missing: float, complaint: str) -> None:

@@ -31,7 +31,8 @@ class Privacy:
         noise: where noise comes from, see `userdp.noise`: "seeded" (simulation) or "secure" (the operating system).
         trust: whom users have to trust with what leaves their nodes: "server", or "sum": nobody, for the server sees
             nothing but noisy sums over nodes (`userdp.masking`).
-        colluding: largest share of the nodes of a sum, in [0, 1), that may side with the server; for "sum" alone.
+        colluding: largest share of the nodes of a sum, in [0, 1), that may put together what they know, with the
+            server or without; one node may in any case. For "sum" alone.
     """
 
     epsilon: float

@@ -26,7 +26,7 @@ _WORD = np.dtype("<u8")
 
 
 class MaskKey:
-    """One party's half of every pair: a key of X25519, drawn by the operating system.
+    """One party's half of every pair, for one run: a key of X25519, drawn by the operating system.
 
     *Formal guarantees.* (a) *Cancelling.* Of each pair the one earlier in the list of keys adds what the later one
     subtracts, modulo 2^64, so the masks of all parties add up to zero. (b) *Hiding.* Let an adversary see all public
@@ -36,27 +36,47 @@ class MaskKey:
     residues. These pairs connect all others, so their masked vectors are jointly uniform among those with the
     same sum: the adversary sees that sum and nothing else of their vectors (Bonawitz et al. 2017, Lemma 6.1). This
     holds against whoever cannot break these primitives; a party's masks are no stronger than its private key is secret.
+    (c) *Once.* `spend` lets rounds pass in rising order, each once. Whoever asks a party twice for a round, be it with
+    the same question or with another, gets one answer at most. *Assumption.* Key and rounds are kept together: a party
+    that forgets the one forgets the other, and then answers nobody who goes on with the key; nobody puts back an older
+    copy of both.
 
     Args:
         secret: 32 bytes that an earlier key gave; a fresh key if not given.
+        answered: the last round that was answered with it; -1 before the first.
 
     Attributes:
         public: 32 bytes for everybody.
+        answered: the last round that was answered.
 
     Raises:
         BadInput: a secret of another length.
     """
 
-    def __init__(self, secret: bytes | None = None) -> None:
+    def __init__(self, secret: bytes | None = None, answered: int = -1) -> None:
         if secret is not None and len(secret) != KEY_BYTES:
             raise BadInput(f"the secret of a mask key must be {KEY_BYTES} bytes, got {len(secret)}: leave it out")
         self._private = X25519PrivateKey.generate() if secret is None else X25519PrivateKey.from_private_bytes(secret)
         self.public = self._private.public_key().public_bytes_raw()
+        self.answered = answered
 
     @property
     def secret(self) -> bytes:
         """32 bytes to make the key from again, for its owner's own machine alone."""
         return self._private.private_bytes_raw()
+
+    def spend(self, round_index: int) -> None:
+        """Remember that a round is answered, before it is.
+
+        Raises:
+            BadInput: it, or a later one, was answered already.
+        """
+        if round_index <= self.answered:
+            raise BadInput(
+                f"round {round_index} of a masked sum was asked after round {self.answered} was answered: a node "
+                "answers each round once, for two answers would have less noise together; begin another run"
+            )
+        self.answered = round_index
 
     def mask(self, keys: Sequence[bytes], context: bytes, length: int) -> Residues:
         """(length,) this party's mask.

@@ -5,14 +5,15 @@
 >>> from userdp.masking.masks import MaskKey
 >>> from userdp.masking.sums import MaskedSum
 >>> nodes = [MaskKey(), MaskKey()]
->>> asked = MaskedSum(IntegerGrid(-40), deviation=0.001, seed=0, round=0, keys=tuple(node.public for node in nodes))
+>>> asked = MaskedSum(IntegerGrid(-40), deviation=0.001, seed=0).among(tuple(node.public for node in nodes))
 >>> parts = [asked.hidden(asked.whole(np.ones((1, 1)))[0], node, b"", place) for place, node in enumerate(nodes)]
 >>> bool(abs(asked.values(parts[0] + parts[1])[0] - 2) < 0.01)
 True
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,19 +35,60 @@ _LEAST_SHARE = 8.0
 _MOST_SHARE = 2.0**58
 """Of the same: 16 of them, beside a sum below 2^62, are a number of 64 bits with a sign."""
 _MOST_NODES = 1 << 30
+LEAST_NODES = 2
+"""Of a sum: the total of one would be hidden by nobody."""
+_ROUNDING = 1 + 2.0**-50
+"""So that 0.29 of 100 nodes are 29 of them, in floating point too."""
+
+
+def coalition(nodes: int, colluding: float) -> int:
+    """The most nodes of a sum that may put together what they know: that share of them, but one at least.
+
+    Every node knows its own share of the noise, so a single curious one is a coalition. One node is always left.
+
+    Args:
+        nodes: k, at least two.
+        colluding: the share, in [0, 1).
+    """
+    return min(nodes - 1, max(1, math.floor(colluding * nodes * _ROUNDING)))
+
+
+def loudness(nodes: int, colluding: float) -> float:
+    """The noise of all nodes over that of the nodes outside the largest `coalition`."""
+    return math.sqrt(nodes / (nodes - coalition(nodes, colluding)))
+
+
+def most_loudness(colluding: float) -> float:
+    """The largest `loudness` of any number of nodes: two nodes, or one of many, have it."""
+    return math.sqrt(max(2.0, 1 / max(1 - colluding * _ROUNDING, 1 / _MOST_NODES)))
+
+
+def least_loudness(most_nodes: int, colluding: float) -> float:
+    """The smallest `loudness` of 2 to ``most_nodes`` nodes: that of the largest number with a coalition of one.
+
+    With c of k nodes in it, loudness rises with ``c / k``. As long as c is one that falls with k. From two on,
+    ``c / k > c colluding / (c + 1)``, which is no less than what it was at the end of one.
+    """
+    last = most_nodes if not colluding else min(most_nodes, math.ceil(2 / colluding))
+    return min(loudness(nodes, colluding) for nodes in range(max(LEAST_NODES, last - 2), last + 1))
 
 
 @dataclass(frozen=True)
 class MaskedSum:
     """What a node is told of a sum to which it adds its part.
 
-    *Formal guarantees.* *Claim.* Let each user's row be clipped to norm C, and each of the k nodes of a sum add to the
-    sum of its users' rows an independent discrete Gaussian share of deviation ``deviation / sqrt(k)`` on each of p
-    coordinates. Let at most ``beta k`` nodes, beta < 1, give their keys, data and shares to whoever adds up, and let
-    ``sigma = deviation sqrt(1 - beta)`` be at least ``z`` times the sensitivity, enlarged by `SUM_SLACK`. Then the sum
-    is for users of the other nodes as private as the Gaussian mechanism with noise multiplier z, but for an addition to
-    delta of less than ``(1 + e^epsilon) p (step / sigma)^2 / 40``, against everybody who knows the parts of the others
-    and the masked parts of these. *Unit and relation.* Those of the sensitivity: a user; 2C for replacing one. *Proof.*
+    *Formal guarantees.* *Claim.* Let each user's row be clipped to norm C, and each of the k >= 2 nodes of a sum add to
+    the sum of its users' rows an independent discrete Gaussian share of deviation ``deviation / sqrt(k)`` on each of p
+    coordinates. Let the adversary know the keys, data and shares of c < k of these nodes, the masked parts of all, and
+    with them the sum and every iterate; let ``sigma = deviation sqrt((k - c) / k)`` be at least ``z`` times the
+    sensitivity, enlarged by `SUM_SLACK`. Then the sum is for users of the other nodes as private as the Gaussian
+    mechanism with noise multiplier z, but for an addition to delta of less than
+    ``(1 + e^epsilon) p (step / sigma)^2 / 40``. *Who that is.* The server: c = 0. Another node, which knows its own
+    share and takes it off the iterate that it is sent: c = 1, with the server on its side or without. Nodes that
+    collude: c of them, with the server or without, for the sum is all that the server adds. `among` makes the sum so
+    loud that sigma is the deviation asked for at c = `coalition`; fewer nodes know less. A user is not protected
+    against the node that holds its data. *Unit and relation.* Those of the sensitivity: a user; 2C for replacing one.
+    *Proof.*
 
     1. *What is seen.* Given the others' parts, all that masked parts tell is the sum of these nodes' rows and shares
        modulo 2^64 (`MaskKey`; this step asks for a bounded adversary), a function of that sum.
@@ -65,8 +107,14 @@ class MaskedSum:
        what step 3 adds, below a fortieth. Rounding is post-processing of the Gaussian mechanism on whole numbers, and
        an output law within total variation t of an (epsilon, delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
        Over coordinates and adaptive rounds these t add up.
-    5. *Honest shares.* At least ``(1 - beta) k`` nodes keep their shares secret, whose deviation together is at least
-       sigma. More noise is post-processing.
+    5. *Shares that are left.* k - c nodes keep their shares secret, whose deviation together is sigma. What the
+       adversary knows of the c others is independent of these shares: taking it off is post-processing. An adversary
+       who knows less sees more noise, which is post-processing too.
+    6. *Rounds.* Nodes of a sum are those that hold its cohort, so k varies. The claim holds for each sum with its own
+       k, and `among` prices each: rounds compose at sigma, whatever their number of nodes. A sum of one node is
+       refused: nobody else would hide its total.
+    7. *Once.* With one key a node answers one question of a round (`MaskKey.spend`), so no part is released twice with
+       two shares, which would leave less noise in their mean.
 
     *Rows that end with a number.* Where users release a number in [-b, b] beside their clipped vector, it is multiplied
     by a weight w, public before the round: one more coordinate of a row, whose norm is ``sqrt(clip^2 + (w b)^2)`` at
@@ -74,12 +122,12 @@ class MaskedSum:
     sum of the numbers has ``deviation / w``: the weight says how the noise is split.
 
     *Assumptions.* Nodes are honest in what they compute and add. Whoever adds up passes keys on as they are and asks
-    what the plan says, each question once: it is curious, not active. Seeded shares are a simulation, rounded from
-    continuous noise.
+    what the plan says: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.
 
     Attributes:
         grid: that rows are put on.
-        deviation: of all shares together, on each coordinate, > 0, in units of the values.
+        deviation: of all shares together, on each coordinate, > 0, in units of the values. Before the keys are known,
+            of those that must stay unknown to every adversary; `among` makes the one of the other.
         seed: of SIMULATED shares; None for the operating system's.
         round: sums of different rounds have shares and masks of their own.
         keys: public keys of the nodes of this sum; empty before anybody is asked.
@@ -92,6 +140,42 @@ class MaskedSum:
     round: int = 0
     keys: tuple[bytes, ...] = ()
     weight: float | None = None
+
+    @classmethod
+    def hiding(
+        cls, deviation: float, terms: int, longest: float, colluding: float, weight: float | None = None
+    ) -> Self:
+        """A sum that keeps so much noise from every coalition, before it is known which nodes are in it.
+
+        Its grid has room for the noise of all nodes, whatever their number.
+
+        Args:
+            deviation: of the noise that the largest coalition does not know.
+            terms: rows added up, at most.
+            longest: l2 norm that no row exceeds, its weighted number with it.
+            colluding: see `coalition`.
+            weight: of the number that each row ends with.
+
+        Raises:
+            BadInput: a number out of range.
+        """
+        grid = IntegerGrid.finest(deviation * most_loudness(colluding), terms, longest)
+        return cls(grid, deviation, weight=weight)
+
+    def among(self, keys: tuple[bytes, ...], colluding: float = 0.0) -> Self:
+        """The sum of the nodes with these keys: so loud that ``deviation`` is left when a coalition takes off its own.
+
+        Args:
+            keys: public, of two nodes or more.
+            colluding: see `coalition`.
+
+        Raises:
+            BadInput: the sum has its nodes already, or is one of a single node.
+        """
+        _check_nodes(len(keys))
+        if self.keys:
+            raise BadInput("a masked sum has its nodes already: ask for another")
+        return replace(self, keys=keys, deviation=self.deviation * loudness(len(keys), colluding))
 
     def whole(self, rows: Rows) -> NDArray[np.int64]:
         """(U, p) finite rows in grid steps, their numbers weighted."""
@@ -107,9 +191,9 @@ class MaskedSum:
         weights[-1] = self.weight
         return weights
 
-    def excess(self, colluding: float, dimension: int, epsilon: float) -> float:
-        """What this sum adds to delta, at most, where that share of nodes colludes; see *Formal guarantees*."""
-        closeness = self.grid.step / (self.deviation * math.sqrt(1 - colluding))
+    def excess(self, dimension: int, epsilon: float) -> float:
+        """What a sum that keeps ``deviation`` from its adversary adds to delta, at most; see *Formal guarantees*."""
+        closeness = self.grid.step / self.deviation
         return (1 + math.exp(min(epsilon, 700.0))) * dimension * closeness**2 / 40
 
     def hidden(self, total: NDArray[np.int64], key: MaskKey, question: bytes, first_user: int) -> Residues:
@@ -123,18 +207,28 @@ class MaskedSum:
             first_user: of the node's users in this sum; names its stream, where shares are seeded.
 
         Raises:
-            BadInput: the node's key is not among the keys, or its share would be too small.
+            BadInput: the node's key is not among the keys or the only one, or its share would be too small.
         """
+        _check_nodes(len(self.keys))
         share = self._share(len(total), first_user)
         return (total + share).view(np.uint64) + key.mask(self.keys, question, len(total))
 
     def _share(self, length: int, first_user: int) -> NDArray[np.int64]:
         """(length,) one node's noise, in grid steps."""
         nodes = len(self.keys)
-        deviation = math.ldexp(self.deviation, -self.grid.exponent) / math.sqrt(max(1, nodes))
-        if not (0 < nodes <= _MOST_NODES and _LEAST_SHARE <= deviation <= _MOST_SHARE):
+        deviation = math.ldexp(self.deviation, -self.grid.exponent) / math.sqrt(nodes)
+        if not (nodes <= _MOST_NODES and _LEAST_SHARE <= deviation <= _MOST_SHARE):
             raise BadInput(f"a masked sum of {nodes} nodes, shares of {deviation:g} grid steps: use a finer grid")
         if self.seed is None:
             return discrete_gaussian(length, deviation)
         generator = stream(self.seed, "noise", self.round, _SHARE, first_user)
         return np.rint(generator.normal(scale=deviation, size=length)).astype(np.int64)
+
+
+def _check_nodes(nodes: int) -> None:
+    """Refuse a sum that is the total of one node."""
+    if nodes < LEAST_NODES:
+        raise BadInput(
+            f"a masked sum has {nodes} node(s): at least two must hold users of a round, or nobody hides the total of "
+            "the only one; raise strategy.cohort, divide the users among more nodes, or set privacy.trust = 'server'"
+        )

@@ -143,7 +143,10 @@ class Node:
 
     @cached_property
     def key(self) -> MaskKey:
-        """Of this node's masks, drawn when it is first asked for; whoever makes nodes anew puts the old one back."""
+        """Of this node's masks in one run, with the rounds that it has answered.
+
+        Drawn when it is first asked for; whoever makes nodes anew puts the old one back, and a new run gets a new one.
+        """
         return MaskKey()
 
     def identities(self, salt: bytes) -> NDArray[np.uint8]:
@@ -165,8 +168,8 @@ class Node:
         a user for whose data alone the loss itself fails, such as a torch module's.
 
         Raises:
-            BadInput: a user that this node does not hold, a model of the wrong length, or a question for lengths where
-                users have labels.
+            BadInput: a user that this node does not hold, a model of the wrong length, a question for lengths where
+                users have labels, or one for a masked sum in a round that was answered.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
@@ -174,6 +177,8 @@ class Node:
             raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
+        if computation.masked is not None:
+            self.key.spend(computation.masked.round)
         so_far = _SoFar(self.problem, computation, len(users))
         non_finite, lengths = 0, np.zeros(len(users)) if computation.lengths else None
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.

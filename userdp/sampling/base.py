@@ -35,6 +35,7 @@ class Sampler(ABC):
         accountant: how epsilons are computed, for `Guarantee.accountant`.
         assumption: what the accounting asks of the cohorts, one sentence.
         secret: whether it asks that nobody can tell who takes part.
+        adversary: from whom it protects, where that is fewer than a strategy says; None elsewhere.
         drawn: what the operating system has drawn so far, where it does; a checkpoint keeps it.
     """
 
@@ -46,6 +47,7 @@ class Sampler(ABC):
     accountant: ClassVar[str]
     assumption: ClassVar[str]
     secret: ClassVar[bool] = False
+    adversary: ClassVar[str | None] = None
     drawn: Stateful | None = None
 
     @property
@@ -110,7 +112,7 @@ class Sampler(ABC):
             epsilon=self.epsilon(noise_multiplier, delta),
             delta=delta,
             accountant=self.accountant,
-            adversary=adversary,
+            adversary=self.adversary or adversary,
             assumptions=(self.assumption, *assumptions),
             holds=True,
         )

@@ -24,6 +24,12 @@ Cohort = NDArray[np.int64]
 
 SECRET = "who takes part in which round stays secret (each node knows of its own users only)"
 
+DRAWN_TOGETHER = (
+    "against whoever sees every iterate and does not know who takes part; the server is trusted, and nodes are trusted "
+    "not to use what they know of their own users' draws"
+)
+"""Whom draws without replacement protect from: they depend on each other, and nodes know those of their own users."""
+
 
 class Remembered(Stateful):
     """The one cohort that the operating system drew for the round under way: asked for again, it is the same.
@@ -162,6 +168,7 @@ class FixedSizeBatches(Sampler):
         "its own users' draws raises the others' rate)"
     )
     secret: ClassVar[bool] = True
+    adversary: ClassVar[str | None] = DRAWN_TOGETHER
 
     def __post_init__(self) -> None:
         if min(self.users, self.batch, self.rounds) < 1:

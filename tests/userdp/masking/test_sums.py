@@ -10,7 +10,7 @@ from userdp.accounting import Cost, delta_of
 from userdp.errors import BadInput
 from userdp.masking.grid import IntegerGrid
 from userdp.masking.masks import MaskKey
-from userdp.masking.sums import MaskedSum
+from userdp.masking.sums import MaskedSum, coalition, least_loudness, loudness, most_loudness
 from userdp.noise import discrete_gaussian
 
 FALSE_ALARM = 1e-9
@@ -60,7 +60,7 @@ def test_shares_that_the_operating_system_draws_follow_the_law_that_is_priced():
     assert stats.chisquare(counts, 20_000 * chances / chances.sum()).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("count", [1, 3, 7])
+@pytest.mark.parametrize("count", [2, 3, 7])
 def test_the_noise_of_the_sum_is_normal_with_the_deviation_it_says_however_many_nodes(count):
     noise = summed(4096.0, count, 20_000)
     assert stats.kstest(noise / 4096.0, "norm").pvalue > 1e-4  # seeded: one fixed sample
@@ -96,27 +96,73 @@ def test_they_are_as_near_to_rounded_noise_as_is_claimed_and_the_claim_is_no_loo
     assert 0.7 / 49 < apart * sigma**2 <= 1 / 40
 
 
-@pytest.mark.parametrize("colluding", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize(("colluding", "knows"), [(0.0, 1), (0.24, 1), (0.25, 1), (0.5, 2), (0.75, 3)])
 @pytest.mark.parametrize("moved", [3, 16, 40])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
-def test_the_price_covers_the_exact_law_of_the_honest_shares(colluding, moved, epsilon):
-    count, share = 4, 8.0
-    honest = count - math.floor(colluding * count)
-    law = law_of_shares(share, honest)
+def test_the_price_covers_the_exact_law_of_the_shares_that_a_coalition_does_not_know(colluding, knows, moved, epsilon):
+    _, public = nodes_of(4)
+    priced = MaskedSum(IntegerGrid(0), 16.0)
+    share = priced.among(public, colluding).deviation / math.sqrt(4)
+    law = law_of_shares(share, 4 - knows)
     shifted = np.concatenate([np.zeros(moved), law[:-moved]])
     exact = np.maximum(0.0, shifted - math.exp(epsilon) * law).sum()
-    asked = MaskedSum(IntegerGrid(0), share * math.sqrt(count), 0, 0)
-    multiplier = asked.deviation * math.sqrt(1 - colluding) / moved
-    ideal = delta_of(Cost(noise_multiplier=multiplier), 1, epsilon)
-    assert exact <= ideal + asked.excess(colluding, 1, epsilon)
+    ideal = delta_of(Cost(noise_multiplier=priced.deviation / moved), 1, epsilon)
+    assert exact <= ideal + priced.excess(1, epsilon)
     assert exact == pytest.approx(ideal, rel=0.05, abs=1e-6)
 
 
-def test_the_price_rises_with_coordinates_and_with_who_colludes():
+def test_the_price_rises_with_coordinates_and_with_coarser_grids():
     asked = MaskedSum(IntegerGrid(-30), 1.0, 0, 0)
-    assert asked.excess(0.0, 1, 0.0) == pytest.approx(2 * 4.0**-30 / 40, abs=0)
-    assert asked.excess(0.0, 10, 1.0) == pytest.approx(10 * (1 + math.e) * 4.0**-30 / 40, abs=0)
-    assert asked.excess(0.75, 1, 0.0) == pytest.approx(4 * asked.excess(0.0, 1, 0.0), abs=0)
+    assert asked.excess(1, 0.0) == pytest.approx(2 * 4.0**-30 / 40, abs=0)
+    assert asked.excess(10, 1.0) == pytest.approx(10 * (1 + math.e) * 4.0**-30 / 40, abs=0)
+    assert MaskedSum(IntegerGrid(-29), 1.0).excess(1, 0.0) == pytest.approx(4 * asked.excess(1, 0.0), abs=0)
+
+
+@pytest.mark.parametrize("hundredths", [0, 1, 10, 29, 30, 50, 57, 67, 90, 99])
+def test_a_coalition_is_the_declared_share_but_one_node_at_least_and_never_all(hundredths):
+    colluding = hundredths / 100
+    for nodes in range(2, 301):
+        named = min(nodes - 1, max(1, hundredths * nodes // 100))
+        assert coalition(nodes, colluding) == named
+        assert loudness(nodes, colluding) == math.sqrt(nodes / (nodes - named))
+        # What is left of the whole is what was asked for.
+        whole = MaskedSum(IntegerGrid(0), 100.0).among(tuple(range(nodes)), colluding).deviation
+        assert whole * math.sqrt((nodes - named) / nodes) == pytest.approx(100.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "colluding", [0.0, 1e-3, 0.01, 0.1, 0.29, 1 / 3, 0.4, 0.5, 0.55, 2 / 3, 0.67, 0.75, 0.9, 0.999]
+)
+def test_no_number_of_nodes_is_louder_or_quieter_than_is_said(colluding):
+    louder = [loudness(nodes, colluding) for nodes in range(2, 2500)]
+    assert max(louder) <= most_loudness(colluding)
+    assert max(louder) >= 0.95 * most_loudness(colluding)
+    for most in (2, 3, 4, 5, 10, 100, 2499):
+        assert least_loudness(most, colluding) == min(louder[: most - 1])
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.3, 0.95])
+def test_the_grid_has_room_for_the_noise_of_all_nodes_whatever_their_number(colluding):
+    sum_asked = MaskedSum.hiding(100.0, 3, 1.0, colluding)
+    for nodes in (2, 3, 20, 21, 1000):
+        deviation = sum_asked.among(tuple(range(nodes)), colluding).deviation
+        assert (3 * (1 + 2.0**-22) + 16 * deviation) / sum_asked.grid.step <= 2.0**62
+
+
+def test_a_sum_of_a_single_node_is_refused_by_whoever_asks_and_by_the_node():
+    made, public = nodes_of(1)
+    asked = MaskedSum(IntegerGrid(0), 4096.0)
+    for keys in ((), public):
+        with pytest.raises(BadInput, match="at least two must hold users"):
+            asked.among(keys)
+        with pytest.raises(BadInput, match="at least two must hold users"):
+            MaskedSum(IntegerGrid(0), 4096.0, keys=keys).hidden(np.zeros(2, dtype=np.int64), made[0], b"q", 0)
+
+
+def test_a_sum_is_made_loud_once():
+    _, public = nodes_of(3)
+    with pytest.raises(BadInput, match="has its nodes already"):
+        MaskedSum(IntegerGrid(0), 4096.0).among(public).among(public)
 
 
 def test_nodes_that_were_asked_different_questions_add_up_to_nothing_readable():
@@ -127,10 +173,10 @@ def test_nodes_that_were_asked_different_questions_add_up_to_nothing_readable():
     assert stats.kstest(total / 2.0**64, "uniform").pvalue > 1e-4
 
 
-@pytest.mark.parametrize(("deviation", "keys"), [(7.0, 1), (11.0, 2), (2.0**60, 1), (100.0, 0)])
+@pytest.mark.parametrize(("deviation", "keys"), [(11.0, 2), (13.0, 3), (2.0**60, 2)])
 def test_shares_for_which_nothing_is_proven_are_refused(deviation, keys):
-    made, public = nodes_of(max(1, keys))
-    asked = MaskedSum(IntegerGrid(0), deviation, 0, 0, public[:keys])
+    made, public = nodes_of(keys)
+    asked = MaskedSum(IntegerGrid(0), deviation, 0, 0, public)
     with pytest.raises(BadInput, match="grid"):
         asked.hidden(np.zeros(2, dtype=np.int64), made[0], b"q", 0)
 
