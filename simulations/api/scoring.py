@@ -109,8 +109,6 @@ def show_scores(scores: Scores, console: Console) -> None:
         for name, values in scores.in_units.iterrows():
             table.add_row(str(name).replace("_", " "), *shown_apart(values))
         console.print(table)
-    if scores.unusable:
-        console.print(f"{scores.unusable} rows have a cell that the model cannot use: their predictions are empty")
     show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)

@@ -43,8 +43,6 @@ from userdp.errors import BadInput
 Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
 """A DataFrame, the path of a CSV or Parquet file; or a configuration, its values, or the path of its file."""
 
-NOT_MEASURED = "Not measured: nobody was held out."
-
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel(SavedModel):
@@ -92,13 +90,20 @@ class TrainedModel(SavedModel):
         return write_page(self.page, path, self.directory)
 
     def __repr__(self) -> str:
-        table = self._shown().to_string() if self.metrics else NOT_MEASURED
-        return f"{self._title()}\n{table}\nGuarantee: {self.guarantee.sentence()}"
+        table = [self._shown().to_string()] if self.metrics else []
+        parts = [self._title(), *self._not_measured, *table]
+        return "\n".join(parts) + f"\nGuarantee: {self.guarantee.sentence()}"
 
     def _repr_html_(self) -> str:
-        table = self._shown().to_html() if self.metrics else NOT_MEASURED
+        table = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self._not_measured)
+        table += self._shown().to_html() if self.metrics else ""
         title, promise = html.escape(self._title()), html.escape(self.guarantee.sentence())
         return f"<p><b>{title}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
+
+    @property
+    def _not_measured(self) -> list[str]:
+        reason = self.result.get("not_measured")
+        return [] if reason is None else [f"Not measured: {reason}."]
 
     def _shown(self) -> pd.DataFrame:
         return self.in_target_units(self.summary()).astype(object).apply(shown_apart, axis=1, result_type="broadcast")

@@ -44,6 +44,8 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
 def _standing(result: dict[str, Any]) -> tuple[str, Literal["green", "red", "yellow"]]:
     """How the model stands beside the initial one, and the colour to say it in."""
     metrics, main = result["metrics"], main_metric(result["metrics"])
+    if (reason := result.get("not_measured")) is not None:
+        return f"Not measured: {reason}", "yellow"
     if main is None or result["better_than_initial"] is None:
         return "not measured", "yellow"
     name = main.replace("_", " ")

@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from simulations.config.run_config import REFERENCE
-from simulations.records.evaluation import main_metric
+from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
 from simulations.reports.explain import METRICS, chance, percent, shown, shown_apart
 from simulations.reports.loading import cell_counts
@@ -103,6 +103,9 @@ def verdict(result: dict[str, Any]) -> tuple[str, str]:
     if "error" in result:
         return "bad", f"The run stopped early: {result['error']}. What follows is what it had by then."
     metrics, initial = result["metrics"], result["reference"]["initial"]
+    if reason := result.get("not_measured"):
+        hold_out = "; hold out users (data.test_users, data.test_fraction)" if reason == NOBODY else ""
+        return "none", f"{reason[0].upper()}{reason[1:]}{hold_out}."
     main = main_metric(metrics)
     if main is None or metrics[main] is None or initial.get(main) is None:
         return (
@@ -167,7 +170,7 @@ def _private(
         "table": table,
         "cells": [] if table is None else cell_counts(table),
         "clip": _clip(rounds),
-        "met_nowhere": [] if table is None else table.get("met_nowhere", []),
+        "met_nowhere": [] if table is None else [*table.get("nothing_usable", []), *table.get("met_nowhere", [])],
     }
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Texts, cell_text
 from userdp.errors import BadInput
+from userdp.settings import TWO_NUMBERS
 
 Range = tuple[float, float]
 Levels = int | Sequence[object]
@@ -27,7 +28,10 @@ def checked_range(name: str, bounds: Sequence[float]) -> Range:
     Raises:
         BadInput: not two finite numbers with low < high.
     """
-    values = tuple(float(value) for value in bounds)
+    try:
+        values = tuple(float(value) for value in bounds)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} = {bounds!r}: {TWO_NUMBERS}") from None
     if len(values) != 2 or not values[0] < values[1] or not np.isfinite(values[1] - values[0]):
         raise BadInput(f"{name} must be [low, high] with low < high, got {list(bounds)}")
     return values[0], values[1]
