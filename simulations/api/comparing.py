@@ -1,5 +1,6 @@
 """What ``userdp compare`` does, in Python."""
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,17 @@ class ComparisonResult:
         return means.sort_values(["epsilon", "value"])
 
     def __repr__(self) -> str:
-        return self.summary().map(shown).to_string()
+        return f"{self._title()}\n{self.summary().map(shown).to_string()}"
 
     def _repr_html_(self) -> str:
-        return self.summary().map(shown).to_html()
+        return f"<p>{html.escape(self._title())}</p>{self.summary().map(shown).to_html()}"
+
+    def _title(self) -> str:
+        metrics = self.table["main_metric"].dropna().unique()
+        if not len(metrics):
+            return "nothing was measured"
+        named = " or ".join(str(name).replace("_", " ") for name in metrics)
+        return f"value is the {named}, lower is better; means over {self.table['seed'].nunique()} seeds"
 
 
 def compare(

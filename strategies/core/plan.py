@@ -1,5 +1,6 @@
 """The plan: every number of a run, fixed before any data is seen."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -106,6 +107,17 @@ class Plan:
     def drowned(self) -> bool:
         """Whether the noise is expected to drown the signal."""
         return self.noise >= self.signal
+
+    def __str__(self) -> str:
+        signal = f"signal at most {self.signal:.4g}" if math.isfinite(self.signal) else "no limit on the signal"
+        lines = [
+            f"{self.strategy}: {self.rounds} rounds of {self.cohort:,} of {self.users:,} users, at least "
+            f"{self.users_needed:,} needed",
+            f"noise {self.noise:.4g}, {signal}",
+            f"Guarantee: {self.guarantee}",
+            *(f"Warning: {warning}" for warning in self.warnings),
+        ]
+        return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, for JSON."""

@@ -11,6 +11,8 @@ from userdp.data.tables.cells import Texts, cell_text
 from userdp.errors import BadInput
 from userdp.settings import TWO_NUMBERS
 
+_NEAR = 0.7
+"""How alike two names are of which one may be the other misspelt."""
 Range = tuple[float, float]
 Levels = int | Sequence[object]
 """Of a column of codes: how many there are, or what they are."""
@@ -18,7 +20,7 @@ Levels = int | Sequence[object]
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """'; did you mean ...?' with the nearest of ``names``, or nothing."""
-    near = difflib.get_close_matches(name, list(names), n=1)
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=_NEAR)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

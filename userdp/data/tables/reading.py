@@ -57,6 +57,15 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
         BadInput: file missing, unreadable or larger than memory, suffix unknown, column missing or of a type that
             cannot be used, no rows.
     """
+    return _rows_of(read_cells(path, names), columns)
+
+
+def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
+    """The same columns as they stand in the file: text of a CSV file, of a Parquet file what its schema says.
+
+    Raises:
+        BadInput: see `read_columns`.
+    """
     import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
 
     if not path.is_file():
@@ -76,7 +85,7 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
         raise BadInput(_unreadable(path, kind)) from None
     if table.num_rows == 0:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
-    return _rows_of(table, columns)
+    return table
 
 
 def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:

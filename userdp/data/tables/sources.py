@@ -236,10 +236,12 @@ class TableColumns(DataSettings):
         if wanted is not None:
             if train.users < wanted:
                 held_out = 0 if test is None else test.users
+                everybody = table.federation.users
+                other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
                 raise PopulationTooSmall(
                     f"data.users = {wanted}, but the data leave {train.users} training users (at least "
                     f"{self.min_samples} samples each, {held_out} users held out): declare at "
-                    f"most {train.users}, or lower data.min_samples or data.test_fraction"
+                    f"most {train.users}{other}, or lower data.min_samples or data.test_fraction"
                 )
             if train.users > wanted:
                 train = train.select(np.arange(wanted))
