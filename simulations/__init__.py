@@ -52,3 +52,7 @@ __getattr__ = names_from(
         "simulations.api.training": ("TrainedModel", "plan", "train"),
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

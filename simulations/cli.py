@@ -35,6 +35,23 @@ def main() -> None:
     app()
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from simulations.records.environment import own_version  # noqa: PLC0415
+
+        typer.echo(f"userdp {own_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Federated learning with user-level differential privacy: run it, plan it, trust every epsilon."""
+
+
 @app.command()
 def run(
     file: Annotated[
@@ -315,6 +332,12 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="Copy this column of TABLE into the predictions; repeatable.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -322,7 +345,7 @@ def predict(
 
     [dim]Examples:[/dim]
 
-      userdp predict runs/heights-dp_fed_sgd-seed0 others.csv
+      userdp predict runs/heights-dp_fed_sgd-seed0 others.csv --keep person
 
       userdp predict runs/heights-dp_fed_sgd-seed0 others.parquet --output scores.parquet --json | jq .metrics
     """
@@ -330,7 +353,7 @@ def predict(
         from simulations.api.scoring import score, show_scores  # noqa: PLC0415
 
         _log_warnings()
-        scores = score(directory, table, output)
+        scores = score(directory, table, output, keep or ())
     if as_json:
         print_json(scores.as_dict())
     else:

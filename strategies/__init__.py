@@ -123,3 +123,7 @@ __getattr__ = names_from(
         "SparseOutputPerturbation": "OutputPerturbation",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,6 +6,7 @@ these classes. See docs/drop-in.md.
 """
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -122,9 +123,9 @@ class NodeRoster(Roster):
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
         if self.absent > self._max_missing * users:
             raise RunFailed(
-                f"too few nodes are registered after {timeout:g} s for users = {users}: max_missing = "
-                f"{self._max_missing} is the largest share that may be absent; start more nodes, or give "
-                "roster_timeout more seconds"
+                f"too few nodes are registered after {timeout:g} s for users = {users}: {len(nodes)} are there, and "
+                f"max_missing = {self._max_missing} needs {users - math.floor(self._max_missing * users)}; start more "
+                "nodes, or give roster_timeout more seconds"
             )
         if self.absent:
             log.warning("some of the %d users have no node: they count as missing in every round", users)

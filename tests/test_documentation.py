@@ -157,6 +157,9 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_point_one_way(package):
     wrong = {str(path.relative_to(ROOT)): imported(path) & FORBIDDEN[package] for path in sources(package)}
+    if package == "userdp":
+        # The one arrow up: userdp.train, plan and compare, loaded when they are asked for (docs/architecture.md).
+        wrong["userdp/__init__.py"] -= {"simulations"}
     assert not {path: names for path, names in wrong.items() if names}
 
 

@@ -3,6 +3,8 @@
 What most programs need can be imported from here, and is loaded when it is first asked for; the rest from the packages
 `userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and from `userdp.errors`.
 
+`train`, `plan` and `compare` are those of `simulations`, also where a folder of your own has that name.
+
 >>> from userdp import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit
 'user'
@@ -12,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from userdp.lazy import names_from
 from userdp.moved import point_the_way
+from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
+    from simulations.api.comparing import compare
+    from simulations.api.training import plan, train
     from userdp.accounting import Guarantee, Privacy
     from userdp.data import Block, Federation, SyntheticFederation, read_table
     from userdp.errors import BadInput, RunFailed, UserdpError
@@ -36,7 +41,10 @@ __all__ = [
     "Squared",
     "SyntheticFederation",
     "UserdpError",
+    "compare",
+    "plan",
     "read_table",
+    "train",
 ]
 
 point_the_way()
@@ -49,5 +57,12 @@ __getattr__ = names_from(
         "userdp.errors": ("BadInput", "RunFailed", "UserdpError"),
         "userdp.nodes.node": ("Node",),
         "userdp.problems": ("Logistic", "Problem", "Quadratic", "Squared"),
+        "simulations.api.comparing": ("compare",),
+        "simulations.api.training": ("plan", "train"),
     },
+    before_others=load_siblings,
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,6 +2,12 @@
 
 from pydantic import BaseModel, ConfigDict
 
+TWO_NUMBERS = (
+    "a range takes two numbers; for dates, write the column as numbers, such as years since a public day, and declare "
+    "the range of these"
+)
+"""What is said of a declared range of anything else."""
+
 
 class Section(BaseModel):
     """A section of a configuration file: unknown keys are refused, numbers must be finite."""

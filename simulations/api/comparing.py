@@ -62,10 +62,18 @@ class ComparisonResult:
         return means.sort_values(["epsilon", "value"])
 
     def __repr__(self) -> str:
-        return "\n".join([self.summary().map(shown).to_string(), *self.together])
+        return "\n".join([self._title(), self.summary().map(shown).to_string(), *self.together])
 
     def _repr_html_(self) -> str:
-        return "\n".join([self.summary().map(shown).to_html(), *(f"<p>{escape(line)}</p>" for line in self.together)])
+        lines = (f"<p>{escape(line)}</p>" for line in (self._title(), *self.together))
+        return "\n".join([self.summary().map(shown).to_html(), *lines])
+
+    def _title(self) -> str:
+        metrics = self.table["main_metric"].dropna().unique()
+        if not len(metrics):
+            return "nothing was measured"
+        named = " or ".join(str(name).replace("_", " ") for name in metrics)
+        return f"value is the {named}, lower is better; means over {self.table['seed'].nunique()} seeds"
 
 
 def compare(

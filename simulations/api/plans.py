@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from simulations.reports.explain import show_promise, shown
+from simulations.reports.explain import show_promise, shown, shown_number
 from simulations.runs.advice import Advice
 from simulations.runs.advice import Progress as OnPlan
 from strategies.core.plan import Plan
@@ -31,7 +31,7 @@ def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]
     rows |= forecast | dict(values["numbers"])
     table = Table("number", "value", "meaning", title=f"{plan.strategy}: the plan")
     for name, value in rows.items():
-        table.add_row(name, "no limit" if value is None else shown(value), meanings.get(name, ""))
+        table.add_row(name, "no limit" if value is None else shown_number(name, value), meanings.get(name, ""))
     console = Console()
     console.print(table)
     show_promise(plan.guarantee.sentence(), plan.guarantee.assumptions, console)

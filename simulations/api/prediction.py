@@ -1,6 +1,7 @@
 """What a trained model says of tables: predictions row by row, and the metrics that a run reports."""
 
 import json
+import logging
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,14 @@ from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
-from userdp.data import Block, read_table
+from userdp.data import Block
 from userdp.data.synthetic.source import SyntheticData
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.tabular import read_features
+from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput
 from userdp.problems import Problem
 
+log = logging.getLogger("userdp")
 THIS = "this model"
 _NEEDED = ("config.toml", "guarantee.json", "model.npz")
 
@@ -53,7 +55,7 @@ class SavedModel:
         """Predictions for every row of a table, features transformed as in training.
 
         Neither the user column nor the target is read. Rows that a loss could not use (a missing number, say) get no
-        prediction, NaN.
+        prediction, NaN, and a warning says how many and which columns.
 
         Args:
             data: a DataFrame, or the path of a CSV or Parquet file.
@@ -69,7 +71,7 @@ class SavedModel:
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.inputs) as path:
-            features = read_features(path, columns)
+            features, unusable = read_features(path, columns)
         rows = features.shape[0]
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
         block, _ = problem.bound(Block(features, np.arange(rows + 1), targets))
@@ -81,6 +83,15 @@ class SavedModel:
             found["prediction"] = low + (found["prediction"] + 1.0) / 2.0 * (high - low)
         if block.usable is not None:
             found.loc[~block.usable] = np.nan
+        if missing := int(found["prediction"].isna().sum()):
+            told = ", ".join(f"{column!r} in {cells}" for column, cells in unusable.items()) or "no single column"
+            log.warning(
+                "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); "
+                "correct these cells, or train with impute",
+                missing,
+                rows,
+                told,
+            )
         return found
 
     def evaluate(self, data: Tabular) -> pd.DataFrame:
@@ -104,10 +115,13 @@ class SavedModel:
         """
         columns, problem = self._columns(), self.problem
         with table_file(data, columns.names) as path:
-            table = read_table(path, **self._declared(), seed=self.config.seed)
+            table = table_of(path, columns, seed=self.config.seed)
         measure = Evaluation(problem, None, table.federation)
         initial = starting_problem(self.config).initial()
-        return pd.DataFrame({THIS: measure.whole(self.model), INITIAL: measure.whole(initial)})
+        metrics = measure.whole(self.model)
+        if reason := measure.not_measured(self.model, metrics):
+            log.warning("not measured: %s", reason)
+        return pd.DataFrame({THIS: metrics, INITIAL: measure.whole(initial)})
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """The same metrics, and below them errors in the units of the target, where its range is declared."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from simulations.reports.explain import METRICS, shown
+from simulations.reports.explain import METRICS, shown, shown_claim
 from simulations.runs.run import Progress as OnRound
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
@@ -26,7 +26,9 @@ def progress_bar() -> Iterator[OnRound | None]:
         def step(record: RoundRecord, planned: Plan) -> None:
             name = next((name for name in METRICS if name in record.metrics), None)
             measured = f"{name} {shown(record.metrics[name])}  " if name else ""
-            spent = "no privacy" if record.spent_epsilon is None else f"epsilon spent {shown(record.spent_epsilon)}"
+            spent = (
+                "no privacy" if record.spent_epsilon is None else f"epsilon spent {shown_claim(record.spent_epsilon)}"
+            )
             bar.update(task, completed=record.round, total=planned.rounds, description=measured + spent)
 
         yield step

@@ -1,5 +1,6 @@
 """``userdp predict``: a table scored with the model of a run's directory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from simulations.api.prediction import THIS, load_model
 from simulations.records.run_directory import plain
 from simulations.reports.explain import show_promise, shown_apart
 from simulations.reports.report import INITIAL
+from simulations.reports.units import ordered
 from userdp.accounting import Guarantee
+from userdp.data.tables.reading import read_cells
 from userdp.errors import BadInput, MissingColumn
 
 NOT_COVERED = (
@@ -61,13 +64,14 @@ class Scores:
         return values
 
 
-def score(directory: Path, table: Path, output: Path | None) -> Scores:
+def score(directory: Path, table: Path, output: Path | None, keep: Sequence[str] = ()) -> Scores:
     """Predict every row of a table, write the predictions, and measure the model if the table allows it.
 
     Args:
         directory: of a run.
         table: CSV or Parquet file.
         output: the same, to write; ``table``'s name with "-predictions.csv", in the current folder, if None.
+        keep: columns of the table that are copied into it, such as who a row is about.
 
     Raises:
         BadInput: what `simulations.api.prediction.SavedModel.predict` refuses, or a file that cannot be written.
@@ -84,10 +88,20 @@ def score(directory: Path, table: Path, output: Path | None) -> Scores:
         metrics = saved.evaluate(table)
     except MissingColumn as error:
         reason = str(error)
-    _write(predictions, target)
+    _write(_with_columns(predictions, table, keep), target)
     unusable = int(predictions["prediction"].isna().sum())
     in_units = None if metrics is None else saved.in_target_units(metrics)
     return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee)
+
+
+def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -> pd.DataFrame:
+    """The predictions beside columns of the table, cells as they stand there."""
+    if not keep:
+        return predictions
+    if taken := sorted({*keep} & {*map(str, predictions)}):
+        raise BadInput(f"--keep {taken[0]}: the predictions have a column of that name; rename the table's")
+    cells: pd.DataFrame = read_cells(table, list(dict.fromkeys(keep))).to_pandas(types_mapper=pd.ArrowDtype)
+    return pd.concat([cells, predictions], axis=1)
 
 
 def _write(predictions: pd.DataFrame, target: Path) -> None:
@@ -106,11 +120,12 @@ def show_scores(scores: Scores, console: Console) -> None:
         console.print(f"Not measured: {scores.not_measured}", highlight=False)
     else:
         table = Table("metric", *map(str, scores.in_units.columns), title=f"{scores.rows} rows")
-        for name, values in scores.in_units.iterrows():
-            table.add_row(str(name).replace("_", " "), *shown_apart(values))
+        first, rest = ordered(map(str, scores.in_units.index))
+        for name in [*first, *rest]:
+            told = shown_apart(scores.in_units.loc[name])
+            style = "" if name in first else "dim"
+            table.add_row(name.replace("_", " "), *told, style=style, end_section=[name] == first[-1:])
         console.print(table)
-    if scores.unusable:
-        console.print(f"{scores.unusable} rows have a cell that the model cannot use: their predictions are empty")
     show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)

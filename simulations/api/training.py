@@ -35,6 +35,7 @@ from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.reports.explain import shown_apart
 from simulations.reports.report import INITIAL, NON_PRIVATE
+from simulations.reports.units import ordered
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan
@@ -42,8 +43,6 @@ from userdp.errors import BadInput
 
 Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
 """A DataFrame, the path of a CSV or Parquet file; or a configuration, its values, or the path of its file."""
-
-NOT_MEASURED = "Not measured: nobody was held out."
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,16 +91,32 @@ class TrainedModel(SavedModel):
         return write_page(self.page, path, self.directory)
 
     def __repr__(self) -> str:
-        table = self._shown().to_string() if self.metrics else NOT_MEASURED
-        return f"{self._title()}\n{table}\nGuarantee: {self.guarantee.sentence()}"
+        first, rest = self._shown()
+        parts = [self._title(), *self._not_measured, *([first.to_string()] if len(first) else [])]
+        parts += (
+            [f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())"] if len(rest) else []
+        )
+        return "\n".join(parts) + f"\nGuarantee: {self.guarantee.sentence()}"
 
     def _repr_html_(self) -> str:
-        table = self._shown().to_html() if self.metrics else NOT_MEASURED
+        table = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self._not_measured)
+        first, rest = self._shown()
+        table += first.to_html() if len(first) else ""
+        table += f"<details><summary>{len(rest)} more</summary>{rest.to_html()}</details>" if len(rest) else ""
         title, promise = html.escape(self._title()), html.escape(self.guarantee.sentence())
         return f"<p><b>{title}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
 
-    def _shown(self) -> pd.DataFrame:
-        return self.in_target_units(self.summary()).astype(object).apply(shown_apart, axis=1, result_type="broadcast")
+    @property
+    def _not_measured(self) -> list[str]:
+        reason = self.result.get("not_measured")
+        return [] if reason is None else [f"Not measured: {reason}."]
+
+    def _shown(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The few metrics that matter most, and the others."""
+        whole = self.in_target_units(self.summary()).astype(object)
+        told = whole.apply(shown_apart, axis=1, result_type="broadcast") if len(whole) else whole
+        first, rest = ordered(map(str, told.index))
+        return told.loc[first], told.loc[rest]
 
     def _title(self) -> str:
         told = self.result

@@ -117,6 +117,12 @@ def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
         config = ComparisonConfig.model_validate(raw, strict=True)
     except ValidationError as error:
         raise BadInput("\n".join(sentences(error, raw, ComparisonConfig))) from None
+    for key, value in config.privacy.items():
+        if isinstance(value, list):
+            raise BadInput(
+                f'privacy.{key} = {value}: put lists of values under [grid], "privacy.{key}" = {value}; in Python '
+                f"grid={{'privacy.{key}': {value}}}"
+            )
     comparison = Comparison(config, raw, tuple(expand(config)))
     _check_tuning(comparison)
     _check_cells(comparison)

@@ -127,9 +127,9 @@ replacing one stands in the line.</p>
 {% for strategy in one.strategies %}
 <li><strong>{{ strategy.label }}</strong>{% if strategy.label != strategy.kind %} ({{ strategy.kind }}){% endif %}: {{ strategy.summary }}.
 {% if strategy.replace_one %}<span class="warning">Its epsilon is about adding or leaving out one user. For replacing one, as the others count, it
-is epsilon = {{ strategy.replace_one[0] | shown }}, delta = {{ strategy.replace_one[1] | shown }}.</span>{% endif %}
+is epsilon = {{ strategy.replace_one[0] | shown_claim }}, delta = {{ strategy.replace_one[1] | shown_claim }}.</span>{% endif %}
 {% if strategy.group %}<span class="warning">It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}
-samples: its noise had to be made for epsilon = {{ strategy.group[1] | shown }} a sample.</span>{% endif %}
+samples: its noise had to be made for epsilon = {{ strategy.group[1] | shown_claim }} a sample.</span>{% endif %}
 {% if strategy.assumptions %}<details><summary>It rests on</summary><ul>
 {% for assumption in strategy.assumptions %}<li>{{ assumption }}</li>
 {% endfor %}</ul></details>{% endif %}
@@ -257,8 +257,8 @@ stands in the line.
 
 
 {% for strategy in one.strategies %}
-- **{{ strategy.label }}** ({{ strategy.kind }}): {{ strategy.summary }}.{% if strategy.replace_one %} For replacing one user it is epsilon = {{ strategy.replace_one[0] | shown }}, delta = {{ strategy.replace_one[1] | shown }}.{% endif %}
-{% if strategy.group %} It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}: epsilon = {{ strategy.group[1] | shown }} a sample.{% endif %}
+- **{{ strategy.label }}** ({{ strategy.kind }}): {{ strategy.summary }}.{% if strategy.replace_one %} For replacing one user it is epsilon = {{ strategy.replace_one[0] | shown_claim }}, delta = {{ strategy.replace_one[1] | shown_claim }}.{% endif %}
+{% if strategy.group %} It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}: epsilon = {{ strategy.group[1] | shown_claim }} a sample.{% endif %}
 
 {% endfor %}
 {% endfor %}

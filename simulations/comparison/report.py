@@ -14,7 +14,7 @@ from simulations.comparison.page import MARKDOWN, PAGE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
 from simulations.comparison.together import sentences
-from simulations.reports.explain import METRICS, digits_apart, shown
+from simulations.reports.explain import METRICS, digits_apart, shown, shown_claim
 from simulations.reports.report import fill, promise
 from userdp.errors import BadInput
 
@@ -213,10 +213,10 @@ def _terms(rows: pd.DataFrame) -> str:
     one = given.iloc[0]
     words = f"{one['unit']} level, {one['relation'].replace('_', ' ')}"
     if one["relation"] != "replace_one":
-        epsilon, delta = (shown(float(one[f"replace_one_{name}"])) for name in ("epsilon", "delta"))
+        epsilon, delta = (shown_claim(float(one[f"replace_one_{name}"])) for name in ("epsilon", "delta"))
         words += f"; to replace one: epsilon = {epsilon}, delta = {delta}"
     if one["unit"] == "user" and pd.notna(one["group"]) and pd.notna(one["sample_level_epsilon"]):
-        user, sample = (shown(float(one[name])) for name in ("spent_epsilon", "sample_level_epsilon"))
+        user, sample = (shown_claim(float(one[name])) for name in ("spent_epsilon", "sample_level_epsilon"))
         words += (
             f"; epsilon = {user} for a user of {shown(int(one['group']))} samples by group privacy: "
             f"noise as for epsilon = {sample} a sample"

@@ -17,7 +17,7 @@ from simulations.comparison.oracle import oracle_entries
 from simulations.comparison.theory import expected_slopes
 from simulations.comparison.together import together
 from simulations.records.environment import versions
-from simulations.records.evaluation import main_metric
+from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.run_directory import plain
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import add_or_remove_to_replace_one
@@ -60,9 +60,9 @@ def row(
         "value": value,
         "initial": start,
         "reference_private": free.get(main),
-        "better_than_initial": None if value is None or start is None else value < start,
+        "better_than_initial": None if value is None or start is None or "not_measured" in result else value < start,
         "error_private": record.get("error_private")
-        or (None if value is not None else "nothing to measure with: hold out users"),
+        or (None if value is not None else f"not measured: {result.get('not_measured', NOBODY)}"),
         **_promise(cell, result.get("guarantee")),
         "seconds": record.get("seconds"),
         "rounds": result.get("rounds"),

@@ -6,6 +6,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from userdp.settings import TWO_NUMBERS
+
 DISCRIMINATORS = ("kind", "population")
 """Keys whose value chooses the model of a section."""
 _WHOLE = ("extra_forbidden", "missing", "union_tag_not_found", "union_tag_invalid")
@@ -26,13 +28,16 @@ def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseMo
         where = _dotted(item["loc"], raw)
         if where in found and item["type"] not in _WHOLE:
             # A value that fits none of several types: one sentence for all of them.
-            found[where] += f", or {_wanted(item)}"
+            if _wanted(item) not in found[where]:
+                found[where] += f", or {_wanted(item)}"
         else:
             found[where] = _sentence(item, where, known)
     return list(found.values())
 
 
 def _wanted(item: Any) -> str:
+    if item["type"] == "float_type" and item["loc"][:2] in (("data", "ranges"), ("data", "target_range")):
+        return TWO_NUMBERS
     return str(item["msg"]).replace("Input should", "must").replace("String should", "must")
 
 

@@ -16,7 +16,7 @@ def peak_memory() -> float:
     return kibibytes / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
-def _own_version() -> str:
+def own_version() -> str:
     """Of the code that runs: a Flower app brings its own beside pyproject.toml, whatever is installed."""
     project = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if project.is_file():
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 @cache
 def _versions() -> dict[str, str]:
     """Looked up once: a package's version is read from files, which takes longer than many a run's arithmetic."""
-    found = {"python": platform.python_version(), "userdp": _own_version()}
+    found = {"python": platform.python_version(), "userdp": own_version()}
     for package in ("flwr", "ray", "numpy", "torch", "opendp"):
         try:
             found[package] = version(package)

@@ -1,17 +1,19 @@
 """Metrics of a model on held-out users: for simulations only, no guarantee covers them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from simulations.records.quality import quality
+from simulations.records.quality import only_class, quality
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.nodes.samples import MEMORY_BYTES
 from userdp.problems import Problem
+
+NOBODY = "nobody was held out"
 
 
 class Evaluation:
@@ -59,6 +61,22 @@ class Evaluation:
         """What is added; nothing where nobody is held out."""
         return quality(self._problem, x, self._blocks())
 
+    def not_measured(self, x: Vector, metrics: Mapping[str, float]) -> str | None:
+        """Why ``metrics`` of a model say nothing about it; None where they do. A fact about held-out users."""
+        if not metrics:
+            if self._test is None:
+                return NOBODY
+            return (
+                f"{self._test.users} users were held out, and no sample of theirs has all cells that the model needs; "
+                "see how many cells are unusable, column by column, in the private figures of the report"
+            )
+        if main_metric(metrics) == "test_loss" and only_class(self._problem, x, self._blocks()):
+            return (
+                "all targets of the held-out users are one class, so that accuracy and loss do not say whether the "
+                "model tells anything; check data.positive, or hold out more users"
+            )
+        return None
+
     def _means(self, x: Vector) -> dict[str, float]:
         totals: dict[str, float] = {}
         users = 0
@@ -78,7 +96,7 @@ class Evaluation:
                 yield usable
 
 
-def main_metric(metrics: dict[str, float]) -> str | None:
+def main_metric(metrics: Mapping[str, float]) -> str | None:
     """The metric that "better than the initial model" is about: the excess where it is known, or the loss."""
     return next((name for name in ("excess_risk", "excess_loss", "test_loss") if name in metrics), None)
 

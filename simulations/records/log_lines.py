@@ -86,6 +86,16 @@ LOG_LINES: tuple[LogLine, ...] = (
             "%s",
             "holder",
             "private",
+            {"sentence": "which column has no usable cell, declared level or positive value in any cell"},
+        ),
+    ),
+    *_lines(
+        "userdp.data.tables.sources",
+        (
+            "warning",
+            "%s",
+            "holder",
+            "private",
             {"sentence": "which column has no declared level or positive value in any cell"},
         ),
     ),
@@ -369,7 +379,26 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
     ),
     *_lines(
+        "simulations.api.prediction",
+        (
+            "warning",
+            "%d of %d rows get no prediction (NaN): they hold a cell that the model cannot use (%s of them); correct "
+            "these cells, or train with impute",
+            "holder",
+            "private",
+            {"missing": "rows without", "rows": "rows of the table", "told": "columns, and unusable cells of each"},
+        ),
+        ("warning", "not measured: %s", "holder", "private", {"reason": "why metrics say nothing about the model"}),
+    ),
+    *_lines(
         "simulations.runs.build",
+        (
+            "warning",
+            "%s. Every sample is set aside, and the model will be noise. %s",
+            "holder",
+            "private",
+            {"sentence": "which column has no usable cell", "_PRIVATE": "that the line is private"},
+        ),
         (
             "warning",
             "data.samples = %d is not the number of samples that the training users hold: means are divided by what is "

@@ -69,6 +69,23 @@ def _compared(problem: Problem, x: Vector, block: Block) -> tuple[Array, Array, 
     return told["prediction"], observed, False
 
 
+def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:
+    """Whether targets are classes, and all samples are of one: whoever always says it is right, so nothing is shown."""
+    classes: set[float] = set()
+    for block in blocks:
+        observed = problem.observed(block)
+        try:
+            told = problem.predict(x, block)
+        except BadInput:
+            return False
+        if observed is None or not any(name.startswith("probability") for name in told):
+            return False
+        classes |= set(np.unique(observed).tolist())
+        if len(classes) > 1:
+            return False
+    return len(classes) == 1
+
+
 def auc(scores: Array, positive: NDArray[np.bool_]) -> float | None:
     """Share of pairs of a positive and a negative sample in which the positive one scores higher; ties count half.
 

@@ -98,6 +98,7 @@ _RESULT: tuple[tuple[str, Kind, str], ...] = (
     ("reference.initial", "held-out", "the same metrics of the initial model"),
     ("reference_private.non_private", "private", "the same metrics of training without privacy on the same people"),
     ("better_than_initial", "held-out", "whether the main metric fell below that of the initial model"),
+    ("not_measured", "held-out", "why metrics say nothing about the model; absent where they do"),
     ("missing_users_private", "private", "users that did not answer, summed over rounds"),
     ("non_finite_users_private", "private", "users whose answer was not finite, summed over rounds"),
     ("seconds", "environment", "wall time, in all and a round"),

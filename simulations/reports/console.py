@@ -11,7 +11,7 @@ from rich.table import Table
 from simulations.records.evaluation import main_metric
 from simulations.reports.explain import show_promise, shown_apart
 from simulations.reports.loading import cell_counts
-from simulations.reports.units import in_target_units
+from simulations.reports.units import in_target_units, ordered
 
 
 def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> None:
@@ -28,12 +28,15 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
         measured["without privacy (private)"] = result["reference_private"]["non_private"] or {}
     columns = [metrics | in_target_units(metrics, section) for metrics in measured.values()]
     table = Table("metric", *measured, title=f"{result['name']}: {result['strategy']}")
-    for name in columns[0]:
-        table.add_row(name.replace("_", " "), *shown_apart([column.get(name) for column in columns]))
+    first, rest = ordered(columns[0])
+    for name in [*first, *rest]:
+        style = "" if name in first else "dim"
+        told = shown_apart([column.get(name) for column in columns])
+        table.add_row(name.replace("_", " "), *told, style=style, end_section=[name] == first[-1:])
     console = Console()
     console.print(table)
-    told, colour = _standing(result)
-    console.print(f"[{colour}]{told}[/{colour}]")
+    standing, colour = _standing(result)
+    console.print(f"[{colour}]{standing}[/{colour}]")
     if private:
         _show_loading(json.loads((directory / "data.json").read_text(encoding="utf-8")), console)
     promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))
@@ -44,6 +47,8 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
 def _standing(result: dict[str, Any]) -> tuple[str, Literal["green", "red", "yellow"]]:
     """How the model stands beside the initial one, and the colour to say it in."""
     metrics, main = result["metrics"], main_metric(result["metrics"])
+    if (reason := result.get("not_measured")) is not None:
+        return f"Not measured: {reason}", "yellow"
     if main is None or result["better_than_initial"] is None:
         return "not measured", "yellow"
     name = main.replace("_", " ")

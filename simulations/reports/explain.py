@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from simulations.records.measured import BINS, PERCENTILES, SPREAD
+from userdp.accounting.guarantee import rounded_up
 
 _SPREAD = {
     f"{name}_p{share}": f"{share} % of held-out users have an average {name.replace('_', ' ')} of at most this"
@@ -41,6 +42,16 @@ def shown(value: object, digits: int = 4) -> str:
             return f"{value:.{digits}g}"
         return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def shown_claim(value: object) -> str:
+    """An epsilon or a delta for people, rounded up."""
+    return rounded_up(value) if isinstance(value, float) else shown(value)
+
+
+def shown_number(name: str, value: object) -> str:
+    """A number of a plan for people, rounded up if it is an epsilon or a delta that something is worth."""
+    return shown_claim(value) if name.replace(" ", "_").endswith(("_epsilon", "_delta")) else shown(value)
 
 
 def digits_apart(values: Iterable[object]) -> int:

@@ -1,6 +1,7 @@
 """report.html: one page, complete in itself, made from the files of a run directory and nothing else."""
 
 import json
+import math
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
@@ -11,16 +12,17 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from simulations.config.run_config import REFERENCE
-from simulations.records.evaluation import main_metric
+from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
-from simulations.reports.explain import METRICS, chance, percent, shown, shown_apart
+from simulations.reports.explain import METRICS, chance, percent, shown, shown_apart, shown_claim, shown_number
 from simulations.reports.loading import cell_counts
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
-from simulations.reports.units import in_target_units, unit_meanings
+from simulations.reports.units import in_target_units, ordered, unit_meanings
 from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.declarations import explained
 from strategies.registry import STRATEGIES
+from userdp.accounting.guarantee import rounded_up
 from userdp.errors import BadInput
 
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
@@ -63,7 +65,9 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "percent": percent, "chance": chance, "shown_apart": shown_apart}
+    filters = (shown, percent, chance, shown_apart, shown_claim)
+    environment.filters |= {one.__name__: one for one in filters}
+    environment.globals["shown_number"] = shown_number
     return environment.from_string(template).render(style=Markup(STYLE), **content)
 
 
@@ -103,6 +107,9 @@ def verdict(result: dict[str, Any]) -> tuple[str, str]:
     if "error" in result:
         return "bad", f"The run stopped early: {result['error']}. What follows is what it had by then."
     metrics, initial = result["metrics"], result["reference"]["initial"]
+    if reason := result.get("not_measured"):
+        hold_out = "; hold out users (data.test_users, data.test_fraction)" if reason == NOBODY else ""
+        return "none", f"{reason[0].upper()}{reason[1:]}{hold_out}."
     main = main_metric(metrics)
     if main is None or metrics[main] is None or initial.get(main) is None:
         return (
@@ -127,10 +134,10 @@ def promise(guarantee: dict[str, Any]) -> str:
     whom = "any one person (user), with all their samples," if guarantee["unit"] == "user" else "any one SINGLE SAMPLE"
     change = "were replaced" if guarantee["relation"] == "replace_one" else "were added or left out"
     epsilon = guarantee["epsilon"]
-    factor = f"{2.718281828**epsilon:.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
+    factor = rounded_up(math.exp(epsilon), 3) if epsilon < 20 else f"e^{rounded_up(epsilon, 3)}"
     words = (
         f"If {whom} {change}, no outcome would become more than {factor} times as likely or unlikely (epsilon = "
-        f"{shown(epsilon)}), except with probability {shown(guarantee['delta'])} (delta)."
+        f"{shown_claim(epsilon)}), except with probability {shown_claim(guarantee['delta'])} (delta)."
     )
     if guarantee["unit"] == "sample":
         words += " This does NOT protect a person who holds several samples."
@@ -167,7 +174,7 @@ def _private(
         "table": table,
         "cells": [] if table is None else cell_counts(table),
         "clip": _clip(rounds),
-        "met_nowhere": [] if table is None else table.get("met_nowhere", []),
+        "met_nowhere": [] if table is None else [*table.get("nothing_usable", []), *table.get("met_nowhere", [])],
     }
 
 
@@ -189,12 +196,17 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
     return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 
 
-def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[tuple[str, list[Any], str]]:
-    """(name, [this run, initial], what it means) of every metric."""
+def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple[str, list[Any], str]]]:
+    """(name, [this run, initial], what it means) of the few metrics that matter most, and of the others."""
     measured = (result.get("metrics", {}), result.get("reference", {}).get("initial", {}))
     columns = [_with_units(metrics, section) for metrics in measured]
     meanings = dict.fromkeys(measured[0], "") | METRICS | unit_meanings(measured[0], section)
-    return [(name.replace("_", " "), [column.get(name) for column in columns], meanings[name]) for name in columns[0]]
+    first, rest = ordered(columns[0])
+    return [
+        [(name.replace("_", " "), [column.get(name) for column in columns], meanings[name]) for name in names]
+        for names in (first, rest)
+        if names
+    ]
 
 
 def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ PAGE = """\
 </div>
 {% endif %}
 <div class="verdict {{ 'good' if guarantee.holds else 'bad' }}">
-<strong>{% if guarantee.holds %}epsilon = {{ guarantee.epsilon | shown }}, delta = {{ guarantee.delta | shown }},
+<strong>{% if guarantee.holds %}epsilon = {{ guarantee.epsilon | shown_claim }}, delta = {{ guarantee.delta | shown_claim }},
 {{ guarantee.unit }} level{% else %}No privacy guarantee{% endif %}</strong>
 {{ promise }}
 </div>
@@ -109,14 +109,22 @@ guarantee.</figcaption></figure>
 
 {% if metrics %}
 <h2>Metrics</h2>
+{% for part in metrics %}
+{% if not loop.first %}
+<details><summary>{{ part | length }} more: spread over users, calibration, scaled units</summary>
+{% endif %}
 <div class="scroll"><table>
 <thead><tr><th></th><th>this run</th><th>initial model</th></tr></thead>
 <tbody>
-{% for name, values, told in metrics %}
+{% for name, values, told in part %}
 <tr><td>{{ name }}<br><small>{{ told }}</small></td>
 {% for value in values | shown_apart %}<td class="number">{{ value if value != "none" else "&ndash;" | safe }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
+{% if not loop.first %}
+</details>
+{% endif %}
+{% endfor %}
 <p class="soft">Averages over held-out users, each with the same weight: exact about them, and no guarantee covers them.
 Simulation only.</p>
 {% endif %}
@@ -129,7 +137,7 @@ Simulation only.</p>
 <table class="plan">
 <tbody>
 {% for name, value, told in numbers %}
-<tr><td>{{ name }}</td><td class="number{{ ' list' if value is string }}">{{ value | shown if value is not none else "no limit" }}</td>
+<tr><td>{{ name }}</td><td class="number{{ ' list' if value is string }}">{{ shown_number(name, value) if value is not none else "no limit" }}</td>
 <td class="told">{{ told }}</td></tr>
 {% endfor %}
 </tbody></table>

@@ -1,7 +1,7 @@
 """Errors of predictions in the units of the table's target, which is scaled to [-1, 1] for training."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from simulations.records.measured import PERCENTILES
@@ -21,6 +21,9 @@ _TOLD = {
     "predicted_minus_observed": "predicted minus observed",
 }
 """Metric of targets in [-1, 1] -> what it is called in the target's units."""
+_FIRST = ("excess_risk", "excess_loss", "accuracy", "auc", "test_loss")
+_LATER = ("log_loss", "calibration_error", "predicted_minus_observed")
+_MOST_FIRST = 6
 
 
 def in_target_units(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, float]:
@@ -36,6 +39,26 @@ def in_target_units(metrics: Mapping[str, float | None], data: Mapping[str, Any]
 def unit_meanings(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, str]:
     """What each of these means."""
     return {name: meaning for name, _, meaning in _converted(metrics, data)}
+
+
+def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Metrics as people read them: at most six first, errors in the target's units before all; then the rest.
+
+    The rest are percentiles over users, calibration, what is scaled where it stands in units too, and losses that are
+    the test loss by another name.
+
+    Args:
+        names: of result.json's metrics and of those in units.
+    """
+    names = list(names)
+    in_units = {name.partition(", in units of ")[0]: name for name in names if ", in units of " in name}
+    found = [in_units[told] for told in (_ROOT, _TOLD["absolute_error"]) if told in in_units]
+    found += [name for name in _FIRST if name in names]
+    scaled = {name for name, told in _TOLD.items() if told in in_units}
+    later = {*found, *scaled, *in_units.values(), *_LATER}
+    found += [name for name in names if name not in later and not name.endswith(tuple(_OF_USERS))]
+    first = found[:_MOST_FIRST]
+    return first, [name for name in names if name not in first]
 
 
 def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:

@@ -1,7 +1,7 @@
 """From a configuration to the things it names. Only `load_datasets` reads data."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from userdp.problems.devices import use_device
 from userdp.problems.initial_model import public_model
 
 log = logging.getLogger("userdp")
+_PRIVATE = "Private: this follows from all cells of the table, and is for the holder of the data alone"
 
 
 def build_problem(config: RunConfig) -> Problem:
@@ -54,11 +55,29 @@ def load_datasets(config: RunConfig) -> Datasets:
     """Read or describe the users; the same configuration gives the same users in the same order everywhere.
 
     Raises:
-        BadInput: a file that cannot be used, or a row without a user.
+        BadInput: a file that cannot be used, a row without a user, or in a simulation a column without a usable cell.
         PopulationTooSmall: fewer training users than data.users declares.
     """
     datasets: Datasets = config.data.load(config.seed)
+    if datasets.report is not None and datasets.report.nothing_usable:
+        _refuse_unusable(config, datasets.report.nothing_usable)
     return datasets
+
+
+def _refuse_unusable(config: RunConfig, columns: Sequence[str]) -> None:
+    """Refuse to simulate a run of which no sample would weigh anything.
+
+    One person's cell can decide it, and everybody sees whether a run stops. So a run with secure noise, which protects
+    real people, goes on, and a warning in the log tells the holder of the data.
+
+    Raises:
+        BadInput: noise is seeded, which is for simulations.
+    """
+    if config.privacy.noise == "secure":
+        for sentence in columns:
+            log.warning("%s. Every sample is set aside, and the model will be noise. %s", sentence, _PRIVATE)
+        return
+    raise BadInput(f"{'; '.join(columns)}. Every sample would be set aside, and nothing be learnt. {_PRIVATE}")
 
 
 def server_datasets(config: RunConfig) -> Datasets:

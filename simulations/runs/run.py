@@ -285,6 +285,8 @@ class _Course:
         result = self._result(guarantee, metrics, initial)
         if error is not None:
             result["error"] = error
+        elif (reason := self.evaluation.not_measured(model, metrics)) is not None:
+            result |= {"not_measured": reason, "better_than_initial": None}
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
 

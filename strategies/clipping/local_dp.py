@@ -50,13 +50,13 @@ class LocalDP(UserLevelStrategy):
     """The mean of user gradients that were clipped and made noisy by the users themselves.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, against everybody but the user's own node, the server
-    included. *Why.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are (epsilon, delta)-DP in
-    its data, with whoever reads them, the server included. A user clips to l2 norm C, so its data move what it
-    sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian mechanism. Nothing
-    else that depends on its data leaves it: no count of clipped samples or of rows that were not finite, and of an
-    error no more than that there was one. What the server does with the messages is post-processing. The server may
-    be curious, but asks what this strategy asks: a node answers other questions too. Seeded noise comes from the
-    run's seed, by user and round; secure noise from the operating system of the user's own machine.
+    included. *Why.* Unit: one whole user; relation: replace-one, in the local model: each user's own messages are
+    (epsilon, delta)-DP in its data, with whoever reads them, the server included. A user clips to l2 norm C, so its
+    data move what it sends by at most 2C, and adds N(0, (2 C z)^2 I) for that; its rounds compose as one Gaussian
+    mechanism. Nothing else that depends on its data leaves it: no count of clipped samples or of rows that were not
+    finite, and of an error no more than that there was one. What the server does with the messages is post-processing.
+    Seeded noise comes from the run's seed, by user and round; secure noise from the operating system of the user's own
+    machine.
 
     *Assumptions.* Each user's own client is honest. The server may be curious, but asks what the plan says: a node
     answers other questions too. In a simulation its noise is seeded; secure noise is its own machine's.

@@ -129,6 +129,18 @@ class Plan:
                 f"{self.guarantee.epsilon:.9g}: its model is not released"
             )
 
+    def __str__(self) -> str:
+        sizes = {name: self.stated(name) for name in ("noise", "signal")}
+        noise, signal = (f"{size:.4g}" if isinstance(size, float) else size for size in sizes.values())
+        lines = [
+            f"{self.strategy}: {self.rounds} rounds of {self.cohort:,} of {self.users:,} users, at least "
+            f"{self.users_needed:,} needed",
+            f"noise {noise}, signal {signal}",
+            f"Guarantee: {self.guarantee}",
+            *(f"Warning: {warning}" for warning in self.warnings),
+        ]
+        return "\n".join(lines)
+
     def as_dict(self) -> dict[str, object]:
         """Plain values, for JSON."""
         return {

@@ -177,7 +177,8 @@ def test_a_row_that_the_model_cannot_use_has_no_prediction_and_changes_no_other(
         found[~unusable].reset_index(drop=True), saved.predict(frame[~unusable]).reset_index(drop=True)
     )
     done = call(tmp_path / "run", table, "--output", tmp_path / "p.parquet")
-    assert f"{unusable.sum()} rows have a cell that the model cannot use" in done.stdout
+    assert f"{unusable.sum()} of {len(frame)} rows get no prediction (NaN)" in done.stderr
+    assert f"'height' in {unusable.sum()} of them" in done.stderr
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p.parquet"), found)
 
 

@@ -8,6 +8,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, Literal
 
 from userdp.errors import BadInput
@@ -84,6 +85,21 @@ _GROUP = " group privacy for "
 """How it begins if nothing is: what noise for several samples together makes of one Gaussian is one Gaussian."""
 
 
+def rounded_up(value: float, digits: int = 4) -> str:
+    """An epsilon or a delta for people, rounded up to so many digits: what is promised may not look like less.
+
+    *Formal guarantee*: the number that is shown is at least ``value``, whose decimals are those that Python prints.
+
+    >>> rounded_up(3.999999995897852), rounded_up(1.00001), rounded_up(1e-6, 3)
+    ('4', '1.001', '1e-06')
+    """
+    if not math.isfinite(value):
+        return f"{value:g}"
+    return (
+        f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(float(value))))):.{digits}g}"
+    )
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """A privacy guarantee in full, or the plain statement that there is none.
@@ -138,8 +154,12 @@ class Guarantee:
             )
         relation = "replacing" if self.relation == "replace_one" else "adding or removing"
         whom = "one whole user" if self.unit == "user" else "one single sample (NOT a whole user)"
-        budget = f"({self.epsilon:.4g}, {self.delta:.3g})" if self.delta else f"pure {self.epsilon:.4g}"
+        epsilon = rounded_up(self.epsilon)
+        budget = f"({epsilon}, {rounded_up(self.delta, 3)})" if self.delta else f"pure {epsilon}"
         return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
+
+    def __str__(self) -> str:
+        return self.sentence()
 
     def as_dict(self) -> dict[str, object]:
         """Plain values for JSON; an infinite epsilon becomes None."""

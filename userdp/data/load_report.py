@@ -24,6 +24,7 @@ class LoadReport:
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
         met_nowhere: a sentence for every column of which no cell is what was declared for it, most likely misspelt.
+        nothing_usable: a sentence for every column of which no cell can be used, so that every sample weighs nothing.
     """
 
     rows: int
@@ -38,11 +39,12 @@ class LoadReport:
     surplus_users: int = 0
     surplus_samples: int = 0
     met_nowhere: Sequence[str] = ()
+    nothing_usable: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; without ``imputed``, ``steps`` and ``met_nowhere`` where these are empty."""
+        """Plain values, for JSON; without the last four fields that are empty."""
         values = asdict(self)
-        for name in ("imputed", "steps", "met_nowhere"):
+        for name in ("imputed", "steps", "met_nowhere", "nothing_usable"):
             if not values[name]:
                 del values[name]
         return values

@@ -34,6 +34,7 @@ class Shape:
         bound: of the absolute value of every feature; None when nothing is declared.
         feature_norm: bound on the l1 norm of a sample's features; None when nothing is declared.
         target_range: (low, high) of the target; None when nothing is declared.
+        scaled_target: whether the target's own numbers were scaled to that range.
         levels: of a column of codes; None for other features.
         sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
         feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
@@ -51,6 +52,7 @@ class Shape:
     feature_length: float | None = None
     code_levels: tuple[int, ...] | None = None
     sequence: Sequence | None = None
+    scaled_target: bool = False
 
     @property
     def codes_from(self) -> str | None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 LOSSES = ("cross_entropy", "mse", "bce_with_logits")
+_CLASSES = {"cross_entropy": "classes 0, 1, 2 and so on", "bce_with_logits": "0 and 1, or shares between"}
+"""Loss -> what its targets are."""
 
 
 def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module":
@@ -126,6 +128,11 @@ class TorchSettings(ProblemSettings):
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
 
     def _make(self, shape: Shape, seed: int) -> Problem:
+        if shape.scaled_target and self.has_targets and self.loss in _CLASSES:
+            raise BadInput(
+                f"data.target_range scales the target to [-1, 1], and problem.loss = {self.loss!r} needs "
+                f"{_CLASSES[self.loss]}: leave data.target_range out"
+            )
         from userdp.neural.problem import TorchProblem  # noqa: PLC0415  (torch is slow to import)
 
         return TorchProblem(

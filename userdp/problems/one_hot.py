@@ -225,6 +225,7 @@ class OneHotLogisticSettings(OneHotSettings):
 
     kind: Literal["one_hot_logistic"]
     summary: ClassVar[str] = OneHotLogistic.summary
+    unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return OneHotLogistic(shape.levels or 1, self.radius, ridge=self.ridge)

@@ -25,6 +25,8 @@ class ProblemSettings(Section):
     certificate: ClassVar[str]
     summary: ClassVar[str]
     sparse: ClassVar[bool] = False
+    unscaled: ClassVar[str | None] = None
+    """What targets are to be, as they stand in the table; None for numbers on any scale."""
 
     kind: str
     dimension: int | None = Field(
@@ -50,6 +52,11 @@ class ProblemSettings(Section):
                 else ("dense", "sparse", "use sparse_logistic or sparse_squared")
             )
             raise BadInput(f"problem.kind = {self.kind!r} needs {needs} samples, and the data's are {are}: {instead}")
+        if shape.scaled_target and self.unscaled is not None:
+            raise BadInput(
+                f"data.target_range scales the target to [-1, 1], and problem.kind = {self.kind!r} needs "
+                f"{self.unscaled}: leave data.target_range out"
+            )
         problem = self._make(shape, seed)
         if problem.has_targets and not shape.has_target:
             raise BadInput(f"problem.kind = {self.kind!r} predicts a target, and the data have none: set data.target")
@@ -94,6 +101,7 @@ class TargetRange(ProblemSettings):
 class CountBound(ProblemSettings):
     """A loss of counts up to a declared one."""
 
+    unscaled: ClassVar[str | None] = "counts"
     count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
 
 

@@ -290,6 +290,7 @@ class SparseLogisticSettings(SparseLinearSettings):
 
     kind: Literal["sparse_logistic"]
     summary: ClassVar[str] = SparseLogistic.summary
+    unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return SparseLogistic(**self._arguments(shape))

@@ -602,4 +602,4 @@ def test_the_version_is_that_of_the_code_that_runs_though_nothing_is_installed(m
     """As in a Flower app, which brings the packages and pyproject.toml, and no metadata."""
     monkeypatch.setattr(simulations.records.environment, "version", lambda name: f"installed {name}")
     project = tomllib.loads((SHIPPED.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert simulations.records.environment._own_version() == project["project"]["version"]
+    assert simulations.records.environment.own_version() == project["project"]["version"]

@@ -45,7 +45,7 @@ def rows_of(folder, suffix="csv", people=PEOPLE, **changes):
         frame.to_parquet(path)
     form = {**FORM, **changes}
     loaded = read_table(path, **form)
-    return read_features(path, Columns(**form)), loaded.feature_names, loaded.report
+    return read_features(path, Columns(**form))[0], loaded.feature_names, loaded.report
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -56,6 +56,11 @@ class Columns:
             raise BadInput("target_range and positive exclude each other: one is for numbers, one for two classes")
         if self.target is None and (self.target_range is not None or self.positive is not None):
             raise BadInput("target_range and positive describe a target, and target names no column")
+        if isinstance(self.positive, Mapping | list | tuple | set):
+            raise BadInput(
+                f"positive = {self.positive!r}: must be the one cell that means 1; to join several, add a column of 0 "
+                "and 1 to the table, and make it the target"
+            )
         if (self.split_column is None) != (self.split_test is None):
             raise BadInput("split_test is the cell of split_column of users who are held out; give both or neither")
         self._check_kind()
@@ -94,7 +99,8 @@ class Columns:
         for column in self.features:
             if column not in self.ranges:
                 raise BadInput(
-                    f"ranges has no [low, high] for the numeric feature {column!r}; declare its public bounds"
+                    f"ranges has no [low, high] for the numeric feature {column!r}; declare its public bounds, "
+                    "or list the column under categorical with its levels"
                 )
         for column, bounds in self.ranges.items():
             if column not in self.features:
@@ -107,7 +113,10 @@ class Columns:
 
     def _check_codes(self) -> None:
         if self.codes is None and self.levels is not None:
-            raise BadInput("levels describes codes, and codes names no column; for features use categorical")
+            raise BadInput(
+                "levels describes codes, and codes names no column; for features use categorical, for a target of two "
+                "classes positive, and write one of several classes as numbers 0, 1, 2 and so on"
+            )
         if self.codes is None or isinstance(self.codes, str):
             if self.buckets is not None:
                 raise BadInput(

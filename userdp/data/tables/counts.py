@@ -6,12 +6,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.data.tables.unusable import MISSING, joined
+
 _MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Column -> cells, for the report; and sentence, that no cell is as declared -> whether some cell is."""
+    """Column -> cells, for the report; and sentence, that no cell is as declared -> whether some cell is.
+
+    Attributes:
+        kinds: column of which no cell can be used -> what kind of thing its cells are; None where some cell can.
+    """
 
     clipped: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
@@ -19,6 +25,7 @@ class Counts:
     imputed: dict[str, int] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     met: dict[str, bool] = field(default_factory=dict)
+    kinds: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def met_nowhere(self) -> list[str]:
@@ -28,6 +35,10 @@ class Counts:
     def note(self, sentence: str, met: bool) -> None:
         """Say ``sentence`` unless this time or another the column had ``met`` what is declared."""
         self.met[sentence] = met or self.met.get(sentence, False)
+
+    def note_kind(self, column: str, kind: str | None) -> None:
+        """Note what kind of thing the cells of a column are of which none can be used; None if some cell can."""
+        self.kinds[column] = joined(self.kinds.get(column, MISSING), kind)
 
     def add(self, others: "Counts") -> None:
         """What was counted in other rows of the same table."""
@@ -43,6 +54,8 @@ class Counts:
                 own[column] = own.get(column, 0) + cells
         for sentence, met in others.met.items():
             self.note(sentence, met)
+        for column, kind in others.kinds.items():
+            self.note_kind(column, kind)
 
     def note_levels(self, column: str, declared: str, known: NDArray[np.bool_]) -> None:
         """Say so where of ALL cells of a column none is a declared level; how many cells is for the report alone."""

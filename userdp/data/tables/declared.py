@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from userdp.data.tables.cells import Texts, cell_text
 from userdp.errors import BadInput
+from userdp.settings import TWO_NUMBERS
 
+_NEAR = 0.7
+"""How alike two names are of which one may be the other misspelt."""
 Range = tuple[float, float]
 Levels = int | Sequence[object]
 """Of a column of codes: how many there are, or what they are."""
@@ -17,7 +20,7 @@ Levels = int | Sequence[object]
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """'; did you mean ...?' with the nearest of ``names``, or nothing."""
-    near = difflib.get_close_matches(name, list(names), n=1)
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=_NEAR)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -27,7 +30,10 @@ def checked_range(name: str, bounds: Sequence[float]) -> Range:
     Raises:
         BadInput: not two finite numbers with low < high.
     """
-    values = tuple(float(value) for value in bounds)
+    try:
+        values = tuple(float(value) for value in bounds)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} = {bounds!r}: {TWO_NUMBERS}") from None
     if len(values) != 2 or not values[0] < values[1] or not np.isfinite(values[1] - values[0]):
         raise BadInput(f"{name} must be [low, high] with low < high, got {list(bounds)}")
     return values[0], values[1]

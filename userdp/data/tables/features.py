@@ -12,6 +12,7 @@ from userdp.data.tables.declared import Levels, checked_levels, level_codes, sca
 from userdp.data.tables.hashed_codes import hashed_rows
 from userdp.data.tables.images import pixels
 from userdp.data.tables.reading import Rows
+from userdp.data.tables.unusable import NO_LEVEL, NO_RESULT, WRONG_LENGTH
 
 
 def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> Features:
@@ -22,7 +23,10 @@ def features_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: 
         return np.stack([_codes(table, columns, name, rows, counts) for name in columns.coded], axis=1)
     if columns.images is not None:
         made = pixels(table.cells[columns.images], rows, columns.pixels)
-        counts.unusable[columns.images] = int(np.count_nonzero(np.isnan(made[:, 0])))
+        unusable = np.isnan(made[:, 0])
+        counts.unusable[columns.images] = int(np.count_nonzero(unusable))
+        if len(rows):
+            counts.note_kind(columns.images, WRONG_LENGTH if unusable.all() else None)
         return made
     return _numbers_and_levels(table, columns, rows, counts)
 
@@ -31,12 +35,16 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
     features = np.zeros((len(rows), len(columns.feature_names)), dtype=np.float32)
     low = -1.0 if columns.scale == "symmetric" else 0.0
     ranges, missing = columns.scaled_ranges, _Missing(table, columns, rows)
+    for column in columns.numbers_read:
+        counts.note_kind(column, table.kinds.get(column))
     for position, (column, bounds) in enumerate(ranges.items()):
         if column in columns.derive:
             made = columns.derive[column]
             values, otherwise = made.values([missing.filled(name, counts) for name in made.of])
             if made.otherwise is not None:
                 counts.imputed[column] = otherwise
+            if len(rows):
+                counts.note_kind(column, NO_RESULT if np.isnan(values).all() else None)
         else:
             values = missing.filled(column, counts)
         counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
@@ -92,6 +100,7 @@ class _Missing:
 def _codes(table: Rows, columns: Columns, column: str, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.int32]:
     """(N,) codes; -1 for a cell that is no whole number in 0..L-1, or no declared level."""
     every = codes_of(table, column, columns.coded[column], counts)
+    counts.note_kind(column, table.kinds.get(column, None if (every >= 0).any() else NO_LEVEL))
     codes = _Missing(table, columns, rows).coded(column, every[rows], counts).astype(np.int32)
     counts.unusable[column] = int(np.count_nonzero(codes < 0))
     return codes

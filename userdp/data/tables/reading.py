@@ -4,7 +4,7 @@ No message holds a value of the data, only counts, column names and row numbers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from userdp.data.tables.cells import Texts, numbers_of, raw_cells, texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.unusable import kind_of_cells
 from userdp.errors import BadInput, MissingColumn
 
 _BUFFER_BYTES = 1 << 16
@@ -34,6 +35,7 @@ class Rows:
         lengths: of a sequence's columns whose cells hold lists, (N,) items of each cell. What ``texts`` or ``numbers``
             hold of them are the items of all cells, one cell after the other.
         cells: those of which every byte counts, each (N,) as bytes.
+        kinds: those of ``numbers`` without a number in any cell: what kind of thing the cells are.
     """
 
     count: int
@@ -41,6 +43,7 @@ class Rows:
     numbers: Mapping[str, NDArray[np.float64]]
     lengths: Mapping[str, NDArray[np.int64]]
     cells: Mapping[str, pa.LargeBinaryArray]
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
@@ -53,6 +56,15 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
     Raises:
         BadInput: file missing, unreadable or larger than memory, suffix unknown, column missing or of a type that
             cannot be used, no rows.
+    """
+    return _rows_of(read_cells(path, names), columns)
+
+
+def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
+    """The same columns as they stand in the file: text of a CSV file, of a Parquet file what its schema says.
+
+    Raises:
+        BadInput: see `read_columns`.
     """
     import pandas as pd  # noqa: PLC0415 -- slow to import, and a plan reads no table
 
@@ -73,7 +85,7 @@ def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
         raise BadInput(_unreadable(path, kind)) from None
     if table.num_rows == 0:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
-    return _rows_of(table, columns)
+    return table
 
 
 def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:
@@ -107,7 +119,9 @@ def _rows_of(table: pa.Table, columns: Columns) -> Rows:
     cells = {name: raw_cells(items.pop(name), name) for name in columns.raw if name in names}
     texts = {name: texts_of(column, name) for name, column in items.items() if name in columns.text}
     numbers = {name: numbers_of(column, name) for name, column in items.items() if name not in columns.text}
-    return Rows(table.num_rows, texts, numbers, lengths, cells)
+    empty = [name for name, values in numbers.items() if np.isnan(values).all()]
+    kinds = {name: kind_of_cells(texts_of(items[name], name).distinct) for name in empty}
+    return Rows(table.num_rows, texts, numbers, lengths, cells, kinds)
 
 
 def _holds_lists(kind: pa.DataType) -> bool:

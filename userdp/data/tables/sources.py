@@ -1,5 +1,6 @@
 """Tables as sources of data: a file of one's own, or a public data set."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,9 +22,10 @@ from userdp.data.tables.public_sets import PUBLIC_DATASETS, PublicDataset
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.shapes import shape_of
 from userdp.data.tables.streamed import MEMORY_MIB
-from userdp.data.tables.tabular import Table, read_table
+from userdp.data.tables.tabular import Table, table_of
 from userdp.errors import BadInput, PopulationTooSmall
 
+log = logging.getLogger("userdp")
 _TEST_FRACTION = 0.2
 
 
@@ -215,10 +217,9 @@ class TableColumns(DataSettings):
         Raises:
             BadInput: a file that cannot be used, or a row without a user.
         """
-        declared = dict(self.declarations)
-        return read_table(
-            self.file,
-            **declared,
+        return table_of(
+            Path(self.file),
+            Columns(**self.declarations),
             min_samples=self.min_samples,
             max_samples=self.max_samples,
             seed=seed,
@@ -228,15 +229,19 @@ class TableColumns(DataSettings):
     def load(self, seed: int) -> Datasets:
         """See `DataSettings.load`."""
         wanted, table = self.training_users, self.table(seed)
+        for sentence in table.report.met_nowhere:
+            log.warning("%s", sentence)
         self._check_all(table.federation.users)
         train, test = self._parts(table, seed)
         if wanted is not None:
             if train.users < wanted:
                 held_out = 0 if test is None else test.users
+                everybody = table.federation.users
+                other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
                 raise PopulationTooSmall(
                     f"data.users = {wanted}, but the data leave {train.users} training users (at least "
                     f"{self.min_samples} samples each, {held_out} users held out): declare at "
-                    f"most {train.users}, or lower data.min_samples or data.test_fraction"
+                    f"most {train.users}{other}, or lower data.min_samples or data.test_fraction"
                 )
             if train.users > wanted:
                 train = train.select(np.arange(wanted))

@@ -24,6 +24,7 @@ from userdp.data.tables.reading import Rows, first_row, read_columns
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
+from userdp.data.tables.unusable import sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
 
@@ -94,7 +95,8 @@ def read_table(
     say the same of it; and of which type the columns of a Parquet file are, as far as that is refused at all (lists, or
     dates where numbers are declared). That ``positive`` is in no cell, or
     that no cell of a column holds a declared level, most likely misspelt, is a warning in the log of the holder of the
-    data and never an error: one person's cell can decide it.
+    data and never an error: one person's cell can decide it. So is that no cell of a column can be used, which
+    ``report.nothing_usable`` says.
 
     Args:
         path: the file, one row a sample.
@@ -159,6 +161,25 @@ def read_table(
         split_column=split_column,
         split_test=split_test,
     )
+    table = table_of(
+        Path(path), columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
+    )
+    for sentence in [*table.report.nothing_usable, *table.report.met_nowhere]:
+        log.warning("%s", sentence)
+    return table
+
+
+def table_of(
+    source: Path,
+    columns: Columns,
+    *,
+    users: int | None = None,
+    min_samples: int = 1,
+    max_samples: int | None = None,
+    seed: int = 0,
+    memory: int = MEMORY_MIB,
+) -> Table:
+    """The same, for columns that are declared already; what its report says is not logged."""
     require_number("min_samples", min_samples, 1, strict=False)
     require_number("seed", seed, 0, strict=False)
     if users is not None:
@@ -166,12 +187,11 @@ def read_table(
     if max_samples is not None and max_samples < min_samples:
         raise BadInput(f"max_samples must be at least min_samples = {min_samples}, got {max_samples}")
     require_number("memory", memory, 0, strict=False)
-    source = Path(path)
     streamed = outgrows(source, columns, memory)
     table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
-    labels, owner = _owners(table.texts[user], user)
+    labels, owner = _owners(table.texts[columns.user], columns.user)
     counts = Counts()
-    windows = None if sequence is None else Windows(table, sequence, owner, counts)
+    windows = None if columns.sequence is None else Windows(table, columns.sequence, owner, counts)
     if windows is not None:
         sizes, holder = windows.sizes, np.repeat(np.arange(len(labels)), windows.sizes)
     else:
@@ -199,20 +219,19 @@ def read_table(
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
         met_nowhere=tuple(counts.met_nowhere),
+        nothing_usable=tuple(sentences(columns, counts.kinds)),
     )
-    for sentence in report.met_nowhere:
-        log.warning("%s", sentence)
-    held_out = None if split_column is None else _held_out(table, columns, owner)[chosen]
+    held_out = None if columns.split_column is None else _held_out(table, columns, owner)[chosen]
     return Table(federation, labels[chosen], columns.feature_names, report, held_out)
 
 
-def read_features(path: str | Path, columns: Columns) -> Features:
+def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping[str, int]]:
     """Features of every row of a CSV or Parquet file, in its order, as `read_table` makes them for the same columns.
 
     Nothing else is read: the file needs neither the user column nor the target.
 
     Returns:
-        (N, k) array, or sparse rows for a list of codes.
+        (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use.
 
     Raises:
         BadInput: a file or column that cannot be used, or features that are not made row by row.
@@ -225,9 +244,7 @@ def read_features(path: str | Path, columns: Columns) -> Features:
     table = read_columns(Path(path), columns, columns.inputs)
     counts = Counts()
     made = features_of(table, columns, np.arange(table.count), counts)
-    for sentence in counts.met_nowhere:
-        log.warning("%s", sentence)
-    return made
+    return made, {column: cells for column, cells in counts.unusable.items() if cells}
 
 
 def _owners(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:

@@ -8,6 +8,7 @@ from userdp.data.tables.columns import Columns
 from userdp.data.tables.counts import Counts
 from userdp.data.tables.declared import checked_range, scaled
 from userdp.data.tables.reading import Rows
+from userdp.data.tables.unusable import MISSING
 
 
 def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32] | None:
@@ -23,6 +24,8 @@ def targets_of(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: C
     else:
         values = table.numbers[column][rows]
         targets = np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan).astype(np.float32)
+    known = columns.positive is None or any(table.texts[column].distinct)
+    counts.note_kind(column, table.kinds.get(column, None if known else MISSING))
     counts.unusable[column] = int(np.count_nonzero(np.isnan(targets)))
     return targets
 

@@ -1,0 +1,260 @@
+"""Tables and declarations from which nothing can be learnt: a sentence with column, kind and remedy, never a model."""
+
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+from examples import changed, table_section, write_table
+
+from simulations.api.prediction import load_model
+from simulations.config.run_config import parse_config
+from simulations.records.evaluation import Evaluation
+from simulations.reports.report import page
+from simulations.runs.build import build_problem, load_datasets, make_plan
+from simulations.runs.run import run
+from simulations.runs.silos import prepare
+from userdp.data import read_table
+from userdp.data.tables.unusable import kind_of_cells
+from userdp.errors import BadInput
+
+CODES = {"features": None, "ranges": None, "categorical": None}
+NUMBER = {"target": "count", "positive": None}
+SECURE = {"epsilon": 4.0, "delta": 1e-3, "noise": "secure"}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """People with a column of each kind: born (dates), at (times), price (commas), grade (words), none (no cell)."""
+    table = pd.read_csv(write_table(tmp_path / "people.csv"))
+    place = np.arange(len(table)) % 28
+    table["born"] = [f"198{one % 10}-01-{one + 1:02}" for one in place]
+    table["at"] = [f"{one % 24}:30" for one in place]
+    table["price"] = [f"1,0{one:02}" for one in place]
+    table["grade"] = np.array(["none", "mild", "severe"])[place % 3]
+    table["none"] = ""
+    table.to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path / "people.csv"
+
+
+def configuration(path, problem="logistic", privacy=None, output=None, **settings):
+    kind = {"kind": problem} if isinstance(problem, str) else problem
+    return parse_config(
+        changed(
+            problem=kind,
+            data=table_section(path, **settings),
+            privacy=privacy or {"epsilon": 8.0, "delta": 1e-3},
+            output={"reference": False} | (output or {}),
+        )
+    )
+
+
+# Columns of which no cell can be used ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("born", "its cells are dates; write each date as a number, such as years since"),
+        ("at", "its cells are times of day; write each time as a number"),
+        ("price", "its cells are numbers with commas; write numbers with a decimal point"),
+        ("grade", "its cells are text; list the column under categorical"),
+        ("none", "has no cell with a value"),
+    ],
+)
+def test_a_numeric_column_without_a_number_stops_a_simulation(path, column, told):
+    config = configuration(path, features=["height", column], ranges={"height": [150.0, 200.0], column: [0.0, 9.0]})
+    with pytest.raises(BadInput, match=f"the feature '{column}' .*{told}.*Private: .* for the holder of the data"):
+        load_datasets(config)
+
+
+@pytest.mark.parametrize("how", [{"impute": {"born": 5}}, {"derive": {"since": {"of": ["born"], "range": [0, 5]}}}])
+def test_no_imputed_value_and_no_derived_column_hides_it(path, how):
+    ranges = {"height": [150.0, 200.0]} | ({"born": [0.0, 9.0]} if "impute" in how else {})
+    if "derive" in how:
+        how["derive"]["since"] |= {"kind": "log1p"}
+    with pytest.raises(BadInput, match=r"the feature 'born' .* its cells are dates") as refused:
+        load_datasets(configuration(path, features=list(ranges), ranges=ranges, **how))
+    assert "since'" not in str(refused.value)
+
+
+@pytest.mark.parametrize("problem", ["logistic", {"kind": "torch", "loss": "cross_entropy", "outputs": 3}])
+def test_a_target_of_words_without_a_positive_cell_stops_a_simulation(path, problem):
+    told = r"the target 'grade' .* its cells are text; for two classes set positive .* for several write them"
+    with pytest.raises(BadInput, match=told):
+        load_datasets(configuration(path, problem, target="grade", positive=None))
+
+
+def test_codes_without_a_declared_level_stop_a_simulation(path):
+    misspelt = {**CODES, "codes": "team", "levels": ["Red", "Blue"]}
+    with pytest.raises(BadInput, match="no cell of the codes 'team' is a declared level"):
+        load_datasets(configuration(path, "one_hot_logistic", **misspelt))
+    with pytest.raises(BadInput, match=r"'team' .* its cells are text; declare the list of its levels"):
+        load_datasets(configuration(path, "one_hot_logistic", **{**misspelt, "levels": 3}))
+
+
+def test_no_value_of_a_cell_is_in_the_sentence(path):
+    config = configuration(path, features=["born"], ranges={"born": [0.0, 9.0]}, target="grade", positive=None)
+    with pytest.raises(BadInput) as refused:
+        load_datasets(config)
+    assert all(cell not in str(refused.value) for cell in ("198", "severe", "mild"))
+
+
+def test_one_cell_is_enough_and_a_frame_of_dates_is_refused_by_its_type(path, tmp_path):
+    table = pd.read_csv(path)
+    table["born"] = table["born"].astype(object)
+    table.loc[3, "born"] = 7
+    table.to_csv(tmp_path / "one.csv", index=False)
+    ranges = {"height": [150.0, 200.0], "born": [0.0, 9.0]}
+    load_datasets(configuration(tmp_path / "one.csv", features=["height", "born"], ranges=ranges))
+    pd.read_csv(path, parse_dates=["born"]).to_parquet(tmp_path / "dates.parquet")
+    with pytest.raises(BadInput, match="column 'born' holds timestamp"):
+        load_datasets(configuration(tmp_path / "dates.parquet", features=["height", "born"], ranges=ranges))
+
+
+def test_secure_noise_warns_the_holder_of_the_data_and_one_persons_cell_stops_nothing(path, tmp_path, caplog):
+    """Everybody sees whether a run with real people stops, so no cell may decide it."""
+    settings = {"features": ["born"], "ranges": {"born": [0.0, 9.0]}}
+    with caplog.at_level(logging.WARNING, logger="userdp"):
+        load_datasets(configuration(path, privacy=SECURE, **settings))
+        prepare(configuration(path, privacy=SECURE, **settings, test_fraction=0.0), tmp_path / "silo", 0)
+    told = [line for line in caplog.messages if "'born'" in line]
+    assert len(told) == 2
+    assert all("the model will be noise" in line and "Private" in line for line in told)
+
+
+def test_reading_a_table_never_fails_for_it_and_its_report_says_so(path, caplog):
+    table = read_table(path, user="who", features=["born"], ranges={"born": [0, 9]}, target="grade")
+    assert [sentence.split(" is ")[0] for sentence in table.report.nothing_usable] == [
+        "the feature 'born'",
+        "the target 'grade'",
+    ]
+    assert "nothing_usable" in table.report.as_dict()
+    assert all(sentence in caplog.messages for sentence in table.report.nothing_usable)
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1980-01-01", "1980-01-02 10:00:00", ""], "dates"),
+        (["1.2.1980", "31/12/80"], "dates"),
+        (["10:00", "9:30:15.5"], "times of day"),
+        (["1,5", "1.000,5", "10,000.5"], "numbers with commas"),
+        (["1980-01-01", "soon"], "text"),
+        (["", ""], "missing"),
+        ([], "missing"),
+    ],
+)
+def test_the_kind_of_cells_does_not_depend_on_their_order(cells, kind):
+    assert kind_of_cells(cells) == kind_of_cells(cells[::-1]) == kind
+
+
+# Declarations that show it --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings", "told"),
+    [
+        (
+            {"kind": "torch", "loss": "cross_entropy", "outputs": 3},
+            NUMBER,
+            "problem.loss = 'cross_entropy' needs class",
+        ),
+        ({"kind": "torch", "loss": "bce_with_logits"}, NUMBER, "problem.loss = 'bce_with_logits' needs 0 and 1"),
+        ("logistic", NUMBER, "problem.kind = 'logistic' needs 0 and 1"),
+        ({"kind": "poisson", "count_bound": 9.0}, NUMBER, "problem.kind = 'poisson' needs counts"),
+        ("sparse_logistic", {**CODES, **NUMBER, "codes": ["team"], "buckets": 8}, "'sparse_logistic' needs 0 and 1"),
+        ("one_hot_logistic", {**CODES, **NUMBER, "codes": "team", "levels": ["red"]}, "'one_hot_logistic' needs 0"),
+    ],
+)
+def test_a_target_range_scales_classes_and_counts_and_is_refused(path, problem, settings, told):
+    with pytest.raises(BadInput, match=rf"data.target_range scales the target to .*, and .*{told}"):
+        build_problem(configuration(path, problem, **settings, target_range=[0.0, 9.0]))
+    build_problem(configuration(path, problem, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"positive": ["severe", "mild"]}, r"positive = \['severe', 'mild'\]: must be the one cell that means 1"),
+        ({"levels": ["a", "b"]}, "for a target of two classes positive"),
+        ({"features": ["height", "grade"]}, "for the numeric feature 'grade'.*, or list the column under categorical"),
+    ],
+)
+def test_what_is_declared_of_a_target_or_feature_of_words_comes_with_its_remedy(path, settings, told):
+    with pytest.raises(BadInput, match=told):
+        make_plan(configuration(path, **settings, users=48))
+
+
+@pytest.mark.parametrize("bounds", [["1977-01-01", "1983-12-31"], [1977, None]])
+def test_dates_as_a_range_get_one_sentence(path, bounds):
+    with pytest.raises(BadInput, match=r"data.ranges.born = .*: a range takes two numbers; for dates") as refused:
+        configuration(path, features=["born"], ranges={"born": bounds})
+    assert len(str(refused.value).splitlines()) == 1
+    with pytest.raises(BadInput, match=r"ranges.born = .*: a range takes two numbers; for dates, write"):
+        read_table(path, user="who", features=["born"], ranges={"born": bounds})
+
+
+# What is said of the model --------------------------------------------------------------------------------------------
+
+
+def test_a_held_out_target_of_one_class_measures_nothing(path, tmp_path, monkeypatch):
+    """A misspelt positive cell: whoever always says no is right, which is no merit of the model."""
+    monkeypatch.setattr("simulations.reports.report._course", lambda *_: None)  # charts are slow
+    outcome = run(configuration(path, target="grade", positive="Severe"), directory=tmp_path / "run")
+    assert outcome.result["metrics"]["accuracy"] == 1.0
+    assert outcome.result["better_than_initial"] is None
+    assert "one class" in outcome.result["not_measured"]
+    assert "<strong>Not measured</strong>\nAll targets of the held-out users are one class" in page(tmp_path / "run")
+    good = run(configuration(path), directory=tmp_path / "good", report=False).result
+    assert "not_measured" not in good
+    assert good["better_than_initial"] is not None
+
+
+def test_nobody_was_held_out_is_said_of_nobody_else(path, tmp_path):
+    unusable = {"features": ["born"], "ranges": {"born": [0.0, 9.0]}}
+    outcome = run(
+        configuration(path, privacy=SECURE, output={"anyway": True}, **unusable),
+        directory=tmp_path / "run",
+        report=False,
+    )
+    assert json.loads((tmp_path / "run" / "data.json").read_text())["held_out_users"] == 12
+    assert outcome.result["not_measured"].startswith("12 users were held out, and no sample of theirs")
+    nobody = run(configuration(path, test_fraction=0.0), directory=tmp_path / "nobody", report=False)
+    assert nobody.result["not_measured"] == "nobody was held out"
+
+
+def test_a_problem_that_predicts_nothing_is_measured_by_its_loss():
+    config = parse_config(changed())
+    datasets, problem = load_datasets(config), build_problem(config)
+    measure = Evaluation(problem, datasets.train, datasets.test)
+    assert measure.not_measured(problem.initial(), measure(problem.initial())) is None
+
+
+# Predictions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_prediction_of_nan_is_never_silent(path, tmp_path, caplog):
+    run(configuration(path), directory=tmp_path / "run", report=False)
+    saved = load_model(tmp_path / "run")
+    people = pd.DataFrame({"height": ["170", "tall", ""], "team": "red"})
+    assert saved.predict(people)["prediction"].isna().tolist() == [False, True, True]
+    (told,) = caplog.messages
+    assert told.startswith("2 of 3 rows get no prediction (NaN)")
+    assert "'height' in 2 of them" in told
+
+
+def test_one_patient_of_one_team_is_no_misspelt_level(path, tmp_path, caplog):
+    declared = {"team": ["red"], "grade": ["mild", "severe"]}
+    run(configuration(path, categorical=declared), directory=tmp_path / "run", report=False)
+    saved = load_model(tmp_path / "run")
+    one = {"height": [170.0], "team": ["blue"], "grade": ["none"]}
+    assert saved.predict(pd.DataFrame(one)).notna().all(axis=None)
+    saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}))
+    assert not [line for line in caplog.messages if "declared level" in line or "spelling" in line]
+
+
+def test_a_misspelt_level_of_the_training_table_is_said_once(path, caplog):
+    load_datasets(configuration(path, categorical={"team": ["Red"]}))
+    assert len([line for line in caplog.messages if "declared level" in line]) == 1
