@@ -30,6 +30,11 @@ def test_the_largest_rho_is_the_inverse_of_the_conversion_that_reports(epsilon, 
     assert zcdp_to_epsilon(rho * (1 + 1e-4), delta) > epsilon
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_all_of_epsilon_is_spent_and_not_more(epsilon):
+    assert epsilon * (1 - 1e-6) <= zcdp_to_epsilon(largest_rho(epsilon, 1e-6), 1e-6) <= epsilon
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.0)])
 def test_no_rho_for_a_budget_out_of_range(epsilon, delta):
     with pytest.raises(BadInput):
