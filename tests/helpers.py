@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.errors import RunFailed
+from userdp.mechanisms.factorisations import FACTORISATIONS
+from userdp.mechanisms.prefix_sums import Factorisation
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.noise import NoiseSource
@@ -182,3 +185,15 @@ class Silent(NoiseSource):
 
     def choose(self, scores, epsilon):
         return np.argmax(scores, axis=1)
+
+
+def noise_matrix(factorisation: Factorisation) -> NDArray[np.float64]:
+    """B, column by column: what unit vectors come out as."""
+    noise = factorisation.noise()
+    return np.array([noise.add(row) for row in np.eye(factorisation.rounds)])
+
+
+@cache
+def encoder(kind: str, rounds: int, separation: int) -> NDArray[np.float64]:
+    """C = B^-1 A, from the noise that is really added."""
+    return np.linalg.solve(noise_matrix(FACTORISATIONS[kind](rounds, separation)), np.tril(np.ones((rounds, rounds))))

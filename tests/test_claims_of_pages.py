@@ -2,13 +2,10 @@
 
 import math
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from simulations.reports.explain import show_promise
 from strategies import STRATEGIES, PublicFacts
 from userdp.accounting import Privacy
 from userdp.data.shape import Shape
@@ -71,14 +68,6 @@ def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     assert not guarantee.holds
     assert guarantee.epsilon == math.inf
     assert guarantee.sentence().startswith("no privacy guarantee: ")
-
-
-def test_a_guarantee_is_printed_with_what_it_rests_on():
-    """By `show_promise`, which run, plan and predict print a guarantee with."""
-    console = Console(record=True, width=200, file=StringIO())
-    show_promise("(1, 1e-06)-differential privacy", ["honest nodes", "secret cohorts"], console)
-    told = [line.strip() for line in console.export_text().splitlines()]
-    assert told == ["Guarantee. (1, 1e-06)-differential privacy", "assuming: honest nodes", "assuming: secret cohorts"]
 
 
 @pytest.mark.parametrize("verb", ["reports/console.py", "api/plans.py", "api/scoring.py"])

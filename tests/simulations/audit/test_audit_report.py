@@ -5,13 +5,12 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from examples import changed
 from typer.testing import CliRunner
 
 from simulations import cli
 from simulations.audit.command import Wanted, leave
-from simulations.audit.finding import Audit, claim_of
+from simulations.audit.finding import Audit
 from simulations.config.run_config import parse_config
 from simulations.reports.explain import chance, shown
 from userdp.accounting.guarantee import ONE_GAUSSIAN, Guarantee
@@ -129,18 +128,3 @@ def test_report_writes_the_page_anew_from_the_files(tmp_path):
     done = CliRunner().invoke(cli.app, ["report", str(tmp_path)])
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "report.html").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("accountant", "gaussian"),
-    [
-        (f"{ONE_GAUSSIAN}, one for all rounds", True),
-        (f"{ONE_GAUSSIAN}, composed over rounds; group privacy for 3 samples", True),
-        (f"{ONE_GAUSSIAN}, composed over rounds; a last comparison of epsilon = 1 is added", False),
-        ("privacy loss distribution of the Gaussian mechanism", False),
-    ],
-)
-def test_a_claim_is_that_of_one_gaussian_where_its_accountant_says_so_and_nothing_is_added(accountant, gaussian):
-    guarantee = replace(GUARANTEE, accountant=accountant)
-    assert guarantee.is_one_gaussian == gaussian
-    assert isinstance(claim_of(guarantee), Gaussian if gaussian else Approximate)

@@ -400,3 +400,8 @@ def test_the_reference_takes_default_options():
     reference = make_strategy(config, build_problem(config), public_facts(config), name="non_private")
     assert reference.name == "non_private"
     assert not reference.plan.guarantee.holds
+
+
+def test_training_without_privacy_beside_secure_noise_is_refused():
+    with pytest.raises(BadInput, match=r"output\.reference = true with privacy\.noise = 'secure'"):
+        parse_config(changed(privacy__noise="secure", output={"reference": True}))

@@ -16,7 +16,7 @@ from helpers import MARK, PATIENCE, ChangedNode, FaultyQuadratic, federation_of,
 from simulations.engines import ray_grid
 from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import ATTEMPTS, RayGrid
-from strategies import DPFedSGD, PublicFacts, RobustRounds, model_record, model_vector
+from strategies import DPFedSGD, PublicFacts, RobustRounds, model_vector
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
@@ -251,12 +251,6 @@ def test_a_number_of_rounds_that_is_not_the_plans_is_refused():
         with pytest.raises(BadInput, match="num_rounds = 7, the plan has 3: leave num_rounds out"):
             method_of().start(grid, num_rounds=7)
         assert len(method_of().start(grid, num_rounds=3).rounds) == 3
-
-
-@pytest.mark.parametrize("x", [np.zeros(3), np.array([0.0, 9.0]), np.array([np.nan, 0.0]), np.zeros((1, 2))], ids=str)
-def test_an_initial_model_outside_the_domain_is_refused(x):
-    with local_grid(PROBLEM, FEDERATION) as grid, pytest.raises(BadInput, match="initial_arrays must hold 2 finite"):
-        method_of().start(grid, initial_arrays=model_record(x))
 
 
 # --- Ray: nodes that hang or die ---------------------------------------------------------------------------------

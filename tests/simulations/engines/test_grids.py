@@ -10,11 +10,20 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.supercore.run import Run
-from helpers import PATIENCE, ShuffledGrid, content_of, federation_of, final, local_grid, make, run
+from helpers import (
+    PATIENCE,
+    ShuffledGrid,
+    content_of,
+    federation_of,
+    final,
+    local_grid,
+    make,
+    run,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulations.engines.grids import MOST_NODES, LocalGrid, one_thread, shards, worthwhile_nodes
+from simulations.engines.grids import MOST_NODES, InMachineGrid, LocalGrid, one_thread, shards, worthwhile_nodes
 from simulations.engines.ray_grid import RayGrid
 from strategies import (
     AveragedClipping,
@@ -34,12 +43,12 @@ from strategies import (
     SparseOptimisation,
     StoppedSGD,
 )
-from strategies.wire.protocol import SharedArray, read_answer
+from strategies.wire.protocol import Holding, SharedArray, read_answer, roster_question
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, RunFailed
 from userdp.neural.problem import TorchProblem
-from userdp.nodes.computations import Computation
-from userdp.nodes.node import Node
+from userdp.nodes.computations import Computation, LocalNoise
+from userdp.nodes.node import Answer, Node
 from userdp.problems import Quadratic
 
 USERS = 200
@@ -320,3 +329,20 @@ def test_global_numpy_state_is_not_touched_by_any_strategy():
         run(method_of(name), population())
     np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
     assert final(run(method_of("non_private"), population())).dtype == np.float64
+
+
+def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
+    """What it makes of an actor's outcome; no actor is needed for that."""
+    grid = RayGrid.__new__(RayGrid)
+    InMachineGrid.__init__(grid, 1)
+    noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
+    users, values = np.arange(2), np.zeros((1, 2))
+    for computation, facts in ((noisy, {}), (Computation(reduce="sum", clip_norm=1.0), {"non_finite": 1})):
+        content = content_of(np.zeros(2), users, computation)
+        reply = grid._reply(Message(content, 1, MessageType.TRAIN), Answer(users, values, 1))
+        assert dict(reply.content["facts"]) == facts
+    for counts, facts in ((False, {}), (True, {"clipped_samples": 1})):
+        query = Message(roster_question(b"", counts=counts), 1, MessageType.QUERY)
+        assert dict(grid._reply(query, Holding(users, 1)).content["facts"]) == facts
+    query = Message(roster_question(b"", counts=True), 1, MessageType.QUERY)
+    assert grid._reply(query, "ValueError").error.reason == "ValueError"

@@ -1,15 +1,17 @@
 import json
 import re
+from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
 from examples import changed, table_section, write_table
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import RELEASED
-from simulations.reports.explain import shown, shown_apart
+from simulations.reports.explain import show_promise, shown, shown_apart
 from simulations.reports.plots import _scale as scale_of
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report import page, promise, render, verdict
@@ -269,3 +271,11 @@ def test_the_score_chart_holds_score_and_threshold():
     chart = score_chart(rounds)
     assert "threshold" in chart
     assert "agreement" in chart
+
+
+def test_a_guarantee_is_printed_with_what_it_rests_on():
+    """By `show_promise`, which run, plan and predict print a guarantee with."""
+    console = Console(record=True, width=200, file=StringIO())
+    show_promise("(1, 1e-06)-differential privacy", ["honest nodes", "secret cohorts"], console)
+    told = [line.strip() for line in console.export_text().splitlines()]
+    assert told == ["Guarantee. (1, 1e-06)-differential privacy", "assuming: honest nodes", "assuming: secret cohorts"]

@@ -147,14 +147,10 @@ def test_a_node_on_another_machine_tells_no_lengths_whatever_it_is_asked():
             read_answer(near, users, replace(ASKED, lengths=False), 2)
 
 
-def test_a_silo_refuses_to_tell_lengths():
+def test_a_silo_that_is_asked_for_lengths_answers_without_them():
     labels = [f"person {user}" for user in range(40)]
     silo = Node(Quadratic(2, 1.0, 1.0), people(), np.arange(40), labels=labels)
-    with pytest.raises(BadInput, match="their lengths are not told"):
-        silo.compute(np.zeros(2), np.arange(5), ASKED)
-    assert silo.compute(np.zeros(2), np.arange(5), replace(ASKED, lengths=False)).lengths is None
     with local_grid(Quadratic(2, 1.0, 1.0), people()):
-        # Asked in a message it answers, and leaves them out.
         reply = answer_message(silo, question(np.zeros(2), np.arange(5)), share=True)
     assert set(reply.content["answer"]) == {"users", "values"}
 

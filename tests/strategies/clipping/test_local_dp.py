@@ -6,16 +6,14 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 from helpers import ChangedNode, Wild, content_of, federation_of, final, gathered, make, run
 from helpers_flower import ClientGrid
 
-from simulations.engines.grids import InMachineGrid, LocalGrid, shards
-from simulations.engines.ray_grid import RayGrid
+from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, LocalDP, client_app
-from strategies.wire.protocol import Holding, roster_question
 from strategies.wire.questions import Reader
 from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation, LocalNoise
-from userdp.nodes.node import Answer, Node
+from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
 
@@ -201,20 +199,3 @@ def test_a_node_that_fails_says_only_that_it_did():
     message = Message(content_of(np.zeros(2), np.arange(6), noisy), 1, MessageType.TRAIN)
     replies = [client_app(lambda _: node)(message, context), *grid.send_and_receive([message])]
     assert [told(reply) for reply in replies] == [{"error": (1, None)}] * 2
-
-
-def test_a_ray_grid_leaves_counts_out_where_they_are_not_asked_for():
-    """What it makes of an actor's outcome; no actor is needed for that."""
-    grid = RayGrid.__new__(RayGrid)
-    InMachineGrid.__init__(grid, 1)
-    noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
-    users, values = np.arange(2), np.zeros((1, 2))
-    for computation, facts in ((noisy, {}), (Computation(reduce="sum", clip_norm=1.0), {"non_finite": 1})):
-        content = content_of(np.zeros(2), users, computation)
-        reply = grid._reply(Message(content, 1, MessageType.TRAIN), Answer(users, values, 1))
-        assert dict(reply.content["facts"]) == facts
-    for counts, facts in ((False, {}), (True, {"clipped_samples": 1})):
-        query = Message(roster_question(b"", counts=counts), 1, MessageType.QUERY)
-        assert dict(grid._reply(query, Holding(users, 1)).content["facts"]) == facts
-    query = Message(roster_question(b"", counts=True), 1, MessageType.QUERY)
-    assert grid._reply(query, "ValueError").error.reason == "ValueError"

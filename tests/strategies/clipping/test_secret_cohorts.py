@@ -1,7 +1,6 @@
 """Cohorts that must stay secret: drawn once a round by the operating system, asked and accounted as drawn."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ from helpers import federation_of, local_grid, with_scheme
 from simulations.config.run_config import parse_config
 from simulations.runs.run import run as run_config
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, PublicFacts
-from userdp.accounting import Privacy, RoundLedger
-from userdp.errors import BadInput, RunFailed
+from userdp.accounting import Privacy
 from userdp.problems import Quadratic
-from userdp.sampling import FixedSizeBatches, PoissonBatches, PoissonSamples
+from userdp.sampling import FixedSizeBatches, PoissonBatches
 
 USERS, ROUNDS = 60, 4
 PROBLEM = Quadratic(2, 5.0, 5.0)
@@ -82,98 +80,7 @@ def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling
     assert any("stays secret" in assumption for assumption in told["assumptions"])
 
 
-# --- A cohort is drawn once ------------------------------------------------------------------------------------------
-
-
-@each_sampling
-def test_a_round_asked_for_again_has_the_cohort_that_was_drawn(sampling):
-    sampler = SECRET[sampling]()
-    first = sampler.cohort(0).copy()
-    for _ in range(5):
-        np.testing.assert_array_equal(sampler.cohort(0), first)
-    second = sampler.cohort(1)
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(sampler.cohort(1), second)
-
-
-@each_sampling
-def test_a_round_that_is_over_is_never_drawn_again(sampling):
-    sampler = SECRET[sampling]()
-    last = sampler.cohort(4)
-    for index in range(4):
-        with pytest.raises(
-            BadInput, match=f"the cohort of round {index} was drawn by the operating system and is gone"
-        ):
-            sampler.cohort(index)
-    np.testing.assert_array_equal(sampler.cohort(4), last)
-    with pytest.raises(BadInput, match="batch 9"):
-        sampler.cohort(9)
-
-
-@each_sampling
-def test_nobody_can_change_the_cohort_that_is_remembered(sampling):
-    with pytest.raises(ValueError, match="read-only"):
-        SECRET[sampling]().cohort(0)[:] = 0
-
-
-@each_sampling
-def test_what_is_remembered_is_no_part_of_what_a_sampler_is(sampling):
-    sampler, other = SECRET[sampling](), SECRET[sampling]()
-    sampler.cohort(0)
-    assert sampler == other
-    assert hash(sampler) == hash(other)
-    assert repr(sampler) == repr(other)
-    assert not np.array_equal(sampler.cohort(0), other.cohort(0))
-    assert not np.array_equal(sampler.cohort(0), replace(sampler, rounds=8).cohort(0))
-
-
 # --- The ledger ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sweep(1)
-@each_sampling
-def test_the_ledger_takes_the_cohort_that_was_drawn_and_no_other(sampling):
-    sampler = SECRET[sampling]()
-    ledger = sampler.ledger(sampler.calibrate(1.0, 1e-3), Privacy(1.0, 1e-3, noise="secure"))
-    drawn = sampler.cohort(0).copy()
-    for users in (drawn[1:], np.arange(USERS), SECRET[sampling]().cohort(0)):
-        with pytest.raises(RunFailed, match="users of round 1 are not those that the sampler drew"):
-            ledger.charge(users)
-    assert ledger.rounds == 0
-    ledger.charge(drawn)
-    with pytest.raises(RunFailed, match="users of round 2 are not those"):
-        ledger.charge(drawn)
-    ledger.charge(sampler.cohort(1))
-    assert ledger.rounds == 2
-
-
-@each_sampling
-def test_a_resumed_run_goes_on_with_new_cohorts_and_repeats_no_round(sampling):
-    before, after = SECRET[sampling](), SECRET[sampling]()
-    noise, privacy = before.calibrate(1.0, 1e-3), Privacy(1.0, 1e-3, noise="secure")
-    first, second = RoundLedger(before, noise, privacy), RoundLedger(after, noise, privacy)
-    asked = [before.cohort(0).copy()]
-    first.charge(asked[0])
-    second.restore(first.state())
-    with pytest.raises(RunFailed, match="users of round 2 are not those"):
-        second.charge(asked[0])
-    with pytest.raises(BadInput, match="round 0 was drawn"):
-        after.cohort(0)
-    second.charge(after.cohort(1))
-    assert second.rounds == 2
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize(
-    "sampler",
-    [PoissonBatches(90, 0.5, 2), FixedSizeBatches(90, 30, 2), PoissonSamples(90, 0.5, 2)],
-    ids=lambda s: type(s).__name__,
-)
-def test_cohorts_and_coins_from_a_seed_are_refused_where_noise_is_secure(sampler):
-    noise = sampler.calibrate(1.0, 1e-3)
-    with pytest.raises(BadInput, match="must stay secret and would come from the seed"):
-        sampler.ledger(noise, Privacy(1.0, 1e-3, noise="secure"))
-    assert sampler.ledger(noise, Privacy(1.0, 1e-3)).rounds == 0
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in STRATEGIES.items() if kind.without_secure_noise is None))

@@ -1,11 +1,10 @@
-"""Noise of the operating system: its law, its proof in floating point, who may use it, and that no seed enters it.
+"""Noise of the operating system in strategies and runs: who may use it, and that no seed enters it.
 
 Draws cannot be repeated, so each statistical test has a false alarm in a thousand million runs at most.
 """
 
 import json
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from any_strategy import options_of
 from examples import changed
 from flwr.app import Message, MessageType
 from helpers import content_of, final, local_grid, make, noise_again, run
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from problem_cases import cases
 from scipy import stats
 
@@ -27,26 +24,14 @@ from strategies.core.secure_noise import SECURE_ASSUMPTIONS
 from strategies.drop_in import DropInFedAvg
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
-from userdp.arrays.sparse_rows import clip_rows, dense
+from userdp.arrays.sparse_rows import dense
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
 from userdp.errors import BadInput
-from userdp.estimators import CellGrid, NeighbourMean, RampKernel, Winsorized
-from userdp.mechanisms import (
-    AboveThreshold,
-    ExponentialMechanism,
-    GaussianMechanism,
-    LaplaceMechanism,
-    MinimumScore,
-    private_quantile,
-)
-from userdp.mechanisms.factorisations import FACTORISATIONS
-from userdp.mechanisms.prefix_sums import Tree
-from userdp.mechanisms.toeplitz import SquareRoot
+from userdp.estimators import NeighbourMean, Winsorized
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Node
-from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
+from userdp.noise import SecureNoise, SeededNoise, rounding_slack
 from userdp.problems import Quadratic
-from userdp.sampling import FixedSizeBatches, PoissonBatches
 
 FALSE_ALARM = 1e-9
 REFUSED = {name for name, strategy in STRATEGIES.items() if strategy.without_secure_noise is not None}
@@ -61,199 +46,6 @@ AGREEING = {"robust_rounds": 8.0, "localized_robust_sgd": 8.0, "outlier_removal"
 OPTIONS |= {name: {"radius": radius, "rounds": 2} for name, radius in AGREEING.items()}
 OPTIONS["localized_robust_sgd"]["phases"] = 2
 USERS, MANY = 60, 300
-
-
-# --- The law ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_secure_gaussian_noise_is_normal_with_the_deviation_it_says():
-    mechanism = GaussianMechanism(0.5, 3.0)
-    noise = mechanism.release(np.full((100, 300), 7.0), SecureNoise()) - 7.0
-    assert noise.shape == (100, 300)
-    assert stats.kstest(noise.ravel() / 1.5, "norm").pvalue > FALSE_ALARM
-    low, high = stats.chi2.ppf([FALSE_ALARM, 1 - FALSE_ALARM], noise.size)
-    assert low < (noise**2).sum() / 1.5**2 < high
-
-
-@pytest.mark.slow
-def test_secure_laplace_noise_has_the_scale_it_says():
-    noise = LaplaceMechanism(2.0, 0.5).release(np.zeros(30_000), SecureNoise())
-    assert stats.kstest(noise / 4.0, "laplace").pvalue > FALSE_ALARM
-
-
-def test_secure_noise_is_drawn_by_opendp_and_never_by_numpy(monkeypatch):
-    import opendp.prelude as dp
-
-    used = []
-
-    def counted(name, make):
-        return lambda *given, **named: used.append(name) or make(*given, **named)
-
-    def forbidden(*given, **named):
-        raise AssertionError("numpy's generators can be predicted")
-
-    for name in ("make_gaussian", "make_laplace", "make_noisy_max"):
-        monkeypatch.setattr(dp.m, name, counted(name, getattr(dp.m, name)))
-    for name in (
-        "default_rng",
-        "Generator",
-        "PCG64",
-        "RandomState",
-        "laplace",
-        "normal",
-        "gumbel",
-        "random",
-        "uniform",
-    ):
-        monkeypatch.setattr(np.random, name, forbidden)
-    noise = SecureNoise()
-    GaussianMechanism(1.0, 2.0).release(np.zeros(3), noise)
-    LaplaceMechanism(1.0, 2.0).release(np.zeros(3), noise)
-    ExponentialMechanism(1.0, 2.0).choose(np.zeros(3), noise)
-    assert used == ["make_gaussian", "make_laplace", "make_noisy_max"]
-
-
-@pytest.mark.slow
-def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
-    grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
-    drawn = grid.select(np.repeat(rows, 10_000, axis=1), 1.5, SecureNoise())
-    weights = np.exp(0.75 * grid.scores(rows)[0])
-    counts = [(np.abs(drawn - centre) < 0.1).sum() for centre in grid.centres]
-    assert stats.chisquare(counts, 10_000 * weights / weights.sum()).pvalue > FALSE_ALARM
-
-
-def test_a_secure_quantile_with_a_large_budget_is_the_quantile():
-    values = np.random.default_rng(1).uniform(0, 10, size=2001)
-    found, _ = private_quantile(values, 0.9, 50.0, np.linspace(0, 10, 101), SecureNoise())
-    assert found == pytest.approx(np.quantile(values, 0.9), abs=0.2)
-
-
-def test_more_noise_is_drawn_by_the_slack():
-    noise = SecureNoise(slack=3.0).gaussian(np.zeros(20_000), 1.0)
-    assert stats.kstest(noise / 4.0, "norm").pvalue > FALSE_ALARM
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("test_type", [AboveThreshold, MinimumScore])
-def test_a_concentration_test_with_secure_noise_passes_as_often_as_computed(test_type):
-    test = test_type(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
-    for score in (test.threshold - 3 * test.sensitivity, test.threshold + 3 * test.sensitivity):
-        passed, runs = 0, 500
-        for _ in range(runs):
-            session = test.session(SecureNoise())
-            session.observe(score)
-            passed += session.passed()
-        assert stats.binomtest(passed, runs, test.pass_probability(score)).pvalue > FALSE_ALARM
-
-
-@pytest.mark.slow
-def test_the_margin_of_a_test_grows_with_the_noise():
-    """Else an unaligned batch would pass with a probability above delta, if only by a hair."""
-    test = MinimumScore(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
-    thresholds = [test.session(SecureNoise(slack=1.0))._threshold for _ in range(2000)]
-    law = stats.laplace(test.threshold + 2 * test.margin, 2 * test.scale)
-    assert stats.kstest(thresholds, law.cdf).pvalue > FALSE_ALARM
-
-
-def test_two_draws_differ_whatever_numpy_was_seeded_with():
-    drawn = []
-    for _ in range(2):
-        np.random.seed(0)  # noqa: NPY002
-        drawn.append(SecureNoise().gaussian(np.zeros(100), 1.0))
-    assert len(np.unique(drawn)) == 200
-
-
-# --- The proof in floating point --------------------------------------------------------------------------------
-
-
-@settings(max_examples=100)
-@given(st.floats(2.0**-974, 1e300))
-def test_the_grid_is_as_fine_as_the_proof_asks(scale):
-    k = granularity(scale)
-    assert Fraction(2) ** (k + 100) <= Fraction(scale) < Fraction(2) ** (k + 101)
-    assert k >= -1074
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-300, np.inf, np.nan])
-def test_noise_of_no_proper_scale_is_refused(scale):
-    with pytest.raises(BadInput, match="other units"):
-        SecureNoise().gaussian(np.zeros(2), scale)
-
-
-@pytest.mark.parametrize("deviation", [1.0, 2.0, 5.0, 30.0])
-def test_a_discrete_gaussian_is_close_to_a_rounded_continuous_one(deviation):
-    """Step 3 of the proof, with a grid of 1: total variation at most (1 / deviation)^2 / 40."""
-    points = np.arange(-40 * int(deviation), 40 * int(deviation) + 1)
-    discrete = np.exp(-(points**2) / (2 * deviation**2))
-    discrete /= discrete.sum()
-    upper = stats.norm.sf(np.abs(points) - 0.5, scale=deviation)
-    rounded = upper - stats.norm.sf(np.abs(points) + 0.5, scale=deviation)
-    distance = np.abs(discrete - rounded).sum() / 2
-    assert 0.5 < distance * 40 * deviation**2 <= 1.0
-
-
-WILD_ROWS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
-
-
-@settings(max_examples=50)
-@given(WILD_ROWS, st.integers(1, 200), st.sampled_from([0.3, 1.0, 7.0]))
-def test_a_computed_sum_of_clipped_rows_errs_by_less_than_the_slack(rng, users, clip_norm):
-    """In units of the clip, against exact sums; the proof gives each of two neighbours half of the slack."""
-    rows = clip_rows(rng.normal(size=(users, 3)) * 10.0 ** rng.integers(-20, 20, (users, 1)), clip_norm)
-    computed = np.zeros(3)
-    for node in np.array_split(rows, rng.integers(1, users + 1)):
-        computed += node.sum(axis=0)
-    exact = [sum(map(Fraction, column)) for column in rows.T.tolist()]
-    error = float(sum((Fraction(a) - b) ** 2 for a, b in zip(computed.tolist(), exact, strict=True))) ** 0.5
-    assert error <= rounding_slack(users) / 2 * clip_norm
-    assert error <= (users + 8.0) ** 2 * 2.0**-53 * clip_norm  # the part of it that is for sums
-    lengths = [sum(Fraction(entry) ** 2 for entry in row) for row in rows.tolist()]
-    assert max(lengths) <= (Fraction(clip_norm) * (1 + Fraction(1, 2**22))) ** 2
-
-
-def test_the_slack_is_small_for_a_million_users_and_refused_where_it_is_large():
-    assert rounding_slack(1000) < 1e-6
-    assert rounding_slack(10**6) < 3e-4
-    assert rounding_slack(10**6, 100.0) == pytest.approx(2**-20 + 100 * (10**6 + 8) ** 2 * 2**-52)
-    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*fewer users"):
-        rounding_slack(10**8)
-    with pytest.raises(BadInput, match="slack = -1"):
-        SecureNoise(slack=-1.0)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_not_released(value):
-    for noise in (SecureNoise(), SeededNoise(np.random.default_rng(0))):
-        for release in (noise.gaussian, noise.laplace):
-            with pytest.raises(BadInput, match="not finite"):
-                release(np.array([0.0, value]), 1.0)
-        with pytest.raises(BadInput, match="not finite"):
-            noise.choose(np.array([[0.0, value]]), 1.0)
-
-
-def test_a_release_of_huge_numbers_keeps_them():
-    np.testing.assert_allclose(SecureNoise().gaussian([1e300, -5.0, 0.0], 1e-9), [1e300, -5.0, 0.0], atol=1e-7)
-
-
-# --- Correlated noise ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "factorisation", [SquareRoot(9, 4), Tree(13, 5), *(kind(9, 9) for kind in FACTORISATIONS.values())], ids=repr
-)
-def test_prefix_sums_come_from_released_rows_of_c_g(factorisation):
-    """``B (C G) = A G``, and the rows of C G move by no more than the sensitivity."""
-    rng, rounds = np.random.default_rng(0), factorisation.rounds
-    encoder, decoder = factorisation.encoder(), factorisation.noise()
-    sums = rng.normal(size=(rounds, 3))
-    rows = [encoder.add(total) for total in sums]
-    np.testing.assert_allclose([decoder.add(row) for row in rows], np.cumsum(sums, axis=0), atol=1e-12)
-    encoder = factorisation.encoder()
-    c = np.array([encoder.add(row) for row in np.eye(rounds)])
-    np.testing.assert_array_equal(c, np.tril(c))
-    moved = c[:, :: factorisation.separation].sum(axis=1)  # a user who returns as soon as possible, always moved alike
-    assert np.linalg.norm(moved) == pytest.approx(factorisation.sensitivity(rounds))
 
 
 # --- Strategies ------------------------------------------------------------------------------------------------
@@ -403,31 +195,6 @@ def test_secret_cohorts_do_not_come_from_the_seed(sampling):
     assert strategy("dp_fed_sgd", sampling=sampling, cohort=30, noise="seeded").scheme.sampler.seed == 3
 
 
-def test_secret_coins_fall_at_the_rate():
-    sampler = PoissonBatches(1000, 0.3, 100, seed=None)
-    counts = np.zeros(1000)
-    for index in range(100):
-        cohort = sampler.cohort(index)
-        assert (np.diff(cohort) > 0).all()
-        counts[cohort] += 1
-    assert stats.binomtest(int(counts.sum()), 100_000, 0.3).pvalue > FALSE_ALARM
-    assert stats.binom.sf(counts.max(), 100, 0.3) * 1000 > FALSE_ALARM  # no user is drawn more often than others
-    np.testing.assert_array_equal(PoissonBatches(50, 1.0, 1, seed=None).cohort(0), np.arange(50))
-    with pytest.raises(BadInput, match="batch 100"):
-        sampler.cohort(100)
-
-
-def test_secret_cohorts_of_a_fixed_size_are_uniform():
-    sampler = FixedSizeBatches(20, 5, 4000, seed=None)
-    counts = np.zeros(20)
-    for index in range(4000):
-        cohort = sampler.cohort(index)
-        assert len(cohort) == 5
-        assert (np.diff(cohort) > 0).all()
-        counts[cohort] += 1
-    assert stats.chisquare(counts).pvalue > FALSE_ALARM
-
-
 @pytest.mark.slow
 def test_users_own_secure_noise_travels_without_a_seed():
     noise = LocalNoise(2.5, None, 3)
@@ -496,11 +263,6 @@ def test_a_guarantee_with_seeded_noise_says_that_it_is_a_simulation(name):
         guarantee = make_plan(parse_config(changed(strategy={"kind": name}, privacy__noise=noise))).guarantee
         simulated = ["a simulation, whoever knows the seed can undo it" in each for each in guarantee.assumptions]
         assert sum(simulated) == (noise == "seeded")
-
-
-def test_training_without_privacy_beside_secure_noise_is_refused():
-    with pytest.raises(BadInput, match=r"output\.reference = true with privacy\.noise = 'secure'"):
-        parse_config(changed(privacy__noise="secure", output={"reference": True}))
 
 
 @pytest.mark.slow

@@ -10,10 +10,17 @@ from any_strategy import halves, options_of, problem_of
 from flwr.app import ConfigRecord, MetricRecord
 from helpers import federation_of, final, local_grid, make, noise_again, run
 
-from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, model_vector
+from strategies import (
+    STRATEGIES,
+    DPFedSGD,
+    Plan,
+    PublicFacts,
+    model_record,
+    model_vector,
+)
 from strategies.core.declarations import documentation
 from userdp.accounting import Guarantee, Privacy
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.problems import Quadratic
 
 PROBLEM = Quadratic(2, 1.0, 2.0)
@@ -101,6 +108,12 @@ def test_noise_drowns_a_signal_that_is_no_larger():
     plan = Plan("s", 1, 1, 1, 1, Guarantee.none("test"), noise=2.0, signal=2.0)
     assert plan.drowned
     assert not Plan("s", 1, 1, 1, 1, Guarantee.none("test"), noise=2.0).drowned
+
+
+@pytest.mark.parametrize("x", [np.zeros(3), np.array([0.0, 9.0]), np.array([np.nan, 0.0]), np.zeros((1, 2))], ids=str)
+def test_an_initial_model_outside_the_domain_is_refused(x):
+    with local_grid(PROBLEM, FEDERATION) as grid, pytest.raises(BadInput, match="initial_arrays must hold 2 finite"):
+        make(DPFedSGD, PROBLEM, 400, rounds=2).start(grid, initial_arrays=model_record(x))
 
 
 # --- The loop ------------------------------------------------------------------------------------------------------
@@ -206,3 +219,21 @@ def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
     else:
         with pytest.raises(BadInput, match="cannot promise pure privacy"):
             make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name))
+
+
+@pytest.mark.parametrize("sampling", ["disjoint", "poisson", "fixed_size"])
+def test_a_step_that_fails_was_charged_before_it_began(sampling, monkeypatch):
+    """What a step released before it failed, or leaves in a log, has been paid for."""
+    method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=2, cohort=10, sampling=sampling)
+    assert method.spent_epsilon == 0
+    spent = []
+
+    def failing(index, x, gathered):
+        spent.append(method.spent_epsilon)
+        raise RunFailed("the step fails")
+
+    monkeypatch.setattr(method, "_step", failing)
+    with pytest.raises(RunFailed, match="the step fails"):
+        run(method, federation_of(np.zeros((20, 2))))
+    assert spent == [method.spent_epsilon]
+    assert spent[0] > 0

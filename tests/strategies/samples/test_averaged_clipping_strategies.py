@@ -137,13 +137,6 @@ def test_a_user_drawn_sample_by_sample_is_dominated_by_the_larger_rate_at_the_sa
         assert hockey_stick(without, present, epsilon) <= hockey_stick(base, mixture, epsilon) + 1e-9
 
 
-def test_the_rate_of_a_user():
-    assert group_rate(0.1, 1) == pytest.approx(0.1)
-    assert group_rate(0.1, 3) == pytest.approx(1 - 0.9**3)
-    assert group_rate(1.0, 3) == 1.0
-    assert group_rate(1e-12, 5) == pytest.approx(5e-12)
-
-
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(arrays(np.float32, (10, 2), elements=values), st.tuples(values, values), st.integers(0, 9))
@@ -404,17 +397,6 @@ def test_samples_of_a_user_count_one_by_one_where_samples_are_clipped():
         PoissonSamples(10, 0.0, 1)
     with pytest.raises(BadInput, match="most = 0"):
         PoissonSamples(10, 0.5, 1, most=0)
-
-
-def test_the_price_of_a_group_by_integration():
-    """One round, 3 samples of rate 0.3: the mixture of Gaussians that the price speaks of."""
-    chances = [0.7**3, 3 * 0.3 * 0.49, 3 * 0.09 * 0.7, 0.027]
-    mixture = sum(chance * norm.pdf(GRID, count, 2.0) for count, chance in enumerate(chances))
-    epsilon = grouped_poisson_epsilon(2.0, 0.3, 3, 1, 1e-2)
-    spent = max(hockey_stick(mixture, norm.pdf(GRID, 0, 2.0), epsilon),
-                hockey_stick(norm.pdf(GRID, 0, 2.0), mixture, epsilon))  # fmt: skip
-    assert spent <= 1e-2
-    assert spent == pytest.approx(1e-2, rel=0.02)
 
 
 def test_disjoint_rounds_cost_one_gaussian_and_refuse_more_rounds_than_users():

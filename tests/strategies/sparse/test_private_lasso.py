@@ -1,7 +1,6 @@
 """Private LASSO by Frank-Wolfe: its properties T7 and T10 to T16, on arrays and as a strategy."""
 
 import gc
-import itertools
 import json
 import math
 
@@ -19,7 +18,6 @@ from userdp.accounting.composition import advanced_composition, rho_for, zcdp_to
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes.node import Node
-from userdp.nodes.truncated import truncated, truncated_gradients
 from userdp.papers.high_dimensional.frank_wolfe import step_size
 from userdp.papers.high_dimensional.lasso import Selections, choice_sensitivity, default_threshold
 from userdp.papers.high_dimensional.reference.lasso import private_lasso
@@ -49,23 +47,6 @@ def strategy(users=100, epsilon=1.0, delta=1e-4, problem=PROBLEM, **options):
 
 
 # --- T7: sensitivity -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("radius", [1.0, 2.0, 4.0])
-def test_the_worst_records_move_scores_by_exactly_the_sensitivity_t07(radius):
-    threshold, users, worst = 1.5, 10, 0.0
-    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=3)))
-    for vertex in radius * np.concatenate([np.eye(3), -np.eye(3)]):
-        records = [
-            truncated_gradients(vertex, block_of(1e9 * signs, np.full(8, 1e9 * y)), threshold) for y in (-1.0, 1.0)
-        ]
-        rows = np.concatenate(records)
-        gaps = np.abs(rows[:, None] - rows[None]).max() / users
-        worst = max(worst, radius * gaps)
-    assert choice_sensitivity(radius, threshold, users) == pytest.approx(worst, rel=1e-12)
-    assert worst == pytest.approx(4 * radius * (radius + 1) * threshold**2 / users)
-    papers = 8 * (2 * radius) * threshold**2 / users
-    assert (papers < worst) == (radius > 3)
 
 
 @pytest.mark.sweep(1)
@@ -99,17 +80,6 @@ def test_no_record_is_shortened_by_more_than_the_truncation_t07(unit, records):
     federation = federation_of(np.full((20, 3), 1e9), [19, 1], np.full(20, -1e9))
     values = gathered(method, federation, 0, np.array([1.0, 0.0, 0.0])).values
     np.testing.assert_allclose(values, np.full(3, records * 2 * 2 * 2.0**2), rtol=1e-9)
-
-
-def test_truncation_keeps_what_is_small_and_takes_anything():
-    values = truncated(np.array([0.5, -3.0, math.inf, -math.inf, math.nan]), 2.0)
-    np.testing.assert_array_equal(values, [0.5, -2.0, 2.0, -2.0, 0.0])
-
-
-def test_gradients_are_twice_those_of_the_problem_where_nothing_is_truncated():
-    features, targets, _ = normal_data(6)
-    block, w = block_of(features, targets, [1, 3, 2]), np.array([0.2, -0.1, 0.4])
-    np.testing.assert_allclose(truncated_gradients(w, block, 1e6), 2 * PROBLEM.user_gradients(w, block), rtol=1e-12)
 
 
 # --- T10: accounting -------------------------------------------------------------------------------------------------

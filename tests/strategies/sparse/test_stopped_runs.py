@@ -13,7 +13,6 @@ from strategies import StoppedSGD
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
-from userdp.nodes.computations import Computation
 from userdp.noise import SeededNoise
 from userdp.papers.sparse_gradients.bias_reduction import bias_reduced_gradient
 from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors
@@ -105,16 +104,6 @@ def test_the_best_of_runs_is_chosen_when_the_budget_allows_it():
     noise = SeededNoise(np.random.default_rng(0))
     assert {scheme.choose(changes, scheme.reach(models, np.zeros(2)), noise) for _ in range(50)} == {1}
     assert scheme.choose(changes, np.zeros(2), noise) == 0
-
-
-def test_a_users_change_of_loss_is_held_to_its_reach_and_what_is_no_number_is_worst():
-    problem, models = Quadratic(2, np.inf, 2.0), np.array([[1.0, 0.0], [0.0, 0.0]])
-    computation = Computation("loss_changes", arrays={"models": models, "reach": np.array([0.25, 0.25])})
-    block = federation_of(np.array([[0.1, 0.0], [5.0, 0.0], [1e30, 0.0]])).block(np.arange(3))
-    rows, _ = computation(problem, np.zeros(2), block)
-    assert computation.width(2) == 2
-    np.testing.assert_allclose(rows[:2], [[0.25, 0.0], [-0.25, 0.0]])
-    assert np.abs(rows).max() <= 0.25
 
 
 def test_runs_are_refused_where_they_are_not_compared():

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from simulations.engines.grids import InMachineGrid, LocalGrid, shards
 from strategies.wire import roster as roster_module
 from strategies.wire.protocol import roster_content
+from strategies.wire.replies import Request, gather
 from strategies.wire.roster import Roster
 from userdp.errors import RunFailed
+from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
@@ -232,3 +234,12 @@ def test_a_roster_of_a_finished_grid_is_not_asked_again():
     sent = grid._sent
     roster.gather(grid, timeout=60)
     assert grid._sent == sent == 2
+
+
+def test_nobody_is_asked_in_a_round_with_an_empty_cohort():
+    local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1)))).close()
+    roster, nobody = Roster(5), np.array([], dtype=np.int64)
+    assert roster.assign(nobody) == []
+    total = gather(Request(nobody, Computation(reduce="sum", clip_norm=1.0)), roster, [], 3, 0.0)
+    np.testing.assert_array_equal(total.values, np.zeros(3))
+    assert total.missing == 0

@@ -25,6 +25,7 @@ from userdp.accounting import (
     epsilon_of,
     group_privacy,
     rho_for,
+    share_of_group,
     zcdp_to_epsilon,
 )
 from userdp.errors import BadInput, RunFailed
@@ -437,3 +438,13 @@ def test_a_ledger_of_rounds_stops_at_its_plan_even_where_the_sampler_would_go_on
     with pytest.raises(RunFailed, match="a round more than the 2 planned"):
         ledger.charge(np.arange(10))
     assert ledger.epsilon() == 2.0
+
+
+def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
+    for epsilon in (0.0, 1e-3, 1.0, 30.0):
+        for group in (1, 2, 7):
+            each = share_of_group(epsilon, 1e-6, group)
+            assert group_privacy(*each, group) == pytest.approx((epsilon, 1e-6))
+    assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
+    with pytest.raises(BadInput, match="group = 0"):
+        share_of_group(1.0, 1e-6, 0)

@@ -164,3 +164,9 @@ def test_unknown_keys_of_a_sequence_are_named_with_the_nearest(path):
     declared = config(path, **STEPS, **SPLIT)
     assert parse_config(tomllib.loads(declared.toml())) == declared
     assert declared.data.sequence.channels == {"film": 3, "mood": ["good", "bad"]}
+
+
+def test_users_that_are_counted_in_the_table_are_an_assumption(path):
+    counted, declared = (source(path, **RUN, **users).assumptions for users in ({}, {"users": USERS}))
+    assert [one for one in counted if "read from the data and is taken as public" in one]
+    assert not [one for one in declared if "read from the data" in one]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from userdp.accounting import Cost, epsilon_of, zcdp_to_epsilon
+from userdp.accounting import Cost, epsilon_of, largest_rho, zcdp_to_epsilon
 from userdp.errors import BadInput
 from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SecureNoise, SeededNoise
@@ -211,3 +211,23 @@ def test_settings_out_of_range_are_refused(changes, message):
 def test_values_that_cannot_be_released_are_refused(values):
     with pytest.raises(BadInput, match=r"shape|not finite"):
         peeling().release(values, SeededNoise(np.random.default_rng(0)))
+
+
+budgets = st.floats(math.log(0.02), math.log(20)).map(math.exp)
+
+
+deltas = st.floats(-25, -3).map(math.exp)
+
+
+@settings(max_examples=60)
+@given(budgets, deltas, st.integers(1, 60))
+def test_peeling_spends_what_is_asked_for(epsilon, delta, sparsity):
+    peeling = Peeling(sparsity, 1.0, epsilon, delta)
+    if peeling.pure:
+        assert 3 * sparsity / peeling.scale == pytest.approx(epsilon)
+    else:
+        assert epsilon * (1 - 1e-4) <= zcdp_to_epsilon(sparsity / peeling.scale**2, delta) <= epsilon
+    # Whichever of the two takes less noise.
+    assert peeling.scale == pytest.approx(
+        min(3 * sparsity / epsilon, math.sqrt(sparsity / largest_rho(epsilon, delta)))
+    )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from userdp.arrays.sparse_rows import add_clipped_rows, clip_rows, finite_rows, row_lengths
+from userdp.arrays.sparse_rows import finite_rows
 from userdp.errors import BadInput
 from userdp.nodes.computations import COMPUTATIONS, Computation
 from userdp.nodes.node import Node
@@ -16,67 +16,6 @@ from userdp.problems import Huber, Quadratic
 entries = st.floats(allow_nan=False, allow_infinity=False, width=64)
 matrices = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=entries)
 norms = st.floats(1e-6, 1e6)
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(matrices, norms)
-def test_a_clipped_row_never_exceeds_the_norm_even_where_squares_overflow(rows, clip_norm):
-    clipped = clip_rows(rows, clip_norm)
-    assert np.isfinite(clipped).all()
-    assert np.all(np.linalg.norm(clipped, axis=1) <= clip_norm * (1 + 1e-12))
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(matrices, norms)
-def test_short_rows_stay_and_long_rows_keep_their_direction(rows, clip_norm):
-    clipped = clip_rows(rows, clip_norm)
-    scale = np.abs(rows).max(axis=1)
-    for row, new, largest in zip(rows, clipped, scale, strict=True):
-        if largest == 0:
-            assert not new.any()
-            continue
-        direction = row / largest
-        norm = float(np.linalg.norm(direction))
-        length = min(largest, clip_norm / norm)
-        # The smallest numbers have few bits: a quotient is exact to one unit of the smallest number only, which what
-        # it is multiplied by may enlarge.
-        few = 1e-320 + 1e-323 * length
-        np.testing.assert_allclose(new, row * (length / largest), rtol=1e-9, atol=few)
-        if largest <= clip_norm / norm * (1 - 1e-12):  # a product could overflow
-            np.testing.assert_allclose(new, row, rtol=1e-12, atol=1e-320)
-
-
-@pytest.mark.parametrize("size", [1e300, 1e155, 1e-160, 5e-324])
-def test_extreme_rows_are_clipped_by_hand(size):
-    rows = np.array([[size, 0.0], [0.0, -size], [0.0, 0.0]])
-    length = min(size, 2.0)
-    np.testing.assert_allclose(clip_rows(rows, 2.0), [[length, 0.0], [0.0, -length], [0.0, 0.0]], rtol=1e-12, atol=0)
-
-
-@settings(max_examples=100)
-@given(arrays(np.float64, st.tuples(st.integers(2, 6), st.integers(1, 5)), elements=entries), norms)
-def test_what_becomes_of_a_row_depends_on_that_row_alone_to_the_last_bit(rows, clip_norm):
-    alone = [(clip_rows(row[None], clip_norm), row_lengths(row[None])) for row in rows]
-    np.testing.assert_array_equal(clip_rows(rows, clip_norm), np.concatenate([clipped for clipped, _ in alone]))
-    np.testing.assert_array_equal(row_lengths(rows), np.concatenate([length for _, length in alone]))
-
-
-@settings(max_examples=100)
-@given(matrices, norms)
-def test_rows_clipped_while_they_are_added_give_the_sum_of_clipped_rows(rows, clip_norm):
-    total = np.full(rows.shape[1], 0.25)
-    add_clipped_rows(total, rows, clip_norm, row_lengths(rows))
-    np.testing.assert_allclose(
-        total, 0.25 + clip_rows(rows, clip_norm).sum(axis=0), rtol=0, atol=1e-14 * (1 + clip_norm) * len(rows)
-    )
-
-
-def test_a_row_within_the_clip_is_not_touched():
-    rows = np.random.default_rng(0).normal(size=(500, 7))
-    longest = float(row_lengths(rows).max())
-    np.testing.assert_array_equal(clip_rows(rows, longest), rows)
 
 
 def test_gradients_are_rough_only_where_a_clip_follows():
@@ -176,3 +115,13 @@ def test_rows_are_held_to_an_l1_norm_after_the_l2_clip(rows, bound):
     assert (np.linalg.norm(clipped, axis=1) <= 2.0 * (1 + 1e-12)).all()
     short = np.array([[0.1, -0.2, 0.0]])
     np.testing.assert_array_equal(Computation(clip_norm=2.0, l1_norm=0.4).finish(short)[0], short)
+
+
+def test_a_users_change_of_loss_is_held_to_its_reach_and_what_is_no_number_is_worst():
+    problem, models = Quadratic(2, np.inf, 2.0), np.array([[1.0, 0.0], [0.0, 0.0]])
+    computation = Computation("loss_changes", arrays={"models": models, "reach": np.array([0.25, 0.25])})
+    block = federation_of(np.array([[0.1, 0.0], [5.0, 0.0], [1e30, 0.0]])).block(np.arange(3))
+    rows, _ = computation(problem, np.zeros(2), block)
+    assert computation.width(2) == 2
+    np.testing.assert_allclose(rows[:2], [[0.25, 0.0], [-0.25, 0.0]])
+    assert np.abs(rows).max() <= 0.25

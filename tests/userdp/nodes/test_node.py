@@ -1,5 +1,7 @@
 """A node answers for its own users, the same whether it keeps their samples or streams them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers import federation_of
@@ -126,3 +128,12 @@ def test_users_that_do_not_rise_or_do_not_match_their_rows_are_refused():
         Node(problem, people(), np.array([3, 3]))
     with pytest.raises(BadInput, match="one row a user"):
         Node(problem, people(), np.array([3, 4]), rows=np.array([0]))
+
+
+def test_a_silo_refuses_to_tell_lengths():
+    labels = [f"person {user}" for user in range(40)]
+    silo = Node(Quadratic(5, 1.0, 2.0), people(), np.arange(40), labels=labels)
+    asked = Computation(reduce="sum", clip_norm=0.5, lengths=True)
+    with pytest.raises(BadInput, match="their lengths are not told"):
+        silo.compute(np.zeros(5), np.arange(5), asked)
+    assert silo.compute(np.zeros(5), np.arange(5), replace(asked, lengths=False)).lengths is None

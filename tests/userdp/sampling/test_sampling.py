@@ -1,5 +1,7 @@
 """The sampler that is accounted is the one that is drawn from."""
 
+import math
+
 import numpy as np
 import pytest
 from helpers import federation_of, make, run
@@ -10,7 +12,7 @@ from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds
 from userdp.accounting import Ledger
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.problems import Quadratic
-from userdp.sampling import DisjointBatches
+from userdp.sampling import ConcentratedBatches, DisjointBatches
 
 plans = st.integers(1, 60).flatmap(
     lambda users: st.tuples(st.just(users), st.integers(1, users), st.integers(1, 4), st.integers(0, 2**31))
@@ -108,19 +110,14 @@ def test_after_a_run_the_ledger_stops_one_more_round():
         method._ledger.charge(np.arange(20))
 
 
-@pytest.mark.parametrize("sampling", ["disjoint", "poisson", "fixed_size"])
-def test_a_step_that_fails_was_charged_before_it_began(sampling, monkeypatch):
-    """What a step released before it failed, or leaves in a log, has been paid for."""
-    method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=2, cohort=10, sampling=sampling)
-    assert method.spent_epsilon == 0
-    spent = []
+budgets = st.floats(math.log(0.02), math.log(20)).map(math.exp)
 
-    def failing(index, x, gathered):
-        spent.append(method.spent_epsilon)
-        raise RunFailed("the step fails")
 
-    monkeypatch.setattr(method, "_step", failing)
-    with pytest.raises(RunFailed, match="the step fails"):
-        run(method, federation_of(np.zeros((20, 2))))
-    assert spent == [method.spent_epsilon]
-    assert spent[0] > 0
+deltas = st.floats(-25, -3).map(math.exp)
+
+
+@settings(max_examples=40)
+@given(budgets, deltas, st.integers(1, 50))
+def test_concentrated_batches_spend_what_is_asked_for(epsilon, delta, epochs):
+    sampler = ConcentratedBatches(10, 5, epochs)
+    assert epsilon * (1 - 1e-6) <= sampler.epsilon(sampler.calibrate(epsilon, delta), delta) <= epsilon

@@ -8,19 +8,14 @@ import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from helpers import federation_of, local_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from strategies.wire.replies import Request, gather
-from strategies.wire.roster import Roster
 from userdp.accounting import Cost, Ledger, Privacy, RoundLedger, add_or_remove_to_replace_one, epsilon_of
 from userdp.accounting.amplified import _fixed_size_round, calibrate_amplified, fixed_size_epsilon, poisson_epsilon
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
-from userdp.nodes.computations import Computation
-from userdp.problems import Quadratic
 from userdp.sampling import (
     AllocatedBatches,
     CyclicBatches,
@@ -312,12 +307,3 @@ def test_a_round_ledger_continues_from_its_checkpoint_and_from_no_other():
         with pytest.raises(BadInput, match="no run of this plan wrote it"):
             second.restore({"charged": charged, "rounds": 30})
     assert second.rounds == 5
-
-
-def test_nobody_is_asked_in_a_round_with_an_empty_cohort():
-    local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1)))).close()
-    roster, nobody = Roster(5), np.array([], dtype=np.int64)
-    assert roster.assign(nobody) == []
-    total = gather(Request(nobody, Computation(reduce="sum", clip_norm=1.0)), roster, [], 3, 0.0)
-    np.testing.assert_array_equal(total.values, np.zeros(3))
-    assert total.missing == 0

@@ -1,0 +1,296 @@
+"""Correlated noise: each factorisation, its sensitivity against brute force, and how loud it is."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from helpers import encoder, noise_matrix
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from userdp.errors import BadInput
+from userdp.mechanisms import (
+    toeplitz,
+)
+from userdp.mechanisms.factorisations import FACTORISATIONS, best_factorisation, last_error
+from userdp.mechanisms.prefix_sums import Tree
+from userdp.mechanisms.toeplitz import BandedInverseSquareRoot, Buffered, SquareRoot, Toeplitz
+from userdp.mechanisms.toeplitz_search import Buffers, best_inverse
+from userdp.sampling import CorrelatedBatches
+
+KINDS = FACTORISATIONS
+
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def moved(c, pattern):
+    """How far a user in these rounds moves C G, with the worst changes of norm 1 (all alike: C's entries are >= 0)."""
+    return float(np.linalg.norm(c[:, list(pattern)].sum(axis=1)))
+
+
+def fixed_orders(rounds, separation):
+    return [range(first, rounds, separation) for first in range(min(separation, rounds))]
+
+
+@every_kind
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7, 8, 20, 64])
+@pytest.mark.parametrize("separation", [1, 2, 5, 8, 100])
+def test_the_noise_added_is_that_of_a_factorisation_into_lower_triangular_matrices_without_negative_entries(
+    kind, rounds, separation
+):
+    b, c = noise_matrix(KINDS[kind](rounds, separation)), encoder(kind, rounds, separation)
+    np.testing.assert_array_equal(b, np.tril(b))
+    np.testing.assert_allclose(c, np.tril(c), atol=1e-12)
+    assert c.min() > -1e-12
+    np.testing.assert_allclose(KINDS[kind](rounds, separation).deviations(), np.linalg.norm(b, axis=1))
+    if kind == "square_root":
+        assert not np.tril(np.abs(c) > 1e-9, -min(rounds, separation)).any()
+        if separation >= rounds:
+            np.testing.assert_allclose(b, c, atol=1e-12)
+
+
+def test_the_coefficients_are_central_binomials_over_powers_of_four():
+    expected = [math.comb(2 * k, k) / 4**k for k in range(30)]
+    np.testing.assert_allclose(SquareRoot(30, 30).coefficients, expected, rtol=1e-12)
+
+
+def test_the_trees_intervals_by_hand():
+    c = np.zeros((6, 6))
+    for end, length in ((1, 1), (2, 2), (3, 1), (4, 4), (5, 1), (6, 2)):
+        c[end - 1, end - length : end] = 1
+    np.testing.assert_allclose(encoder("tree", 6, 6), c, atol=1e-12)
+
+
+@pytest.mark.sweep(4)
+@every_kind
+@pytest.mark.parametrize("rounds", range(1, 65))
+def test_sensitivity_is_the_brute_force_maximum_for_every_separation(kind, rounds):
+    searched = kind in ("banded", "banded_inverse", "buffered")
+    for separation in {2, 7, rounds} if searched else range(1, rounds + 1):
+        c = encoder(kind, rounds, separation)
+        worst = max(moved(c, pattern) for pattern in fixed_orders(rounds, separation))
+        assert KINDS[kind](rounds, separation).sensitivity(rounds) == pytest.approx(worst, rel=1e-9)
+    once = np.linalg.norm(encoder(kind, rounds, rounds), axis=0).max()
+    assert KINDS[kind](rounds, 10**9).sensitivity(rounds) == pytest.approx(once)
+
+
+@pytest.mark.sweep(4)
+@every_kind
+@pytest.mark.parametrize("rounds", [1, 6, 11, 12])
+def test_no_subset_of_a_users_rounds_moves_more_with_any_signs(kind, rounds):
+    """Users may stay away, and their changes may point anywhere."""
+    rng = np.random.default_rng(0)
+    for separation in (1, 2, 3, rounds):
+        c = encoder(kind, rounds, separation)
+        bound = KINDS[kind](rounds, separation).sensitivity(rounds)
+        for order in fixed_orders(rounds, separation):
+            for size in range(len(order) + 1):
+                for pattern in itertools.combinations(order, size):
+                    directions = rng.normal(size=(size, 2))
+                    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+                    assert moved(c, pattern) <= bound * (1 + 1e-9)
+                    assert np.linalg.norm(c[:, list(pattern)] @ directions) <= bound * (1 + 1e-9)
+
+
+def patterns(rounds, separation):
+    """All sets of rounds at least ``separation`` apart."""
+    if rounds <= 0:
+        return [()]
+    without = patterns(rounds - 1, separation)
+    return without + [(*pattern, rounds - 1) for pattern in patterns(rounds - separation, separation)]
+
+
+@pytest.mark.parametrize("kind", ["square_root", "banded", "banded_inverse_square_root", "buffered"])
+@pytest.mark.parametrize("rounds", [1, 5, 9, 12])
+def test_bands_and_columns_that_never_rise_cover_all_patterns_with_that_separation(kind, rounds):
+    for separation in range(1, rounds + 1):
+        c, bound = encoder(kind, rounds, separation), KINDS[kind](rounds, separation).sensitivity(rounds)
+        assert max(moved(c, pattern) for pattern in patterns(rounds, separation)) == pytest.approx(bound)
+
+
+@pytest.mark.sweep(47)
+@pytest.mark.parametrize("rounds", range(2, 65))
+def test_the_square_root_covers_all_patterns_of_up_to_64_rounds(rounds):
+    """Columns a separation apart are orthogonal, so the best pattern is a sum, found by dynamic programming."""
+    for separation in (2, 3, 5, 8, 13, 21):
+        gram = (c := encoder("square_root", rounds, separation)).T @ c
+        assert np.abs(np.triu(gram, separation)).max() < 1e-9
+        best = np.zeros(rounds + separation)
+        for t in range(rounds):
+            best[t + separation] = max(best[t + separation - 1], best[t] + gram[t, t])
+        bound = SquareRoot(rounds, separation).sensitivity(rounds)
+        assert math.sqrt(best[-1]) == pytest.approx(bound)
+
+
+@every_kind
+@pytest.mark.parametrize("separation", [1, 3, 7, 40])
+def test_the_first_rounds_of_a_run_move_by_their_own_sensitivity(kind, separation):
+    c, factorisation = encoder(kind, 40, separation), KINDS[kind](40, separation)
+    previous = 0.0
+    for rounds in range(1, 41):
+        worst = max(moved(c[:rounds], pattern) for pattern in fixed_orders(rounds, separation))
+        assert factorisation.sensitivity(rounds) == pytest.approx(worst)
+        assert worst >= previous - 1e-12
+        previous = worst
+    assert factorisation.sensitivity(0) == 0
+
+
+def test_noise_from_a_banded_matrix_itself_would_protect_too_little():
+    """B must be A C^-1: with rows of a banded C as noise, the data meet C^-1 A, whose columns are long."""
+    rounds, separation = 64, 4
+    c = encoder("square_root", rounds, separation)
+    meets = np.linalg.solve(c, np.tril(np.ones((rounds, rounds))))
+    assert moved(meets, range(0, rounds, separation)) > 7 * SquareRoot(rounds, separation).sensitivity(rounds)
+
+
+@pytest.mark.parametrize("rounds", [16, 64, 1000])
+def test_the_square_root_adds_less_noise_than_the_tree_and_than_fresh_noise_each_round(rounds):
+    def total(factorisation):
+        return factorisation.sensitivity(rounds) * factorisation.deviations().max()
+
+    assert total(SquareRoot(rounds, rounds)) < total(Tree(rounds, rounds)) < 2 * math.sqrt(rounds)
+    assert total(SquareRoot(rounds, rounds)) < math.sqrt(rounds)
+
+
+TOEPLITZ = [name for name, kind in KINDS.items() if issubclass(kind, Toeplitz)]
+"""All but the tree."""
+
+
+@pytest.mark.parametrize("kind", TOEPLITZ)
+@pytest.mark.parametrize(("rounds", "separation"), [(1, 1), (2, 5), (17, 3), (60, 60), (60, 7), (300, 20)])
+def test_columns_are_those_of_the_matrices_that_are_applied(kind, rounds, separation):
+    factorisation = KINDS[kind](rounds, separation)
+    impulse = np.zeros((rounds, 1))
+    impulse[0] = 1.0
+    rows, back = factorisation.encoder(), factorisation.decoder()
+    column = np.array([rows.add(row) for row in impulse])
+    np.testing.assert_allclose(factorisation.column, column[:, 0], atol=1e-12)
+    np.testing.assert_allclose([back.add(row) for row in column], impulse, atol=1e-12)
+    assert np.all(factorisation.column >= 0)
+    assert factorisation.column.max() == factorisation.column[0] == 1  # what rounding in sums of rows is priced with
+    if kind not in ("banded", "banded_inverse"):
+        assert np.all(np.diff(factorisation.column) <= 1e-15)
+
+
+SQUARE_ROOT_INVERSE = {4: [1, -0.5, -0.125, -0.0625], 8: [1, -0.5, -1 / 8, -1 / 16, -5 / 128, -7 / 256, -21 / 1024]}
+SQUARE_ROOT_INVERSE[8].append(-33 / 2048)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "bands", "sensitivity", "last", "mean"),
+    [
+        (100, 10, 4, 4.245697782920712, 3.2959492183588024, 2.4549774057005087),
+        (100, 10, 8, 5.336322428107042, 2.3990056859084596, 1.890800936370797),
+        (20, 5, 4, 2.9787269432304018, 1.746648576560265, 1.452973782454453),
+        (20, 5, 8, 3.5401215546902987, 1.4983073061647483, 1.337003062081379),
+        (64, 16, 8, 2.9643342491625915, 2.043426462398296, 1.6675592194444104),
+        (100, 100, 8, 1.369473538898184, 2.3990056859084596, 1.890800936370797),
+    ],
+)
+def test_banded_inverses_are_those_of_jax_privacy(rounds, separation, bands, sensitivity, last, mean, monkeypatch):
+    """Sensitivity and errors by jax_privacy 2.0.0, in float64."""
+    coefficients = tuple(SQUARE_ROOT_INVERSE[bands])
+    monkeypatch.setattr(toeplitz, "best_bands", lambda rounds, separation: coefficients)
+    factorisation = BandedInverseSquareRoot(rounds, separation)
+    assert factorisation.sensitivity(rounds) == pytest.approx(sensitivity, rel=1e-9)
+    assert factorisation.deviations()[-1] == pytest.approx(last, rel=1e-9)
+    assert math.sqrt(np.mean(factorisation.deviations() ** 2)) == pytest.approx(mean, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "decays", "scales", "sensitivity", "last"),
+    [
+        (100, 10, [1.0, 0.83101417], [0.02586192, 0.53342115], 6.164111572018413, 2.036622753359609),
+        (20, 5, [0.99999997, 0.63185232], [0.07617595, 0.48522492], 3.1508588079734507, 1.6341854205922737),
+        (100, 100, [0.9888597, 0.77298813], [0.1460278, 0.32354097], 1.5870786686620142, 1.5982338761256902),
+    ],
+)
+def test_buffers_are_those_of_jax_privacy_and_four_do_as_well(
+    rounds, separation, decays, scales, sensitivity, last, monkeypatch
+):
+    """Buffers that jax_privacy 2.0.0 optimised for the largest error, with its sensitivity and last error."""
+    theirs = Buffers(np.array(scales), np.array(decays))
+    assert last_error("buffered", rounds, separation) <= sensitivity * last * (1 + 1e-4)
+    monkeypatch.setattr(toeplitz, "best_buffers", lambda rounds, separation: theirs)
+    factorisation = Buffered(rounds, separation)
+    assert factorisation.sensitivity(rounds) == pytest.approx(sensitivity, rel=1e-6)
+    assert factorisation.deviations()[-1] == pytest.approx(last, rel=1e-6)
+
+
+@settings(max_examples=50)
+@given(arrays(np.float64, (3,), elements=st.floats(0.01, 0.33)), arrays(np.float64, (3,), elements=st.floats(0.0, 1.0)))
+def test_the_inverse_of_buffers_is_that_of_their_matrix(scales, decays):
+    buffers = Buffers(scales, decays)
+    product = np.convolve(buffers.column(40), buffers.inverse_column(40))[:40]
+    np.testing.assert_allclose(product, np.eye(40)[0], atol=1e-11)
+
+
+def test_an_optimised_inverse_is_no_worse_than_the_one_it_starts_from_and_no_weight_is_negative():
+    most = 64
+    for rounds, separation in ((20, 5), (100, 10), (100, 100), (1000, 50)):
+        inverse = np.array(best_inverse(rounds, separation))
+        assert len(inverse) == min(rounds, most)
+        assert inverse[0] == 1
+        assert np.all(inverse[1:] <= 0)
+        assert inverse.sum() >= 0
+        assert last_error("banded_inverse", rounds, separation) < 1.05 * last_error("square_root", rounds, separation)
+
+
+@pytest.mark.parametrize("rounds", [1, 7, 40])
+@pytest.mark.parametrize("separation", [1, 4, 100])
+def test_the_best_has_the_least_predicted_error_but_for_a_thousandth(rounds, separation):
+    errors = {kind: last_error(kind, rounds, separation) for kind in KINDS}
+    best = best_factorisation(rounds, separation)
+    assert errors[best] <= 1.001 * min(errors.values())
+    sampler = CorrelatedBatches(100, 100 // min(separation, 100), rounds, kind="best")
+    assert sampler.chosen == best_factorisation(rounds, sampler.batches.separation)
+    assert type(sampler.factorisation) is KINDS[sampler.chosen]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "theirs"),
+    [(100, 10, 12.037765820410044), (20, 5, 5.010731982648178), (64, 16, 5.735034158206568)],
+)
+def test_optimised_bands_are_as_good_as_those_of_jax_privacy(rounds, separation, theirs):
+    """The error of its optimised banded matrices, by jax_privacy 2.0.0."""
+    assert last_error("banded", rounds, separation) == pytest.approx(theirs, rel=1e-4)
+
+
+def test_with_many_participations_the_best_is_well_below_the_square_root():
+    assert best_factorisation(1000, 10) == "banded"
+    assert last_error("banded", 1000, 10) < 0.87 * last_error("square_root", 1000, 10)
+    assert best_factorisation(2000, 500) == "buffered"
+
+
+def test_buffers_keep_four_vectors_however_long_the_run():
+    stream_of = Buffered(200, 200).decoder()
+    for row in np.ones((200, 3)):
+        stream_of.add(row)
+    assert stream_of._kept.shape == (4, 3)
+
+
+@pytest.mark.parametrize(("rounds", "separation"), [(0, 1), (3, 0)])
+@every_kind
+def test_numbers_below_one_are_refused(kind, rounds, separation):
+    with pytest.raises(BadInput, match="at least 1"):
+        KINDS[kind](rounds, separation)
+
+
+@pytest.mark.parametrize(
+    "factorisation", [SquareRoot(9, 4), Tree(13, 5), *(kind(9, 9) for kind in FACTORISATIONS.values())], ids=repr
+)
+def test_prefix_sums_come_from_released_rows_of_c_g(factorisation):
+    """``B (C G) = A G``, and the rows of C G move by no more than the sensitivity."""
+    rng, rounds = np.random.default_rng(0), factorisation.rounds
+    encoder, decoder = factorisation.encoder(), factorisation.noise()
+    sums = rng.normal(size=(rounds, 3))
+    rows = [encoder.add(total) for total in sums]
+    np.testing.assert_allclose([decoder.add(row) for row in rows], np.cumsum(sums, axis=0), atol=1e-12)
+    encoder = factorisation.encoder()
+    c = np.array([encoder.add(row) for row in np.eye(rounds)])
+    np.testing.assert_array_equal(c, np.tril(c))
+    moved = c[:, :: factorisation.separation].sum(axis=1)  # a user who returns as soon as possible, always moved alike
+    assert np.linalg.norm(moved) == pytest.approx(factorisation.sensitivity(rounds))

@@ -1,0 +1,194 @@
+"""Noise of the operating system: its law, and its proof in floating point.
+
+Draws cannot be repeated, so each statistical test has a false alarm in a thousand million runs at most.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from userdp.arrays.sparse_rows import clip_rows
+from userdp.errors import BadInput
+from userdp.estimators import CellGrid, RampKernel
+from userdp.mechanisms import (
+    AboveThreshold,
+    ExponentialMechanism,
+    GaussianMechanism,
+    LaplaceMechanism,
+    MinimumScore,
+    private_quantile,
+)
+from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
+
+FALSE_ALARM = 1e-9
+
+
+@pytest.mark.slow
+def test_secure_gaussian_noise_is_normal_with_the_deviation_it_says():
+    mechanism = GaussianMechanism(0.5, 3.0)
+    noise = mechanism.release(np.full((100, 300), 7.0), SecureNoise()) - 7.0
+    assert noise.shape == (100, 300)
+    assert stats.kstest(noise.ravel() / 1.5, "norm").pvalue > FALSE_ALARM
+    low, high = stats.chi2.ppf([FALSE_ALARM, 1 - FALSE_ALARM], noise.size)
+    assert low < (noise**2).sum() / 1.5**2 < high
+
+
+@pytest.mark.slow
+def test_secure_laplace_noise_has_the_scale_it_says():
+    noise = LaplaceMechanism(2.0, 0.5).release(np.zeros(30_000), SecureNoise())
+    assert stats.kstest(noise / 4.0, "laplace").pvalue > FALSE_ALARM
+
+
+def test_secure_noise_is_drawn_by_opendp_and_never_by_numpy(monkeypatch):
+    import opendp.prelude as dp
+
+    used = []
+
+    def counted(name, make):
+        return lambda *given, **named: used.append(name) or make(*given, **named)
+
+    def forbidden(*given, **named):
+        raise AssertionError("numpy's generators can be predicted")
+
+    for name in ("make_gaussian", "make_laplace", "make_noisy_max"):
+        monkeypatch.setattr(dp.m, name, counted(name, getattr(dp.m, name)))
+    for name in (
+        "default_rng",
+        "Generator",
+        "PCG64",
+        "RandomState",
+        "laplace",
+        "normal",
+        "gumbel",
+        "random",
+        "uniform",
+    ):
+        monkeypatch.setattr(np.random, name, forbidden)
+    noise = SecureNoise()
+    GaussianMechanism(1.0, 2.0).release(np.zeros(3), noise)
+    LaplaceMechanism(1.0, 2.0).release(np.zeros(3), noise)
+    ExponentialMechanism(1.0, 2.0).choose(np.zeros(3), noise)
+    assert used == ["make_gaussian", "make_laplace", "make_noisy_max"]
+
+
+@pytest.mark.slow
+def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
+    grid, rows = CellGrid(3.0, 1.0), np.array([[-2.0], [0.0], [0.1], [2.5]])
+    drawn = grid.select(np.repeat(rows, 10_000, axis=1), 1.5, SecureNoise())
+    weights = np.exp(0.75 * grid.scores(rows)[0])
+    counts = [(np.abs(drawn - centre) < 0.1).sum() for centre in grid.centres]
+    assert stats.chisquare(counts, 10_000 * weights / weights.sum()).pvalue > FALSE_ALARM
+
+
+def test_a_secure_quantile_with_a_large_budget_is_the_quantile():
+    values = np.random.default_rng(1).uniform(0, 10, size=2001)
+    found, _ = private_quantile(values, 0.9, 50.0, np.linspace(0, 10, 101), SecureNoise())
+    assert found == pytest.approx(np.quantile(values, 0.9), abs=0.2)
+
+
+def test_more_noise_is_drawn_by_the_slack():
+    noise = SecureNoise(slack=3.0).gaussian(np.zeros(20_000), 1.0)
+    assert stats.kstest(noise / 4.0, "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("test_type", [AboveThreshold, MinimumScore])
+def test_a_concentration_test_with_secure_noise_passes_as_often_as_computed(test_type):
+    test = test_type(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
+    for score in (test.threshold - 3 * test.sensitivity, test.threshold + 3 * test.sensitivity):
+        passed, runs = 0, 500
+        for _ in range(runs):
+            session = test.session(SecureNoise())
+            session.observe(score)
+            passed += session.passed()
+        assert stats.binomtest(passed, runs, test.pass_probability(score)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_the_margin_of_a_test_grows_with_the_noise():
+    """Else an unaligned batch would pass with a probability above delta, if only by a hair."""
+    test = MinimumScore(batch=300, kernel=RampKernel(1.0), epsilon=0.5, delta=1e-6)
+    thresholds = [test.session(SecureNoise(slack=1.0))._threshold for _ in range(2000)]
+    law = stats.laplace(test.threshold + 2 * test.margin, 2 * test.scale)
+    assert stats.kstest(thresholds, law.cdf).pvalue > FALSE_ALARM
+
+
+def test_two_draws_differ_whatever_numpy_was_seeded_with():
+    drawn = []
+    for _ in range(2):
+        np.random.seed(0)  # noqa: NPY002
+        drawn.append(SecureNoise().gaussian(np.zeros(100), 1.0))
+    assert len(np.unique(drawn)) == 200
+
+
+@settings(max_examples=100)
+@given(st.floats(2.0**-974, 1e300))
+def test_the_grid_is_as_fine_as_the_proof_asks(scale):
+    k = granularity(scale)
+    assert Fraction(2) ** (k + 100) <= Fraction(scale) < Fraction(2) ** (k + 101)
+    assert k >= -1074
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-300, np.inf, np.nan])
+def test_noise_of_no_proper_scale_is_refused(scale):
+    with pytest.raises(BadInput, match="other units"):
+        SecureNoise().gaussian(np.zeros(2), scale)
+
+
+@pytest.mark.parametrize("deviation", [1.0, 2.0, 5.0, 30.0])
+def test_a_discrete_gaussian_is_close_to_a_rounded_continuous_one(deviation):
+    """Step 3 of the proof, with a grid of 1: total variation at most (1 / deviation)^2 / 40."""
+    points = np.arange(-40 * int(deviation), 40 * int(deviation) + 1)
+    discrete = np.exp(-(points**2) / (2 * deviation**2))
+    discrete /= discrete.sum()
+    upper = stats.norm.sf(np.abs(points) - 0.5, scale=deviation)
+    rounded = upper - stats.norm.sf(np.abs(points) + 0.5, scale=deviation)
+    distance = np.abs(discrete - rounded).sum() / 2
+    assert 0.5 < distance * 40 * deviation**2 <= 1.0
+
+
+WILD_ROWS = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+@settings(max_examples=50)
+@given(WILD_ROWS, st.integers(1, 200), st.sampled_from([0.3, 1.0, 7.0]))
+def test_a_computed_sum_of_clipped_rows_errs_by_less_than_the_slack(rng, users, clip_norm):
+    """In units of the clip, against exact sums; the proof gives each of two neighbours half of the slack."""
+    rows = clip_rows(rng.normal(size=(users, 3)) * 10.0 ** rng.integers(-20, 20, (users, 1)), clip_norm)
+    computed = np.zeros(3)
+    for node in np.array_split(rows, rng.integers(1, users + 1)):
+        computed += node.sum(axis=0)
+    exact = [sum(map(Fraction, column)) for column in rows.T.tolist()]
+    error = float(sum((Fraction(a) - b) ** 2 for a, b in zip(computed.tolist(), exact, strict=True))) ** 0.5
+    assert error <= rounding_slack(users) / 2 * clip_norm
+    assert error <= (users + 8.0) ** 2 * 2.0**-53 * clip_norm  # the part of it that is for sums
+    lengths = [sum(Fraction(entry) ** 2 for entry in row) for row in rows.tolist()]
+    assert max(lengths) <= (Fraction(clip_norm) * (1 + Fraction(1, 2**22))) ** 2
+
+
+def test_the_slack_is_small_for_a_million_users_and_refused_where_it_is_large():
+    assert rounding_slack(1000) < 1e-6
+    assert rounding_slack(10**6) < 3e-4
+    assert rounding_slack(10**6, 100.0) == pytest.approx(2**-20 + 100 * (10**6 + 8) ** 2 * 2**-52)
+    with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'.*fewer users"):
+        rounding_slack(10**8)
+    with pytest.raises(BadInput, match="slack = -1"):
+        SecureNoise(slack=-1.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_not_released(value):
+    for noise in (SecureNoise(), SeededNoise(np.random.default_rng(0))):
+        for release in (noise.gaussian, noise.laplace):
+            with pytest.raises(BadInput, match="not finite"):
+                release(np.array([0.0, value]), 1.0)
+        with pytest.raises(BadInput, match="not finite"):
+            noise.choose(np.array([[0.0, value]]), 1.0)
+
+
+def test_a_release_of_huge_numbers_keeps_them():
+    np.testing.assert_allclose(SecureNoise().gaussian([1e300, -5.0, 0.0], 1e-9), [1e300, -5.0, 0.0], atol=1e-7)
