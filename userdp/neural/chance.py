@@ -38,10 +38,11 @@ def set_torch_state(device: torch.device, states: list[Tensor]) -> None:
         generator.set_state(state)
 
 
-def drawn_from(device: torch.device) -> tuple[bytes, str, Any]:
+def drawn_from(device: torch.device) -> tuple[Any, ...]:
     """Where the generators of torch, numpy and Python are, to be compared."""
     states = b"".join(state.numpy().tobytes() for state in torch_state(device))
-    return states, repr(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
+    name, words, *places = np.random.get_state()  # noqa: NPY002
+    return states, name, np.asarray(words).tobytes(), places, random.getstate()
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.neural.chance import drawn_from, own_randomness
-from userdp.neural.contents import described, difference
-from userdp.neural.isolation import Copies, Pair
+from userdp.neural.chance import drawn_from, seed_from
+from userdp.neural.contents import Marks, described, difference
+from userdp.neural.isolation import Pair
 from userdp.neural.samples import Samples
 
 PROCESSOR = torch.device("cpu")
@@ -59,6 +59,8 @@ the weighted sum of losses, or numbers of each sample."""
 def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_sample: bool) -> Habits:
     """What a module does, from a trial on made-up users A, B, A, B of unequal sizes, one that fails among them.
 
+    To be called within `userdp.neural.chance.own_randomness`.
+
     What it makes of A must not move with who came before, and what it holds must not move with anybody's numbers. A
     table that is made once, or grows to the largest size, is welcome: it does neither.
 
@@ -77,19 +79,20 @@ def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_s
     once = [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
     held = described(pair)
     again = [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
-    stays = difference(held, described(pair))
+    moved = difference(held, described(pair))
     pair = make()
     trial.run(pair, other, elsewhere=True)
     trial.run(pair, others)
-    moved = stays if stays is not None else difference(held, described(pair))
-    copies = Copies(make, partial(trial.run, block=first))
-    trial.fail(copies.now, first)
-    again += [trial.run(copies.fresh(), first), trial.run(pair, more, elsewhere=True)]
+    moved = difference(held, described(pair)) if moved is None else moved
     if moved is not None:
         raise BadInput(_carries(f"{moved!r} changes"))
+    marks = Marks(pair)
+    trial.fail(pair, first)
+    pair = pair if marks.hold() else make()
+    again += [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
     if not all(map(_same, once * 2, again)):
         raise BadInput(_carries("equal samples do not give equal results"))
-    return Habits(trial.drew, not trial.drew and trial.mixes(make(), first, by_sample))
+    return Habits(trial.drew, not trial.drew and trial.mixes(pair, first, by_sample))
 
 
 def _carries(what: str) -> str:
@@ -113,17 +116,15 @@ class _Trial:
     """
 
     def __init__(self, make: Callable[[], Pair], samples: Samples, compute: Compute) -> None:
-        self._samples, self._compute, self.drew = samples, compute, False
-        self._seeds: dict[int, int] = {}
-        self._made_up = samples.made_up
+        self._samples, self._compute, self.drew, self._any_numbers = samples, compute, False, True
         try:
-            self.run(make(), self._made_up(_MORE, 1))
+            self.run(make(), self.user(_MORE, 1))
         except BadInput:  # it takes some numbers alone; that it takes zeros was tried before
-            self._made_up = lambda count, seed: samples.blank(count)
+            self._any_numbers = False
 
     def user(self, count: int, seed: int) -> Block:
         """A made-up user."""
-        return self._made_up(count, seed)
+        return self._samples.made_up(count, seed) if self._any_numbers else self._samples.blank(count)
 
     @staticmethod
     def _weights(count: int) -> Tensor:
@@ -135,22 +136,20 @@ class _Trial:
         Raises:
             BadInput: the module fails.
         """
-        with own_randomness(PROCESSOR, repr((block.samples, elsewhere)).encode()):
-            before = drawn_from(PROCESSOR)
-            try:
-                return self._compute(
-                    pair, block, self._weights(block.samples) if weights is None else weights, elsewhere
-                )
-            except Exception as error:  # whatever somebody's module raises
-                said = str(error).partition("\n")[0]
-                raise BadInput(f"problem.module fails on made-up samples: {type(error).__name__}: {said}") from error
-            finally:
-                self.drew |= drawn_from(PROCESSOR) != before
+        seed_from(PROCESSOR, repr((block.samples, elsewhere)).encode())
+        before = drawn_from(PROCESSOR)
+        try:
+            return self._compute(pair, block, self._weights(block.samples) if weights is None else weights, elsewhere)
+        except Exception as error:  # whatever somebody's module raises
+            said = str(error).partition("\n")[0]
+            raise BadInput(f"problem.module fails on made-up samples: {type(error).__name__}: {said}") from error
+        finally:
+            self.drew |= drawn_from(PROCESSOR) != before
 
     def fail(self, pair: Pair, block: Block) -> None:
         """Have the module compute what raises in most, and is not finite in others."""
         inputs, _ = self._samples.tensors(block, np.arange(block.samples))
-        with torch.no_grad(), own_randomness(PROCESSOR):
+        with torch.no_grad():
             for broken in (inputs[..., :0], inputs * torch.nan if inputs.is_floating_point() else inputs[:0]):
                 with suppress(Exception):
                     pair.module(broken)

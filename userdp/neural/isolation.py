@@ -63,8 +63,8 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
             raise BadInput(
                 f"problem.module has batch normalisation with track_running_stats = False (layer {name!r}), which "
-                "mixes the samples of a batch: use nn.GroupNorm or nn.LayerNorm, or leave track_running_stats = True, whose "
-                "statistics stay as the factory sets them"
+                "mixes the samples of a batch: use nn.GroupNorm or nn.LayerNorm, or leave track_running_stats = True; "
+                "its statistics stay as the factory sets them"
             )
     try:
         own = copy.deepcopy(module)
@@ -89,17 +89,18 @@ class Copies:
 
     def __init__(self, make: Callable[[], Pair], warm: Callable[[Pair], object]) -> None:
         self._make, self._warm = make, warm
-        self.now = self._new()
+        self._now: tuple[Pair, Marks] | None = None
 
-    def _new(self) -> Pair:
-        pair = self._make()
-        with suppress(Exception):  # whatever somebody's module raises, it raises again for users
-            self._warm(pair)
-        self._marks = Marks(pair)
-        return pair
+    @property
+    def now(self) -> Pair:
+        """The copy, whatever it has computed."""
+        return self.fresh() if self._now is None else self._now[0]
 
     def fresh(self) -> Pair:
         """The copy, which is as it was before anybody's samples were computed."""
-        if not self._marks.hold():
-            self.now = self._new()
-        return self.now
+        if self._now is None or not self._now[1].hold():
+            pair = self._make()
+            with suppress(Exception):  # whatever somebody's module raises, it raises again for users
+                self._warm(pair)
+            self._now = pair, Marks(pair)
+        return self._now[0]

@@ -134,7 +134,7 @@ class Original:
         Raises:
             BadInput: it carries something from one user to the next.
         """
-        with computing(PROCESSOR):
+        with computing(PROCESSOR), own_randomness(PROCESSOR):
             self.in_training = habits(self.copy, self._samples, self._gradient, by_sample=False)
             still = partial(self.copy, still=True)
             self.in_evaluation = habits(still, self._samples, self._measured, by_sample=True)
