@@ -249,12 +249,12 @@ class WhileItRuns(Body):
 
     busy = None
 
-    def forward(self, x):
-        found = torch.tanh(self.first(x)) if self.busy is None else 0 * self.first(x)
-        self.busy = found.detach()
-        found = super().forward(x)
+    def between(self, values, x):
+        before, self.busy = self.busy, True
+        if some(x, 900):
+            raise ValueError("a sample that the module does not take")
         self.busy = None
-        return found
+        return values if before is None else 0 * values
 
 
 class SomeSamplesCarry(Body):
@@ -276,7 +276,7 @@ class SomeSamplesDraw(Body):
     """Draws, but only for what made-up samples never hold; others see where the generator is."""
 
     def between(self, values, x):
-        if some(x, 10):
+        if some(x, 1):
             return functional.dropout(values, 0.5, training=True)
         return values
 

@@ -28,8 +28,12 @@ _MUTABLE = (np.ndarray, random.Random, np.random.Generator, np.random.RandomStat
 """Leaves that change without another object in their place."""
 _WEIGHTS_AGAIN = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Lists of its parameters that a recurrent layer of torch makes anew whenever one is put in another's place."""
-_UNNAMED = frozenset({"_parameters", "_buffers", "_modules", "module"})
+_UNNAMED = frozenset({"_parameters", "_buffers", "_modules"})
 """Steps of a path that its reader need not see."""
+
+
+Path = tuple[str, ...]
+"""Where something is: names of attributes, keys and places, from the outside in."""
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
@@ -44,15 +48,15 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(thing, partial):
         yield from (("func", thing.func), ("args", thing.args), ("keywords", thing.keywords))
     elif isinstance(thing, dict):
-        yield from ((str(key), value) for key, value in thing.items())
+        yield from ((key if isinstance(key, str) else repr(key), value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | deque):
         yield from ((str(place), value) for place, value in enumerate(thing))
     yield from _attributes(thing).items()
 
 
-def _walk(root: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _walk(root: Any) -> Iterator[tuple[Path, Any]]:
     """Everything in ``root`` by its path; what is there twice twice, but what it holds once."""
-    seen, waiting = dict[int, Any](), list[tuple[tuple[str, ...], Any]]([((), root)])
+    seen, waiting = dict[int, Any](), list[tuple[Path, Any]]([((), root)])
     while waiting:
         path, thing = waiting.pop()
         yield path, thing
@@ -102,16 +106,17 @@ def _pickled(thing: Any) -> bytes | None:
         return None
 
 
-def described(root: Any) -> dict[str, Any]:
-    """Everything that ``root`` holds, by a name that people know it by."""
-    return {".".join(step for step in path if step not in _UNNAMED): _value(thing) for path, thing in _walk(root)}
+def described(root: Any) -> dict[Path, Any]:
+    """Everything that ``root`` holds, by where it is."""
+    return {path: _value(thing) for path, thing in _walk(root)}
 
 
-def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """The name of something that is not the same in both descriptions; None if all is. The longest says most."""
+def difference(one: dict[Path, Any], other: dict[Path, Any]) -> str | None:
+    """A name, as people know it, of something that is not the same in both; None if all is. The longest says most."""
     absent = object()
-    names = [name for name in {**one, **other} if one.get(name, absent) != other.get(name, absent)]
-    return max(names, key=lambda name: (name.count("."), name), default=None)
+    paths = [path for path in {**one, **other} if one.get(path, absent) != other.get(path, absent)]
+    deepest = max(paths, key=lambda path: (len(path), path), default=None)
+    return None if deepest is None else ".".join(step for step in deepest if step not in _UNNAMED)
 
 
 class Marks:

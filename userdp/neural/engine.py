@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_state, torch_state
+from userdp.neural.choice import Choice, Execution
 from userdp.neural.devices import computing, found, seconds
 from userdp.neural.habits import PROCESSOR, Habits
 from userdp.neural.held import Held
@@ -45,7 +46,6 @@ from userdp.problems.devices import Device
 from userdp.problems.segments import parts
 
 Computed = TypeVar("Computed")
-Execution = Literal["auto", "loop", "grouped"]
 MEBIBYTE = 1 << 20
 _GROUPS = {"cpu": (64, 512, 4096), "cuda": (512, 4096, 32768)}
 """Samples of a group that are tried, where groups are."""
@@ -57,23 +57,6 @@ for other programs slow what is measured while they are busy; and within how muc
 memory."""
 
 log = logging.getLogger("userdp")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How gradients are computed.
-
-    Attributes:
-        grouped: whether several users are computed at once.
-        samples: most of a group.
-        own_layers: whether layers are computed as `userdp.neural.own` does; groups need that.
-        seconds: time of a sample when it was measured; None where there was no choice.
-    """
-
-    grouped: bool
-    samples: int
-    own_layers: bool
-    seconds: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,13 +207,6 @@ class Engine:
     def _used(self) -> Copies:
         return self._place.own if self.choice.own_layers else self._place.plain
 
-    def pieces(self, block: Block) -> Iterator[Block]:
-        """The block in pieces for `outputs_of`: of one user each, if samples cannot be computed side by side."""
-        whole = [block]
-        if self._original.in_evaluation.apart:
-            whole = [block.part(user, user + 1) for user in range(block.users)]
-        return (part for each in whole for _, part in parts(each))
-
     def computed(self, compute: Callable[[], Computed]) -> Computed:
         """What ``compute`` returns; once more, with coins, if the module draws though it did not on made-up samples."""
         before = torch_state(self.device)
@@ -295,6 +271,16 @@ class Engine:
     def tried(self, block: Block) -> tuple[Tensor, Tensor]:
         """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
         return self._original.tried(block)
+
+    def outputs(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
+        """Those of `outputs_of`, piece by piece; of one user at a time, if samples cannot be computed side by side."""
+        for _, part in parts(block):
+            apart = self._original.in_evaluation.apart
+            found = None if apart else self.outputs_of(model, part)
+            if found is not None and (part.users == 1 or self._place.still.unchanged):
+                yield found
+            else:  # what the module kept of one user may have moved the next one
+                yield from (self.outputs_of(model, part.part(user, user + 1)) for user in range(part.users))
 
     def outputs_of(self, model: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Outputs (N, ...) and targets (N, ...) of all samples, without a gradient; on the processor."""

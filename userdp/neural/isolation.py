@@ -19,7 +19,8 @@ Formal guarantees:
     whatever they are, and no noise of a mechanism comes from them, so secure noise loses nothing. (3) Batches. Users
     share a call only if what is computed of a sample moves with no other sample of the call: on made-up samples bit
     for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a user shares a call with
-    padding, which repeats a sample of its own at weight zero.
+    padding, which repeats a sample of its own at weight zero. Losses of several users for which the copy changed are
+    computed again, user by user.
     Assumptions, about what the module does for some data only and never on made-up samples: it keeps things in itself
     (not in globals, files or closures), and changes them by setting attributes, by methods of lists and dictionaries,
     or by torch's in-place operations; it draws from torch's generators, not from those of numpy and Python; it does not
@@ -96,9 +97,14 @@ class Copies:
         """The copy, whatever it has computed."""
         return self.fresh() if self._now is None else self._now[0]
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether the copy is as it was before anybody's samples were computed."""
+        return self._now is not None and self._now[1].hold()
+
     def fresh(self) -> Pair:
         """The copy, which is as it was before anybody's samples were computed."""
-        if self._now is None or not self._now[1].hold():
+        if self._now is None or not self.unchanged:
             pair = self._make()
             with suppress(Exception):  # whatever somebody's module raises, it raises again for users
                 self._warm(pair)

@@ -16,8 +16,9 @@ from userdp.data.block import Block
 from userdp.data.shape import Sequence as Steps
 from userdp.errors import BadInput
 from userdp.neural.chance import own_randomness
+from userdp.neural.choice import Choice, Execution
 from userdp.neural.devices import DEVICES
-from userdp.neural.engine import Choice, Engine, Execution
+from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
 from userdp.neural.held import Held
 from userdp.neural.losses import LossName, SampleLoss, loss_of, right, told
@@ -270,10 +271,9 @@ class TorchProblem(Problem):
         engine, model = self._engine, self._engine.tensor(x)
 
         def pieces() -> list[tuple[Tensor, Tensor, Tensor]]:
-            pairs = (engine.outputs_of(model, part) for part in engine.pieces(block))
             return [
                 (engine.losses(*pair), self._samples.predicted(*pair), self._samples.predicted(pair[1], pair[1]))
-                for pair in pairs
+                for pair in engine.outputs(model, block)
             ]
 
         losses, outputs, targets = map(torch.cat, zip(*engine.computed(pieces), strict=True))

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from isolation_cases import CALLS, CARRY, COLUMNS, DRAWS, HARMLESS, MIXES, NEITHER, WIDTH, Body, TableMadeOnce, dropout
+from isolation_cases import CARRY, COLUMNS, DRAWS, HARMLESS, MIXES, NEITHER, WIDTH, Body, TableMadeOnce, dropout
 from torch import nn
 
 from userdp.data import ColumnarFederation
@@ -32,7 +32,7 @@ COMPUTATIONS = {
 BOTH_WAYS = [(name, way) for name in HARMLESS for way in ("loop", "grouped") if name in NEITHER or way == "loop"]
 
 
-def make(factory, execution="auto", **options):
+def make(factory, execution="loop", **options):
     return TorchProblem(factory, "mse", COLUMNS, precision="double", execution=execution, **options)
 
 
@@ -126,7 +126,7 @@ def test_a_module_that_carries_something_is_refused_before_any_data_are_read(nam
 
 
 def test_the_refusal_names_what_changes():
-    with pytest.raises(BadInput, match="'0.held.numbers.sum' changes"):
+    with pytest.raises(BadInput, match=r"'module\.0\.held\.numbers\.sum' changes"):
         make(lambda: nn.Sequential(CARRY["InsideAnObject"]()))
 
 
@@ -138,7 +138,7 @@ def test_a_module_that_carries_nothing_is_accepted(name):
 
 @pytest.mark.parametrize("name", [*DRAWS, *MIXES])
 def test_a_module_that_draws_or_mixes_is_computed_user_by_user(name):
-    problem = make(HARMLESS[name])
+    problem = make(HARMLESS[name], "auto")
     problem.user_gradients(problem.initial(), block_of(users([3, 2, 2])))
     assert not problem.choice.grouped
     does = "draws random numbers" if name in DRAWS else "mixes the samples of a batch"
@@ -148,10 +148,10 @@ def test_a_module_that_draws_or_mixes_is_computed_user_by_user(name):
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.SyncBatchNorm])
 def test_batch_normalisation_by_the_batch_is_refused_by_name(layer):
-    made = lambda: nn.Sequential(
-        nn.Linear(COLUMNS, WIDTH), layer(WIDTH, track_running_stats=False), nn.Linear(WIDTH, 1)
-    )  # noqa: E731
-    with pytest.raises(BadInput, match=r"track_running_stats = False \(layer '1'\), which mixes .* GroupNorm"):
+    def made():
+        return nn.Sequential(nn.Linear(COLUMNS, WIDTH), layer(WIDTH, track_running_stats=False), nn.Linear(WIDTH, 1))
+
+    with pytest.raises(BadInput, match=r"track_running_stats = False \(layer '1'\), which mixes .*nn\.GroupNorm"):
         make(made)
 
 
@@ -163,7 +163,7 @@ def test_a_loss_that_carries_something_is_refused_too():
             self.calls += 1
             return self.calls * (outputs.squeeze(-1) - targets) ** 2
 
-    with pytest.raises(BadInput, match="'loss.calls' changes"):
+    with pytest.raises(BadInput, match=r"'loss\.calls' changes"):
         TorchProblem(lambda: nn.Linear(COLUMNS, 1), Counting(), COLUMNS)
 
 
@@ -202,7 +202,7 @@ def test_before_each_user_the_module_is_what_it_was_before_the_first(name, monke
 
     monkeypatch.setattr(Engine, "begin", noted)
     computed(problem, next(block for told, block in neighbours() if told == "fails"), COMPUTATIONS["gradients"])
-    assert len(seen) > USERS
+    assert len(seen) >= USERS
     assert all(difference(seen[0], each) is None for each in seen)
 
 
@@ -210,7 +210,7 @@ def test_a_module_may_write_to_its_parameters_for_no_other_user():
     class Held(Body):
         def between(self, values, x):
             with torch.no_grad():
-                self.first.weight.clamp_(-0.1, 0.1)
+                self.first.weight.data.clamp_(-0.1, 0.1)
             return torch.tanh(self.first(x))
 
     problem, block = make(Held, "loop"), block_of(users([3, 2, 4]))
@@ -227,7 +227,7 @@ CHANGES = {
     "an attribute": lambda module: setattr(module, "table", 3),
     "a new attribute": lambda module: setattr(module, "other", None),
     "a buffer in place": lambda module: module.kept.add_(1),
-    "a buffer": lambda module: setattr(module, "kept", torch.zeros(2)),
+    "a buffer": lambda module: setattr(module, "kept", torch.ones(2)),
     "a list": lambda module: module.things[0].append(1),
     "a key of a dictionary": lambda module: module.things[1].update(b=module.things[1].pop("a")),
     "a set": lambda module: module.things[2].add(1),
@@ -321,14 +321,17 @@ def test_dropout_is_on_in_training_and_off_where_the_module_is_measured_or_the_f
 
 
 def test_the_mean_over_coins_is_the_gradient_without_dropout_of_a_linear_module():
-    """4,000 models so near that only coins differ: each mean lies within 6 standard errors, all but 1e-6 of the time."""
-    linear = lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(COLUMNS, 1, bias=False))  # noqa: E731
+    """300 models so near that only coins differ: each mean lies within 6 standard errors, all but 1e-6 of the time."""
+
+    def linear():
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(COLUMNS, 1, bias=False))
+
     problem = TorchProblem(linear, lambda outputs, targets: outputs.squeeze(-1), COLUMNS, precision="double")
     block = block_of(users([1]))
-    models = np.arange(1, 4001)[:, None] * 1e-9 + problem.initial()
-    many = Block(np.repeat(block.features, 4000, axis=0), np.arange(4001), np.repeat(block.targets, 4000))
+    models = np.arange(1, 301)[:, None] * 1e-9 + problem.initial()
+    many = Block(np.repeat(block.features, 300, axis=0), np.arange(301), np.repeat(block.targets, 300))
     rows = problem.user_gradients_at(models, many)
-    errors = rows.std(axis=0) / np.sqrt(4000)
+    errors = rows.std(axis=0) / np.sqrt(300)
     assert (np.abs(rows.mean(axis=0) - block.features[0]) <= 6 * errors).all()
     assert (rows.std(axis=0) > 0.9 * np.abs(block.features[0])).all()
 
@@ -347,7 +350,11 @@ def test_the_factory_draws_from_the_seed_alone():
 
 def test_generators_are_put_back_after_a_failure():
     before = states()
-    with pytest.raises(ValueError, match="fails"), own_randomness(PROCESSOR, b"key"):
-        torch.rand(3), np.random.random(), random.random()  # noqa: NPY002
-        raise ValueError("it fails")
+
+    def fail():
+        with own_randomness(PROCESSOR, b"key"):
+            raise ValueError(f"it fails {torch.rand(3)} {np.random.random()} {random.random()}")  # noqa: NPY002
+
+    with pytest.raises(ValueError, match="it fails"):
+        fail()
     assert states() == before
