@@ -272,7 +272,7 @@ class Engine:
         """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
         return self._original.tried(block)
 
-    def outputs(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
+    def piecewise(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
         """Those of `outputs_of`, piece by piece; of one user at a time, if samples cannot be computed side by side."""
         for _, part in parts(block):
             apart = self._original.in_evaluation.apart

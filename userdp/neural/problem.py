@@ -273,7 +273,7 @@ class TorchProblem(Problem):
         def pieces() -> list[tuple[Tensor, Tensor, Tensor]]:
             return [
                 (engine.losses(*pair), self._samples.predicted(*pair), self._samples.predicted(pair[1], pair[1]))
-                for pair in engine.outputs(model, block)
+                for pair in engine.piecewise(model, block)
             ]
 
         losses, outputs, targets = map(torch.cat, zip(*engine.computed(pieces), strict=True))
