@@ -46,7 +46,7 @@ class Attention(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.widen, self.layer = nn.Linear(3, 6), nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+        self.widen, self.layer = nn.Linear(3, 6), nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
 
     def forward(self, values):
         mask = torch.full((values.shape[1],) * 2, -torch.inf, dtype=values.dtype).triu(1)

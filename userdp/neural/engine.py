@@ -12,35 +12,40 @@ Users are put together by rising size, and one with fewer samples is padded to t
 piece never holds more samples than `memory` allows, as measured on the module; a user with more is computed in pieces.
 """
 
-import copy
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_state, torch_state
+from userdp.neural.choice import Choice, Execution
 from userdp.neural.devices import computing, found, seconds
+from userdp.neural.habits import PROCESSOR, Habits
 from userdp.neural.held import Held
+from userdp.neural.isolation import Copies
 from userdp.neural.losses import SampleLoss
+from userdp.neural.original import Kind, Original
 from userdp.neural.own import with_own_layers
 from userdp.neural.recurrent import with_way_back
 from userdp.neural.samples import Samples
 from userdp.neural.states import flat
 from userdp.problems.devices import Device
+from userdp.problems.segments import parts
 
-Execution = Literal["auto", "loop", "grouped"]
+Computed = TypeVar("Computed")
 MEBIBYTE = 1 << 20
 _GROUPS = {"cpu": (64, 512, 4096), "cuda": (512, 4096, 32768)}
 """Samples of a group that are tried, where groups are."""
@@ -54,23 +59,6 @@ memory."""
 log = logging.getLogger("userdp")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How gradients are computed.
-
-    Attributes:
-        grouped: whether several users are computed at once.
-        samples: most of a group.
-        own_layers: whether layers are computed as `userdp.neural.own` does; groups need that.
-        seconds: time of a sample when it was measured; None where there was no choice.
-    """
-
-    grouped: bool
-    samples: int
-    own_layers: bool
-    seconds: float | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class _Place:
     """The module where it is computed.
@@ -79,18 +67,20 @@ class _Place:
         device: of all tensors.
         plain: with torch's own recurrent layers.
         own: with what `userdp.neural.own` makes of its layers.
+        still: as plain, in evaluation mode.
     """
 
     device: torch.device
-    plain: nn.Module
-    own: nn.Module
+    plain: Copies
+    own: Copies
+    still: Copies
 
 
 class Engine:
     """A module's gradients and outputs; parameters are flat vectors in the module's order.
 
     Args:
-        module: in evaluation mode; its trainable parameters become the model.
+        module: its trainable parameters become the model. It is copied: what it holds itself is never touched.
         loss: from outputs and targets to losses.
         samples: what the module sees of a block.
         dtype: of its numbers.
@@ -99,9 +89,11 @@ class Engine:
         memory: mebibytes that gradients of a piece may take, what the module keeps for the way back included.
         device: where it is computed, once it is; until then, and where it is sent to other processes, the module stays
             on the processor.
+        seed: of random numbers that the module draws; see `userdp.neural.isolation`.
 
     Raises:
-        BadInput: a module without trainable parameters, or that does not fit samples or loss.
+        BadInput: a module without trainable parameters, that does not fit samples or loss, or that carries something
+            from one user to the next.
     """
 
     def __init__(
@@ -115,20 +107,19 @@ class Engine:
         typical: int = 32,
         memory: int = 256,
         device: Device = "cpu",
+        seed: int = 0,
     ) -> None:
-        self.samples, self._loss, self._dtype, self._typical = samples, loss, dtype, typical
-        self._module = module.to(dtype).eval()
-        trainable = {name: tensor.detach() for name, tensor in module.named_parameters() if tensor.requires_grad}
-        if not trainable:
-            raise BadInput("problem.module has no trainable parameter; check what the factory returns")
-        module.requires_grad_(False)
-        self._shapes = {name: tensor.shape for name, tensor in trainable.items()}
-        self._sizes = [shape.numel() for shape in self._shapes.values()]
-        self.initial: Vector = torch.cat([each.reshape(-1) for each in trainable.values()]).double().numpy()
-        self.dimension = len(self.initial)
-        processor = torch.device("cpu")
-        self.outputs = self._probe(self._module, processor)
-        self._bytes = self._bytes_of_a_sample()
+        self.samples, self._dtype, self._typical, self._seed = samples, dtype, typical, seed
+        self._original = original = Original(module, loss, samples, dtype)
+        self._module, self.initial, self.dimension = original.module, original.parameters.initial, original.dimension
+        self.outputs = self._probe(with_way_back, PROCESSOR)
+        original.try_out()
+        self._bytes = original.bytes_of_a_sample()
+        if execution == "grouped" and original.in_training.apart:
+            raise BadInput(
+                f"problem.execution = 'grouped': the module {original.in_training}, so its users are computed one "
+                "after the other; use 'auto' or 'loop'"
+            )
         self._budget = memory * MEBIBYTE
         self._execution: Execution = execution
         self._device: Device = device
@@ -154,29 +145,20 @@ class Engine:
 
     @cached_property
     def _place(self) -> _Place:
-        device = found(self._device)
-        plain, own = (kind(copy.deepcopy(self._module)) for kind in (with_way_back, with_own_layers))
-        own = own if self._agree(plain, own) else plain
-        plain, own = plain.to(device), own.to(device)
+        device, plain, own = found(self._device), with_way_back, with_own_layers
+        with own_randomness(device):
+            own = own if self._agree(plain, own) else plain
+            copies = {kind: self._original.copies(kind, device) for kind in dict.fromkeys((plain, own))}
+            still = self._original.copies(plain, device, still=True)
         if device.type != "cpu":
             self._probe(plain, device)
-        return _Place(device, plain, own)
+        return _Place(device, copies[plain], copies[own], still)
 
-    def _agree(self, plain: nn.Module, own: nn.Module) -> bool:
-        """Whether own layers give a module's gradients, by a trial on two samples, on the processor."""
-        inputs, targets = self.samples.tensors(self.samples.corners(), np.arange(2))
-        model = torch.as_tensor(self.initial).to(self._dtype).requires_grad_()
-        weights = torch.ones(2, dtype=self._dtype)
-        try:
-            with computing(model.device):
-                wanted, found = (
-                    torch.autograd.grad(self._loss_of(module, self._named(model), inputs, targets, weights), model)[0]
-                    for module in (plain, own)
-                )
-        except Exception:  # whatever somebody's module raises
-            return False
-        scale = float(wanted.abs().max())  # not finite where made-up samples are none that the loss can take
-        return math.isfinite(scale) and torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * scale)
+    def _agree(self, plain: Kind, own: Kind) -> bool:
+        return self._original.agree(plain, own)
+
+    def _probe(self, kind: Kind, device: torch.device) -> int:
+        return self._original.probe(kind, device)
 
     @property
     def device(self) -> torch.device:
@@ -187,59 +169,11 @@ class Engine:
         """
         return self._place.device
 
-    def computing(self) -> AbstractContextManager[None]:
-        """Within which everything is computed."""
-        return computing(self.device)
-
-    def _probe(self, module: nn.Module, device: torch.device) -> int:
-        """Numbers that the module returns of a thing predicted, after a trial on two samples.
-
-        Raises:
-            BadInput: module and loss do not fit; with what the module itself said.
-        """
-        inputs, targets = (each.to(device) for each in self.samples.tensors(self.samples.corners(), np.arange(2)))
-        fits = f"problem.module does not fit {self.samples.columns} columns and {self.samples.loss}"
-        if device.type != "cpu":
-            fits += f", on {device.type}, where it must make all its tensors on the device of its inputs"
-        try:
-            outputs = module(inputs)
-            losses = self.samples.losses(self._loss, outputs, targets)
-            looks_ahead = device.type == "cpu" and self.samples.looks_ahead(module)
-        except Exception as error:  # whatever somebody's module raises
-            raise BadInput(
-                f"{fits}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            ) from error
-        if losses.shape != (2,):
-            raise BadInput(
-                f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
-            )
-        if looks_ahead:
-            raise BadInput(
-                "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
-                "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
-            )
-        return int(outputs.numel()) // int(self.samples.per_sample(self.samples.blank(2)).sum())
-
-    def _bytes_of_a_sample(self) -> int:
-        """What the module keeps of a sample for the way back, beside what it keeps of parameters."""
-        sizes = []
-        for count in (1, 2):
-            kept: dict[int, int] = {}
-
-            def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
-                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-                return tensor
-
-            model = torch.as_tensor(self.initial).to(self._dtype).requires_grad_()
-            with computing(model.device), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                loss = self._loss_of(self._module, self._named(model), *self._piece(self.samples.blank(count), count))
-            sizes.append(sum(kept.values()))
-            del loss
-        return max(sizes[1] - sizes[0], 1)
-
-    def _piece(self, block: Block, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, targets = self.samples.tensors(block, np.arange(count))
-        return inputs, targets, torch.full((count,), 1 / count, dtype=self._dtype)
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Within which everything is computed; what a module draws is drawn from nobody else's generators."""
+        with computing(self.device), own_randomness(self.device) if self._original.draws else nullcontext():
+            yield
 
     # Parameters -------------------------------------------------------------------------------------------------------
 
@@ -253,22 +187,51 @@ class Engine:
 
     def model_of(self, state: Mapping[str, Tensor], told: str) -> Vector:
         """(p,) the parameters in a state_dict of the whole module; see `userdp.neural.states.flat`."""
-        fixed = {name: tensor for name, tensor in self._module.state_dict().items() if name not in self._shapes}
-        return flat(state, self._shapes, fixed, told)
+        shapes = self._original.parameters.shapes
+        fixed = {name: tensor for name, tensor in self._module.state_dict().items() if name not in shapes}
+        return flat(state, shapes, fixed, told)
 
-    def _named(self, models: Tensor) -> dict[str, Tensor]:
-        """Parameters by name of models (..., p), as views."""
-        pieces = torch.split(models, self._sizes, dim=-1)
-        named = zip(self._shapes.items(), pieces, strict=True)
-        return {name: piece.reshape(*models.shape[:-1], *shape) for (name, shape), piece in named}
+    # Users kept apart -------------------------------------------------------------------------------------------------
+
+    def coins(self, models: Array, block: Block) -> list[bytes] | None:
+        """(U,) keys of users' streams, at models (U, p); None of a module that draws nothing."""
+        return coins(self._seed, models, block) if self._original.in_training.draws else None
+
+    def begin(self, users: NDArray[np.int64], keys: list[bytes] | None) -> None:
+        """Make ready for users that are computed together: the module is as before the first one, coins are theirs."""
+        self._used.fresh()
+        if keys is not None:
+            seed_from(self.device, keys[users[0]])
+
+    @property
+    def _used(self) -> Copies:
+        return self._place.own if self.choice.own_layers else self._place.plain
+
+    def computed(self, compute: Callable[[], Computed]) -> Computed:
+        """What ``compute`` returns; once more, with coins, if the module draws though it did not on made-up samples."""
+        before = torch_state(self.device)
+        try:
+            with self.computing():
+                found = compute()
+        except Exception:  # whatever somebody's module raises
+            if not self._drew_since(before):
+                raise
+        else:
+            if not self._drew_since(before):
+                return found
+        with self.computing():
+            return compute()
+
+    def _drew_since(self, before: list[Tensor]) -> bool:
+        """Whether the module drew and was not known to; what it drew is put back, and it is known from now on."""
+        if all(map(torch.equal, before, torch_state(self.device))):
+            return False
+        set_torch_state(self.device, before)
+        self._original.in_training = self._original.in_evaluation = Habits(draws=True, mixes=True)
+        self.choice = self._only_choice()
+        return True
 
     # Losses and gradients ---------------------------------------------------------------------------------------------
-
-    def _loss_of(
-        self, module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, weights: Tensor
-    ) -> Tensor:
-        outputs = functional_call(module, parameters, (inputs,))
-        return (self.samples.losses(self._loss, outputs, targets) * weights).sum()
 
     def held(self, block: Block, users: NDArray[np.int64], *, keep: bool) -> Held:
         """The samples of some users of a block: ``keep`` them on the device, if a piece has room for all of them."""
@@ -289,38 +252,49 @@ class Engine:
             part = slice(first, first + step)
             inputs, targets = held.at(own[:, part])
             weight = torch.as_tensor(weights[:, part]).to(self.device, self._dtype)
-            leaf = models.detach().requires_grad_()
+            leaf = models.detach().clone().requires_grad_()  # a module may write to its parameters
             result += torch.autograd.grad(self._sum(leaf, inputs, targets, weight), leaf)[0]
         return result
 
     def _sum(self, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The sum of all users' losses, whose gradient by a user's own model is that user's."""
-        module = self._place.own if self.choice.own_layers else self._place.plain
+        pair = self._used.now
         if len(models) == 1:
-            return self._loss_of(module, self._named(models[0]), inputs[0], targets[0], weights[0])
+            return self._original.loss(pair, models[0], inputs[0], targets[0], weights[0])
 
         def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            return self._loss_of(module, self._named(model), inputs, targets, weights)
+            return self._original.loss(pair, model, inputs, targets, weights)
 
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention know one user at a time
             return vmap(own)(models, inputs, targets, weights).sum()
 
     def tried(self, block: Block) -> tuple[Tensor, Tensor]:
         """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
-        inputs, targets = self.samples.tensors(block, np.arange(block.samples))
-        with torch.no_grad():
-            return self._module(inputs), targets
+        return self._original.tried(block)
+
+    def piecewise(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
+        """Those of `outputs_of`, piece by piece; of one user at a time, if samples cannot be computed side by side."""
+        for _, part in parts(block):
+            apart = self._original.in_evaluation.apart
+            found = None if apart else self.outputs_of(model, part)
+            if found is not None and (part.users == 1 or self._place.still.unchanged):
+                yield found
+            else:  # what the module kept of one user may have moved the next one
+                yield from (self.outputs_of(model, part.part(user, user + 1)) for user in range(part.users))
 
     def outputs_of(self, model: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Outputs (N, ...) and targets (N, ...) of all samples, without a gradient; on the processor."""
         inputs, targets = self.samples.tensors(block, np.arange(block.samples))
+        pair = self._place.still.fresh()
+        if self._original.in_evaluation.draws:
+            seed_from(self.device, coins(self._seed, self.rows(model)[None], _of_one_user(block))[0])
         with torch.no_grad():
-            outputs = functional_call(self._place.plain, self._named(model), (inputs.to(self.device),))
-        return cast(Tensor, outputs).cpu(), targets
+            outputs = self._original.outputs(pair, model, inputs.to(self.device))
+        return outputs.cpu(), targets
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(N,): one loss a sample."""
-        return self.samples.losses(self._loss, outputs, targets)
+        return self.samples.losses(self._place.still.now.loss, outputs, targets)
 
     # Who is computed with whom ----------------------------------------------------------------------------------------
 
@@ -347,9 +321,8 @@ class Engine:
 
     def _only_choice(self) -> Choice:
         """What is done as long as nothing was measured."""
-        return Choice(
-            grouped=self._execution == "grouped", samples=_GROUPS["cpu"][1], own_layers=self._execution != "loop"
-        )
+        grouped = self._execution == "grouped" and not self._original.in_training.apart
+        return Choice(grouped=grouped, samples=_GROUPS["cpu"][1], own_layers=self._execution != "loop")
 
     @property
     def settled(self) -> bool:
@@ -361,7 +334,8 @@ class Engine:
         if self.settled:
             return
         ways = [Choice(grouped=False, samples=1, own_layers=own) for own in (False, True)]
-        ways += [Choice(grouped=True, samples=samples, own_layers=True) for samples in _GROUPS[self.device.type]]
+        if not self._original.in_training.apart:
+            ways += [Choice(grouped=True, samples=samples, own_layers=True) for samples in _GROUPS[self.device.type]]
         with self.computing():
             measured = [self._measured(way) for way in ways]
             for _ in range(_TRIED_AGAIN):
@@ -392,6 +366,10 @@ class Engine:
         except Exception:  # whatever a module raises that has no rule for many users at once
             return replace(way, seconds=math.inf)
         return replace(way, seconds=least)
+
+
+def _of_one_user(block: Block) -> Block:
+    return Block(block.features, np.array([0, block.samples]), block.targets)
 
 
 def _seconds(way: Choice) -> float:

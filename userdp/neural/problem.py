@@ -15,8 +15,11 @@ from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Sequence as Steps
 from userdp.errors import BadInput
+from userdp.neural.chance import own_randomness
+from userdp.neural.choice import Choice, Execution
 from userdp.neural.devices import DEVICES
-from userdp.neural.engine import Choice, Engine, Execution
+from userdp.neural.engine import Engine
+from userdp.neural.habits import PROCESSOR
 from userdp.neural.held import Held
 from userdp.neural.losses import LossName, SampleLoss, loss_of, right, told
 from userdp.neural.samples import Rows as SampleRows
@@ -26,7 +29,7 @@ from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import count
 from userdp.problems.devices import Device
-from userdp.problems.segments import parts, user_averages
+from userdp.problems.segments import user_averages
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets of the things predicted to one number each."""
@@ -43,7 +46,7 @@ class TorchProblem(Problem):
             in [0, 1]), or a callable from (outputs, targets) to (N,) losses, of sequences (N, L).
         columns: feature columns of a sample; of sequences they follow.
         has_targets: False for reconstruction: the features are their own targets.
-        seed: of the initial parameters.
+        seed: of the initial parameters, and of random numbers that the module draws.
         precision: "single" computes in float32, so results depend on how users are grouped in blocks to about 1e-6
             relative; "double" to 1e-9 at about twice the time.
         levels: codes of each column, where columns are codes.
@@ -51,7 +54,8 @@ class TorchProblem(Problem):
         input_shape: what a sample's columns are shaped to.
         metrics: further measures by name.
         execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
-            measured on made-up users.
+            measured on made-up users. A module that draws random numbers, or mixes the samples of a batch, is computed
+            one user after the other.
         typical_samples: of a user, for that measurement.
         memory: mebibytes that gradients may take at once.
         device: "cpu", "cuda" (an NVIDIA GPU), or "auto": that where torch finds one. Looked for in the process that
@@ -59,16 +63,23 @@ class TorchProblem(Problem):
             repeats itself to rounding, for some of its sums have no order. Module, loss and metrics of one's own must
             make their tensors on the device of what they are given; metrics are given theirs on the processor.
 
-    Buffers are held fixed and the module is in evaluation mode (dropout off, batch normalisation by its running
-    statistics): a user's gradient is a function of the model and of that user's samples alone, which user-level
-    privacy needs.
+    Users train in the mode in which the factory leaves each layer: dropout draws, with random numbers of its own for
+    each user and model. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and
+    predictions are computed in evaluation mode. Parameters, buffers and attributes are, before each user, what they
+    were before the first one; a module that needs to carry something on is refused before any data are read.
 
     Formal guarantees:
-        None: nothing is proven of an arbitrary module, the certificate is empty, the domain the whole space. Privacy
-        must come from clipping rows. Clipping data is left to the caller: features need only be finite.
+        Nothing is proven of the loss: the certificate is empty, the domain the whole space. Privacy must come from
+        clipping rows. What clipping needs holds: unit, a user; a row (a gradient, an update) is a function of ``seed``,
+        the model and that user's samples alone, up to rounding, whatever other users hold and whether their
+        computations fail; so replacing one user moves a sum of rows clipped at C by at most 2C, adding or removing one
+        by C. The coins of dropout are public and no part of a mechanism's noise: the clip bounds a row whatever they
+        are. Proof and assumptions: `userdp.neural.isolation`. Clipping data is left to the caller: features need only
+        be finite.
 
     Raises:
-        BadInput: unknown loss or precision, no trainable parameter, or outputs that do not fit the loss.
+        BadInput: unknown loss or precision, no trainable parameter, outputs that do not fit the loss, or a module that
+            would tell one user's data to the next.
     """
 
     name = "torch"
@@ -115,8 +126,8 @@ class TorchProblem(Problem):
             samples = SampleRows(width, dtype, shape, levels, has_targets, self._loss_name)
         self.columns, self.has_targets = samples.columns, has_targets and sequence is None
         self._samples, self._metrics = samples, metrics or {}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with own_randomness(PROCESSOR, str(seed).encode()):
+            torch.default_generator.manual_seed(seed)
             try:
                 module = module_factory()
             except BadInput:
@@ -135,6 +146,7 @@ class TorchProblem(Problem):
             typical=count("typical_samples", typical_samples),
             memory=count("problem.memory", memory),
             device=device,
+            seed=seed,
         )
         self._check_metrics()
         self.dimension, self.start = self._engine.dimension, self._engine.initial
@@ -212,29 +224,38 @@ class TorchProblem(Problem):
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
         """(U, p): likewise, each user at its own parameters."""
+        return self._computed(block, models, partial(self._gradients_of, models, block))
+
+    def _computed(self, block: Block, models: Array, compute: Callable[[NDArray[np.int64]], Tensor]) -> Array:
+        """(U, p): what is computed of users, group by group, each at a model of its own."""
         engine = self._engine
         engine.settle()
-        result = np.empty((block.users, self.dimension))
-        with engine.computing():
+
+        def rows() -> Array:
+            result, keys = np.empty((block.users, self.dimension)), engine.coins(models, block)
             for users in engine.groups(block.sizes):
-                sizes = block.sizes[users][:, None]
-                places = np.arange(sizes.max())
-                own, weights = np.minimum(places, sizes - 1), (places < sizes) / sizes
-                held = engine.held(block, users, keep=False)
-                result[users] = engine.rows(engine.gradients(engine.tensor(models[users]), held, own, weights))
-        return result
+                engine.begin(users, keys)
+                result[users] = engine.rows(compute(users))
+            return result
+
+        return engine.computed(rows)
+
+    def _gradients_of(self, models: Array, block: Block, users: NDArray[np.int64]) -> Tensor:
+        engine, sizes = self._engine, block.sizes[users][:, None]
+        places = np.arange(sizes.max())
+        own, weights = np.minimum(places, sizes - 1), (places < sizes) / sizes
+        return engine.gradients(engine.tensor(models[users]), engine.held(block, users, keep=False), own, weights)
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
         """(U, p): what each user's model moves in its own training from x; see `userdp.nodes.local_training`."""
         engine = self._engine
-        engine.settle()
-        result = np.empty((block.users, self.dimension))
-        with engine.computing():
-            for users in engine.groups(block.sizes):
-                start = engine.tensor(x).expand(len(users), -1)
-                gradients = partial(self._own_gradients, engine.held(block, users, keep=True))
-                result[users] = engine.rows(trained(start, block.sizes[users], training, gradients) - start)
-        return result
+
+        def moved(users: NDArray[np.int64]) -> Tensor:
+            start = engine.tensor(x).expand(len(users), -1)
+            gradients = partial(self._own_gradients, engine.held(block, users, keep=True))
+            return trained(start, block.sizes[users], training, gradients) - start
+
+        return self._computed(block, np.broadcast_to(x, (block.users, len(x))), moved)
 
     def _own_gradients(self, held: Held, models: Tensor, own: NDArray[np.int64], weights: Array) -> Tensor:
         """(G, p): of samples by their positions among each user's own."""
@@ -247,14 +268,16 @@ class TorchProblem(Problem):
 
     def _forward(self, x: Vector, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """Losses (N,), and outputs (S, ...) and targets (S, ...) of the S things predicted, piece by piece."""
-        model, losses, outputs, targets = self._engine.tensor(x), [], [], []
-        with self._engine.computing():
-            for _, part in parts(block):
-                found, wanted = self._engine.outputs_of(model, part)
-                losses.append(self._engine.losses(found, wanted))
-                outputs.append(self._samples.predicted(found, wanted))
-                targets.append(self._samples.predicted(wanted, wanted))
-        return torch.cat(losses), torch.cat(outputs), torch.cat(targets)
+        engine, model = self._engine, self._engine.tensor(x)
+
+        def pieces() -> list[tuple[Tensor, Tensor, Tensor]]:
+            return [
+                (engine.losses(*pair), self._samples.predicted(*pair), self._samples.predicted(pair[1], pair[1]))
+                for pair in engine.piecewise(model, block)
+            ]
+
+        losses, outputs, targets = map(torch.cat, zip(*engine.computed(pieces), strict=True))
+        return losses, outputs, targets
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
         """(N,)."""
@@ -285,11 +308,7 @@ class TorchProblem(Problem):
         """
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
-        model, found = self._engine.tensor(x), []
-        with self._engine.computing():
-            for _, part in parts(block):
-                found.append(self._samples.predicted(*self._engine.outputs_of(model, part)))
-        return {name: _numbers(values) for name, values in told(self._loss_name, torch.cat(found)).items()}
+        return {name: _numbers(values) for name, values in told(self._loss_name, self._forward(x, block)[1]).items()}
 
     def observed(self, block: Block) -> Array | None:
         """(N,) targets, of sequences a step each; None where features are their own."""

@@ -81,6 +81,14 @@ class Rows:
         block.dense_features[0] = 0
         return block
 
+    def made_up(self, count: int, seed: int) -> Block:
+        """A block of one user with so many samples between zero and one, or of any codes; targets are zero."""
+        block, random = self.blank(count), np.random.default_rng(seed)
+        shape = count, self.columns
+        drawn = random.random(shape) if self.levels is None else random.integers(0, self.levels, shape)
+        block.dense_features[:] = drawn
+        return block
+
     def looks_ahead(self, module: nn.Module) -> bool:
         """Rows have no steps."""
         return False
@@ -161,6 +169,13 @@ class Windows:
         """A block of one user with so many windows of the last codes, which a module that lacks any stumbles over."""
         last = np.array([*self.levels[:-1], self._classes], dtype=np.int32) - 1
         return self._block(np.tile(last, (count, self.steps)))
+
+    def made_up(self, count: int, seed: int) -> Block:
+        """A block of one user with so many windows of any codes, the last of which ends early."""
+        levels = *self.levels[:-1], self._classes
+        codes = np.random.default_rng(seed).integers(0, levels, (count, self.steps, len(levels)), dtype=np.int32)
+        codes[-1, (self.steps + 1) // 2 :] = -1
+        return self._block(codes.reshape(count, -1))
 
     def _block(self, features: NDArray[np.int32]) -> Block:
         return Block(features, np.array([0, len(features)], dtype=np.int64))

@@ -1,0 +1,185 @@
+"""What a module does beside computing each sample by itself, found on made-up samples before any data are read.
+
+Why it matters: `userdp.neural.isolation`.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.neural.chance import drawn_from, seed_from
+from userdp.neural.contents import Marks, described, difference
+from userdp.neural.isolation import Pair
+from userdp.neural.samples import Samples
+
+PROCESSOR = torch.device("cpu")
+"""Where modules are tried."""
+MADE_UP = _FEW, _MORE = 3, 5
+"""Samples of two made-up users."""
+_ALIKE, _ALIKE_TO_ALL = 1e-3, 1e-6
+"""What results of a sample may differ by in calls of other sizes, which round otherwise: relative to each, and to the
+largest."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a module does beside computing each sample by itself.
+
+    Attributes:
+        draws: it draws random numbers.
+        mixes: what it computes of a sample moves with other samples of the same call.
+    """
+
+    draws: bool
+    mixes: bool
+
+    @property
+    def apart(self) -> bool:
+        """Whether a call must hold samples of one user alone."""
+        return self.draws or self.mixes
+
+    def __str__(self) -> str:
+        return (
+            "draws random numbers" if self.draws else "mixes the samples of a batch" if self.mixes else "does neither"
+        )
+
+
+Compute = Callable[[Pair, Block, Tensor, bool], list[Tensor]]
+"""From samples, their weights, and whether at another model than the first, to what leaves the module: a gradient of
+the weighted sum of losses, or numbers of each sample."""
+
+
+def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_sample: bool) -> Habits:
+    """What a module does, from a trial on made-up users A, B, A, B of unequal sizes, one that fails among them.
+
+    To be called within `userdp.neural.chance.own_randomness`.
+
+    What it makes of A must not move with who came before, and what it holds must not move with anybody's numbers. A
+    table that is made once, or grows to the largest size, is welcome: it does neither.
+
+    Args:
+        make: makes a copy of the module as the factory made it.
+        samples: what it sees.
+        compute: what is computed.
+        by_sample: whether that is numbers of each sample, rather than one gradient.
+
+    Raises:
+        BadInput: the module needs to carry something from one computation to the next.
+    """
+    trial = _Trial(make, samples, compute)
+    first, more, other, others = map(trial.user, (_FEW, _MORE, _FEW, _MORE), range(4))
+    pair = make()
+    once = [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
+    held = described(pair)
+    again = [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
+    moved = difference(held, described(pair))
+    pair = make()
+    trial.run(pair, other, elsewhere=True)
+    trial.run(pair, others)
+    moved = difference(held, described(pair)) if moved is None else moved
+    if moved is not None:
+        raise BadInput(_carries(f"{moved!r} changes"))
+    marks = Marks(pair)
+    trial.fail(pair, first)
+    pair = pair if marks.hold() else make()
+    again += [trial.run(pair, first), trial.run(pair, more, elsewhere=True)]
+    if not all(map(_same, once * 2, again)):
+        raise BadInput(_carries("equal samples do not give equal results"))
+    return Habits(trial.drew, not trial.drew and trial.mixes(pair, first, by_sample))
+
+
+def _carries(what: str) -> str:
+    return (
+        f"problem.module carries something from one computation to the next ({what}), which would tell one user's data "
+        "to the next: compute it anew in forward; if a layer does so in training mode alone, call eval() on that layer "
+        "in the factory"
+    )
+
+
+def _same(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Whether all bits are."""
+    return [each.cpu().numpy().tobytes() for each in one] == [each.cpu().numpy().tobytes() for each in other]
+
+
+class _Trial:
+    """Made-up users of a module.
+
+    Attributes:
+        drew: whether random numbers were drawn so far.
+    """
+
+    def __init__(self, make: Callable[[], Pair], samples: Samples, compute: Compute) -> None:
+        self._samples, self._compute, self.drew, self._any_numbers = samples, compute, False, True
+        try:
+            self.run(make(), self.user(_MORE, 1))
+        except BadInput:  # it takes some numbers alone; that it takes zeros was tried before
+            self._any_numbers = False
+
+    def user(self, count: int, seed: int) -> Block:
+        """A made-up user."""
+        return self._samples.made_up(count, seed) if self._any_numbers else self._samples.blank(count)
+
+    @staticmethod
+    def _weights(count: int) -> Tensor:
+        return torch.full((count,), 1 / count, dtype=torch.float64)
+
+    def run(self, pair: Pair, block: Block, weights: Tensor | None = None, *, elsewhere: bool = False) -> list[Tensor]:
+        """What is computed of a block, with coins of its own.
+
+        Raises:
+            BadInput: the module fails.
+        """
+        seed_from(PROCESSOR, repr((block.samples, elsewhere)).encode())
+        before = drawn_from(PROCESSOR)
+        try:
+            return self._compute(pair, block, self._weights(block.samples) if weights is None else weights, elsewhere)
+        except Exception as error:  # whatever somebody's module raises
+            said = str(error).partition("\n")[0]
+            raise BadInput(f"problem.module fails on made-up samples: {type(error).__name__}: {said}") from error
+        finally:
+            self.drew |= drawn_from(PROCESSOR) != before
+
+    def fail(self, pair: Pair, block: Block) -> None:
+        """Have the module compute what raises in most, and is not finite in others."""
+        inputs, _ = self._samples.tensors(block, np.arange(block.samples))
+        with torch.no_grad():
+            for broken in (inputs[..., :0], inputs * torch.nan if inputs.is_floating_point() else inputs[:0]):
+                with suppress(Exception):
+                    pair.module(broken)
+
+    def mixes(self, pair: Pair, own: Block, by_sample: bool) -> bool:
+        """Whether what is computed of ``own`` moves with samples before and behind it in the same call."""
+        count, found = own.samples, []
+        try:
+            for seed in (10, 20):
+                joined = _joined(self.user(_MORE, seed), own, self.user(_MORE, seed + 1))
+                weights = torch.zeros(joined.samples, dtype=torch.float64)
+                weights[_MORE : _MORE + count] = 1 / count
+                found.append(self.run(pair, joined, weights))
+            alone = self.run(pair, own)
+            if by_sample:
+                found = [[each.reshape(joined.samples, -1)[_MORE : _MORE + count] for each in one] for one in found]
+                alone = [each.reshape(count, -1) for each in alone]
+        except (BadInput, RuntimeError):  # it takes no other sizes
+            return True
+        exact, close = partial(_near, rtol=0.0, atol=0.0), partial(_near, rtol=_ALIKE, atol=_ALIKE_TO_ALL)
+        return not (all(map(exact, *found)) and all(map(close, found[0], alone)))
+
+
+def _near(one: Tensor, other: Tensor, *, rtol: float, atol: float) -> bool:
+    scale = float(torch.nan_to_num(other).abs().max()) if other.numel() else 0.0
+    return one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=atol * scale, equal_nan=True)
+
+
+def _joined(*blocks: Block) -> Block:
+    """The samples of several users as those of one."""
+    features = np.concatenate([block.dense_features for block in blocks])
+    targets = [block.targets for block in blocks if block.targets is not None]
+    return Block(features, np.array([0, len(features)]), np.concatenate(targets) if targets else None)

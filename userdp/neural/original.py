@@ -1,0 +1,191 @@
+"""The module as its factory made it: what is copied from it, and what is tried on made-up samples."""
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.neural.chance import own_randomness
+from userdp.neural.devices import computing
+from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, habits
+from userdp.neural.isolation import Copies, Pair, as_trained
+from userdp.neural.losses import SampleLoss
+from userdp.neural.parameters import Parameters
+from userdp.neural.recurrent import with_way_back
+from userdp.neural.samples import Samples
+
+Kind = Callable[[nn.Module], nn.Module]
+"""Puts routines of this package in the place of some layers'."""
+
+
+class Original:
+    """A module and its loss, of which nothing but copies is ever computed.
+
+    Args:
+        module: as the factory made it.
+        loss: from outputs and targets to losses.
+        samples: what the module sees of a block.
+        dtype: of its numbers.
+
+    Attributes:
+        module: a copy of it, whose layers are in the mode in which users are computed.
+        parameters: its trainable ones.
+        dimension: p.
+        in_training: what it does where gradients are computed; known after `try_out`.
+        in_evaluation: what it does where it is measured or predicts, all of it in evaluation mode.
+
+    Raises:
+        BadInput: a module that cannot be copied, has no trainable parameter, or normalises by the batch.
+    """
+
+    in_training: Habits
+    in_evaluation: Habits
+
+    def __init__(self, module: nn.Module, loss: SampleLoss, samples: Samples, dtype: torch.dtype) -> None:
+        self._loss, self._samples, self._dtype = loss, samples, dtype
+        self.module = as_trained(module, dtype)
+        self.parameters = Parameters(self.module)
+        self.module.requires_grad_(False)
+        self.dimension = len(self.parameters.initial)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers anywhere."""
+        return self.in_training.draws or self.in_evaluation.draws
+
+    # Copies -----------------------------------------------------------------------------------------------------------
+
+    def copy(self, kind: Kind = with_way_back, device: torch.device = PROCESSOR, *, still: bool = False) -> Pair:
+        """A copy, in evaluation mode if it is to be ``still``."""
+        module, loss = copy.deepcopy((self.module, self._loss))
+        return Pair(kind(module.eval() if still else module).to(device), loss)
+
+    def copies(self, kind: Kind, device: torch.device, *, still: bool = False) -> Copies:
+        """Copies that are, before each user, what they were before the first."""
+        return Copies(partial(self.copy, kind, device, still=still), self._warm)
+
+    def _warm(self, pair: Pair) -> None:
+        """Compute samples of the sizes of `userdp.neural.habits.habits`, so that tables made once are there."""
+        device = next(pair.module.parameters()).device
+        for size in MADE_UP:
+            inputs, targets = self._samples.tensors(self._samples.made_up(size, 0), np.arange(size))
+            with torch.no_grad():
+                self._samples.losses(pair.loss, pair.module(inputs.to(device)), targets.to(device))
+
+    # What is computed -------------------------------------------------------------------------------------------------
+
+    def outputs(self, pair: Pair, model: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs of a copy at a model (p,)."""
+        return functional_call(pair.module, self.parameters.named(model), (inputs,))  # type: ignore[no-any-return]
+
+    def loss(self, pair: Pair, model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of losses of a copy at a model (p,)."""
+        return (self._samples.losses(pair.loss, self.outputs(pair, model, inputs), targets) * weights).sum()
+
+    def tried(self, block: Block) -> tuple[Tensor, Tensor]:
+        """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
+        inputs, targets = self._samples.tensors(block, np.arange(block.samples))
+        with torch.no_grad(), own_randomness(PROCESSOR):
+            return self.copy(still=True).module(inputs), targets
+
+    # Trials -----------------------------------------------------------------------------------------------------------
+
+    def probe(self, kind: Kind, device: torch.device) -> int:
+        """Numbers that the module returns of a thing predicted, after a trial on two samples.
+
+        Raises:
+            BadInput: module and loss do not fit; with what the module itself said.
+        """
+        samples, pair = self._samples, self.copy(kind, device, still=True)
+        inputs, targets = (each.to(device) for each in samples.tensors(samples.corners(), np.arange(2)))
+        fits = f"problem.module does not fit {samples.columns} columns and {samples.loss}"
+        if device.type != "cpu":
+            fits += f", on {device.type}, where it must make all its tensors on the device of its inputs"
+        try:
+            with own_randomness(device):
+                outputs = pair.module(inputs)
+                losses = samples.losses(pair.loss, outputs, targets)
+                looks_ahead = device.type == "cpu" and samples.looks_ahead(pair.module)
+        except Exception as error:  # whatever somebody's module raises
+            raise BadInput(
+                f"{fits}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+        if losses.shape != (2,):
+            raise BadInput(
+                f"problem.loss gives shape {tuple(losses.shape)} for 2 samples, must be (2,): one loss a sample"
+            )
+        if looks_ahead:
+            raise BadInput(
+                "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
+                "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
+            )
+        return int(outputs.numel()) // int(samples.per_sample(samples.blank(2)).sum())
+
+    def try_out(self) -> None:
+        """Find what the module does beside computing each sample by itself.
+
+        Raises:
+            BadInput: it carries something from one user to the next.
+        """
+        with computing(PROCESSOR), own_randomness(PROCESSOR):
+            self.in_training = habits(self.copy, self._samples, self._gradient, by_sample=False)
+            still = partial(self.copy, still=True)
+            self.in_evaluation = habits(still, self._samples, self._measured, by_sample=True)
+
+    def agree(self, plain: Kind, own: Kind) -> bool:
+        """Whether own layers give a module's gradients, by a trial on two samples, on the processor."""
+        if self.in_training.draws:  # own layers draw nothing
+            return False
+        block, weights = self._samples.corners(), torch.ones(2)
+        try:
+            with computing(PROCESSOR):
+                wanted, found = (self._gradient(self.copy(kind), block, weights, False)[1] for kind in (plain, own))
+        except Exception:  # whatever somebody's module raises
+            return False
+        scale = float(wanted.abs().max())  # not finite where made-up samples are none that the loss can take
+        return math.isfinite(scale) and torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * scale)
+
+    def bytes_of_a_sample(self) -> int:
+        """What the module keeps of a sample for the way back, beside what it keeps of parameters."""
+        sizes, pair = [], self.copy()
+        for count in (1, 2):
+            kept: dict[int, int] = {}
+
+            def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+                return tensor
+
+            model, inputs, targets = self._made_up(self._samples.blank(count), False)
+            weights = torch.full((count,), 1 / count, dtype=self._dtype)
+            hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+            with computing(PROCESSOR), own_randomness(PROCESSOR), hooks:
+                loss = self.loss(pair, model.requires_grad_(), inputs, targets, weights)
+            sizes.append(sum(kept.values()))
+            del loss
+        return max(sizes[1] - sizes[0], 1)
+
+    def _made_up(self, block: Block, elsewhere: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """The initial model, or one near it, and inputs and targets of a block, all of them nobody else's."""
+        inputs, targets = self._samples.tensors(block, np.arange(block.samples))
+        model = torch.as_tensor(self.parameters.initial).to(self._dtype, copy=True)
+        return (1.1 * model + 0.01 if elsewhere else model), inputs.clone(), targets.clone()
+
+    def _gradient(self, pair: Pair, block: Block, weights: Tensor, elsewhere: bool) -> list[Tensor]:
+        """The weighted sum of losses, and its gradient."""
+        model, inputs, targets = self._made_up(block, elsewhere)
+        loss = self.loss(pair, model.requires_grad_(), inputs, targets, weights.to(self._dtype))
+        return [loss.detach(), torch.autograd.grad(loss, model)[0]]
+
+    def _measured(self, pair: Pair, block: Block, weights: Tensor, elsewhere: bool) -> list[Tensor]:
+        """Outputs and losses of each sample."""
+        model, inputs, targets = self._made_up(block, elsewhere)
+        with torch.no_grad():
+            outputs = self.outputs(pair, model, inputs)
+            return [outputs, self._samples.losses(pair.loss, outputs, targets)]
