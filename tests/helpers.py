@@ -115,6 +115,18 @@ def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> No
     return Streams(strategy._streams._seed).open(index, purpose, strategy._slack)
 
 
+def afresh(strategy: UserLevelStrategy) -> UserLevelStrategy:
+    """The strategy as another run of it begins: what noise it had drawn may be drawn again."""
+    strategy._streams = Streams(strategy._streams._seed)
+    return strategy
+
+
+def silenced(strategy: UserLevelStrategy) -> UserLevelStrategy:
+    """The strategy without noise, which draws from nowhere and is not charged."""
+    strategy._noise = lambda index, purpose=0: Silent()
+    return strategy
+
+
 def with_scheme(strategy: UserLevelStrategy, **changes: Any) -> UserLevelStrategy:
     """The strategy with parts of its scheme replaced: what no configuration can ask for."""
     strategy.scheme = replace(strategy.scheme, **changes)

@@ -74,13 +74,21 @@ def together(*costs: Cost) -> Cost:
 
     Gaussians compose as one whose squared inverse noise multiplier is the sum of theirs; epsilons and failures add up.
     """
-    precision = sum(cost.noise_multiplier**-2 for cost in costs)
     return Cost(
-        noise_multiplier=precision**-0.5 if precision else math.inf,
+        noise_multiplier=_composed(*(cost.noise_multiplier for cost in costs)),
         pure_epsilon=sum(cost.pure_epsilon for cost in costs),
         failure_delta=sum(cost.failure_delta for cost in costs),
         shared_epsilon=sum(cost.shared_epsilon for cost in costs),
     )
+
+
+def _composed(*multipliers: float) -> float:
+    """The noise multiplier of Gaussians one after the other."""
+    try:
+        precision = sum(multiplier**-2 for multiplier in multipliers)
+    except OverflowError:  # hardly any noise, which must be priced all the same
+        return max(1 / math.hypot(*(1 / multiplier for multiplier in multipliers)), math.ulp(0.0))
+    return precision**-0.5 if precision else math.inf
 
 
 @lru_cache(maxsize=4096)

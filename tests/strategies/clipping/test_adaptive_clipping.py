@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run, with_scheme
+from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, run, silenced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,7 +15,6 @@ from userdp.accounting import Cost, epsilon_of
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.statistics import unclipped
 from userdp.problems import Linear, Quadratic
 from userdp.randomness import stream
@@ -111,11 +110,6 @@ def test_a_first_clip_outside_its_bounds_is_refused(bounds):
 # --- Where the clip goes --------------------------------------------------------------------------------------------
 
 
-def nearly_noiseless(method):
-    counts = GaussianMechanism(method.scheme.count_mechanism.l2_sensitivity, 1e-9)
-    return with_scheme(method, sum_multiplier=1e-9, count_mechanism=counts)
-
-
 def clips(result):
     return np.array([record.facts["clip_norm"] for record in result.rounds])
 
@@ -124,7 +118,7 @@ def clips(result):
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
 def test_without_noise_the_clip_settles_at_the_quantile(quantile):
     norms = np.linspace(0.5, 4.5, 400)
-    method = nearly_noiseless(
+    method = silenced(
         make(AdaptiveClipping, Linear(1, 5.0), 400, 8.0, 1e-4, clip_norm=1.0, rounds=200, quantile=quantile)
     )
     path = clips(run(method, federation_of(norms[:, None])))
@@ -169,13 +163,13 @@ def test_local_updates_too_are_clipped_at_the_clip_in_force():
 def test_the_clip_stays_within_its_public_bounds_even_if_the_count_is_far_off():
     method = make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3, clip_low=0.5, clip_high=2.0)
     for total, bound in ((1e9, 0.5), (-1e9, 2.0)):
-        method._step(0, np.zeros(1), Gathered(np.array([0.0, total]), 0, 0))
+        afresh(method)._step(0, np.zeros(1), Gathered(np.array([0.0, total]), 0, 0))
         assert method.memory.clip == pytest.approx(bound)
         assert method._ask(1).computation.clip_norm == method.memory.clip
 
 
 def test_who_does_not_answer_adds_nothing_to_the_count():
-    method = nearly_noiseless(make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3))
+    method = silenced(make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3))
     step = method._step(0, np.zeros(1), Gathered(np.array([0.0, 0.0]), 100, 0))
     assert step.facts["unclipped_share"] == pytest.approx(0.5, abs=1e-6)
 

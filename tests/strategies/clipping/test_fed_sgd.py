@@ -7,7 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run, with_scheme
+from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run, silenced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -23,12 +23,6 @@ codes = st.integers(0, len(WILD) - 1)
 
 def population(users=60, d=3, m=4, seed=1):
     return SyntheticFederation(Gaussian(dimension=d), users=users, seed=seed, samples_per_user=m)
-
-
-def noiseless(method):
-    """The same strategy whose mechanism adds (next to) nothing."""
-    mechanism = method.scheme.mechanism
-    return with_scheme(method, mechanism=type(mechanism)(mechanism.l2_sensitivity, 1e-30))
 
 
 # --- Formal guarantee: the sum moves by at most 2C ---------------------------------------------------------------
@@ -103,7 +97,7 @@ def test_flower_too_few_replies_leave_divisor_and_noise_as_planned(missing):
 
 def test_flower_a_zero_update_goes_through():
     federation = federation_of(np.zeros((20, 2)))
-    method = noiseless(make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=3, delta=1e-3))
+    method = silenced(make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=3, delta=1e-3))
     result = run(method, federation)
     np.testing.assert_allclose(final(result), 0.0, atol=1e-12)
     assert len(result.rounds) == 3
@@ -152,7 +146,7 @@ def test_noise_that_drowns_the_clip_is_a_warning(caplog):
 
 def test_noise_of_the_size_of_nothing_leaves_gradient_descent_on_the_mean():
     problem, federation = Quadratic(3, 10.0, 10.0), population(m=50)
-    method = noiseless(make(DPFedSGD, problem, 60, clip_norm=100.0, rounds=2))
+    method = silenced(make(DPFedSGD, problem, 60, clip_norm=100.0, rounds=2))
     block = problem.bound(federation.block(np.arange(60)))[0]
     mean = -problem.user_gradients(np.zeros(3), block).mean(axis=0)
     np.testing.assert_allclose(final(run(method, federation)), mean, rtol=1e-9)

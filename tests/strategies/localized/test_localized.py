@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers import Wild, federation_of, final, gathered, make, noise_again, run
+from helpers import Wild, afresh, federation_of, final, gathered, make, noise_again, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +66,7 @@ def phase(method, data):
     """Noise-free inside of a phase, by the strategy's own steps: average iterate, scores, rows of each step."""
     samples, sizes, targets = data
     federation = federation_of(samples, sizes=list(sizes), targets=targets)
-    x, scores, rows = method.problem.initial(), [], []
+    x, scores, rows = afresh(method).problem.initial(), [], []
     for index in range(method.plan.rounds):
         replies = gathered(method, federation, index, x)
         rows.append(replies.values)
@@ -151,7 +151,7 @@ def test_a_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(pr
     samples, sizes, targets = people(problem, rng, BATCH * STEPS)
     federation = federation_of(samples, sizes=list(sizes), targets=targets)
     x, y = rng.uniform(-1, 1, (2, 2))
-    after = [method._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
+    after = [afresh(method)._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
     assert np.abs(after[0] - after[1]).max() <= np.abs(x - y).max() * (1 + 1e-9)
 
 
@@ -163,7 +163,7 @@ def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance():
     method = make(LocalizedRobustSGD, problem, 2 * BATCH, 1e5, 1e-3, **options)
     federation = federation_of(np.tile([1.0, 0.25], (2 * BATCH, 1)), targets=np.zeros(2 * BATCH))
     x, y = np.zeros(2), np.array([-1.0, 1.0])
-    after = [method._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
+    after = [afresh(method)._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
     assert np.abs(after[0] - after[1]).max() == pytest.approx(1 + rate * 3 / 16)
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, gathered, make, run
+from helpers import afresh, federation_of, final, gathered, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def people(problem, rng, count):
 
 def average(method, samples, targets):
     """The average iterate of the first phase, before noise, by the strategy's own steps."""
-    federation, x = federation_of(samples, targets=targets), method.problem.initial()
+    federation, x = federation_of(samples, targets=targets), afresh(method).problem.initial()
     for index in range(method.options.steps):
         x = method._step(index, x, gathered(method, federation, index, x)).following
     return method.memory.value
@@ -85,7 +85,7 @@ def test_a_clipped_step_of_a_certified_loss_never_enlarges_the_distance_of_two_m
     samples, targets = people(problem, rng, USERS)
     federation = federation_of(samples, targets=targets)
     x, y = rng.uniform(-1, 1, (2, 2))
-    after = [method._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
+    after = [afresh(method)._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
     assert np.abs(after[0] - after[1]).max() <= np.abs(x - y).max() * (1 + 1e-9)
 
 
@@ -94,7 +94,7 @@ def test_without_a_diagonally_dominant_hessian_a_clipped_step_does_enlarge_a_dis
     method = tiny(problem, 1.0, clip=50.0, learning_rate=rate, without_certificate=True)
     federation = federation_of(np.tile([1.0, 0.25], (USERS, 1)), targets=np.zeros(USERS))
     after = [
-        method._step(0, start, gathered(method, federation, 0, start)).following
+        afresh(method)._step(0, start, gathered(method, federation, 0, start)).following
         for start in (np.zeros(2), np.array([-1.0, 1.0]))
     ]
     assert np.abs(after[0] - after[1]).max() == pytest.approx(1 + rate * 3 / 16)

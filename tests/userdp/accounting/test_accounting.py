@@ -28,6 +28,7 @@ from userdp.accounting import (
     share_of_group,
     zcdp_to_epsilon,
 )
+from userdp.accounting.costs import together
 from userdp.errors import BadInput, RunFailed
 
 quick = settings(max_examples=60)
@@ -448,3 +449,8 @@ def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
     assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
     with pytest.raises(BadInput, match="group = 0"):
         share_of_group(1.0, 1e-6, 0)
+
+
+@pytest.mark.parametrize("least", [1e-30, 3e-288, 5e-324])
+def test_noise_of_next_to_nothing_is_priced_and_not_refused_by_arithmetic(least):
+    assert together(Cost(noise_multiplier=least), Cost(noise_multiplier=1.0)).noise_multiplier <= least * (1 + 1e-12)
