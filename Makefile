@@ -21,7 +21,7 @@ STAMP := $(VENV)/.installed
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs site install test test-slow test-change mutants containers long lint format bench results clean
+.PHONY: demo docs site install test test-slow test-change mutants mutate containers long lint format bench results clean
 
 demo: $(STAMP)
 	$(BIN)/userdp run simulations/configs/quickstart.toml --output runs
@@ -53,6 +53,11 @@ test-change: $(STAMP)
 # make mutants MUTANTS_ARGS="recentred --verbose": some of them, and which test noticed.
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants/run.py $(MUTANTS_ARGS)
+
+# Every small change of some files, and which of them their rooms' tests miss. make mutate FILES="userdp/sampling/base.py"
+mutate: $(STAMP)
+	$(BIN)/python -m pip install --quiet mutmut
+	$(BIN)/python tests/mutants/mutate.py $(FILES)
 
 # Needs a container engine with Compose. CONTAINERS="containers and scenario" for the four that every change runs.
 containers: $(STAMP)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from simulations.terminal import FAILED, Debug, File, Json, Name, Output, Overrides, assignments, exit_codes, print_json
+from simulations import listing_commands
+from simulations.terminal import FAILED, Debug, File, Json, Output, Overrides, assignments, exit_codes, print_json
 
 if TYPE_CHECKING:
     from simulations.config.run_config import RunConfig
@@ -360,22 +361,7 @@ def predict(
         show_scores(scores, Console())
 
 
-@app.command()
-def strategies(name: Name = None, as_json: Json = False) -> None:
-    """List the strategies; with a NAME also what it needs, its paper, cost, guarantees and settings."""
-    _list("strategies", ("name", "unit", "summary"), name, as_json)
-
-
-@app.command()
-def problems(name: Name = None, as_json: Json = False) -> None:
-    """List the problems (losses), with what is certified about each; with a NAME also its settings."""
-    _list("problems", ("name", "family", "summary", "certificate"), name, as_json)
-
-
-@app.command()
-def data(name: Name = None, as_json: Json = False) -> None:
-    """List the data: synthetic populations, tables, public data sets; with a NAME also its settings."""
-    _list("data", ("name", "family", "users", "samples", "summary"), name, as_json)
+app.add_typer(listing_commands.app)
 
 
 def _log_warnings() -> None:
@@ -404,10 +390,3 @@ def _run(config: "RunConfig", resume: Path | None) -> "RunOutcome":
             checkpoint=config.output.checkpoint,
             resume=resume is not None,
         )
-
-
-def _list(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -> None:
-    from simulations.listings import show  # noqa: PLC0415
-
-    with exit_codes(debug=False):
-        show(what, columns, name, as_json)

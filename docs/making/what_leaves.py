@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES, LogLine
+from simulations.records.log_kinds import LINE_KINDS, PLACES, LogLine
+from simulations.records.log_lines import LOG_LINES
 from simulations.records.released_fields import KINDS, all_fields
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS
 

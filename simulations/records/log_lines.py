@@ -3,54 +3,7 @@
 A test finds the calls in the source and looks each up here, with its level and the values that it shows.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
-
-Place = Literal["server", "node", "holder"]
-PLACES: Mapping[Place, str] = {
-    "server": "the server's process, and whoever may read its log",
-    "node": "the machine of the node that the line is about, or of a simulation",
-    "holder": "whoever prepares, holds or scores the data",
-}
-"""Whose log it is."""
-
-LineKind = Literal["public", "environment", "private"]
-LINE_KINDS: Mapping[LineKind, str] = {
-    "public": "neither the line nor what stands in it depends on anybody's data",
-    "environment": "it tells of machines, messages and addresses: that something failed, never a value of the data",
-    "private": "that it is there, or what stands in it, depends on users' data, and no guarantee covers it",
-}
-"""What each kind means."""
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """A line of a log.
-
-    Attributes:
-        module: who writes it.
-        level: of Python's logging.
-        text: of the line, with a place for each value.
-        place: see `PLACES`.
-        kind: see `LINE_KINDS`.
-        values: what is put into the text, as the source has it -> what that is.
-    """
-
-    module: str
-    level: str
-    text: str
-    place: Place
-    kind: LineKind
-    values: Mapping[str, str]
-
-
-def _lines(
-    module: str, *rows: tuple[str, str, Place, LineKind] | tuple[str, str, Place, LineKind, Mapping[str, str]]
-) -> Iterator[LogLine]:
-    for level, text, place, kind, *values in rows:
-        yield LogLine(module, level, text, place, kind, values[0] if values else {})
-
+from simulations.records.log_kinds import LogLine, lines
 
 _KIND_OF_ERROR = {"type(error).__name__": "kind of the error, never its text"}
 _NODE = {"node": "number of the node"}
@@ -69,7 +22,7 @@ _METRICS = {"record.metrics": "of the released model, on data that the server's 
 _PROMISED = "the guarantee in one sentence"
 
 LOG_LINES: tuple[LogLine, ...] = (
-    *_lines(
+    *lines(
         "userdp.nodes.node",
         (
             "warning",
@@ -79,7 +32,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"told": "kind of the error; its text as well where users have no labels, as in a simulation"},
         ),
     ),
-    *_lines(
+    *lines(
         "userdp.data.tables.tabular",
         (
             "warning",
@@ -89,7 +42,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"sentence": "which column has no usable cell, declared level or positive value in any cell"},
         ),
     ),
-    *_lines(
+    *lines(
         "userdp.data.tables.sources",
         (
             "warning",
@@ -99,7 +52,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"sentence": "which column has no declared level or positive value in any cell"},
         ),
     ),
-    *_lines(
+    *lines(
         "userdp.data.tables.streamed",
         (
             "info",
@@ -116,7 +69,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"start": "rows so far", "count": "rows of the file"},
         ),
     ),
-    *_lines(
+    *lines(
         "userdp.neural.engine",
         (
             "info",
@@ -126,7 +79,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"self.choice": "in which way, found on made-up users"},
         ),
     ),
-    *_lines(
+    *lines(
         "userdp.papers.averaged_clipping.descent",
         (
             "warning",
@@ -136,7 +89,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"batch": "of the configuration", "samples": "the declared number of samples"},
         ),
     ),
-    *_lines(
+    *lines(
         "strategies.non_private",
         (
             "warning",
@@ -147,7 +100,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"self.options.rounds": "of the configuration"},
         ),
     ),
-    *_lines(
+    *lines(
         "strategies.drop_in",
         (
             "warning",
@@ -164,7 +117,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             _USERS,
         ),
     ),
-    *_lines(
+    *lines(
         "strategies.drop_in_report",
         (
             "info",
@@ -184,8 +137,8 @@ LOG_LINES: tuple[LogLine, ...] = (
         ("info", "Strategy execution finished in %s s", "server", "environment", {"_short(seconds)": "wall time"}),
         ("info", "Guarantee: %s", "server", "public", {"result.guarantee.sentence()": _PROMISED}),
     ),
-    *_lines("strategies.wire.client", ("exception", "this node cannot answer", "node", "private")),
-    *_lines(
+    *lines("strategies.wire.client", ("exception", "this node cannot answer", "node", "private")),
+    *lines(
         "strategies.wire.roster",
         (
             "warning",
@@ -210,7 +163,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
         ("warning", "node %d counts as absent: its key is that of another node", "server", "environment", _NODE),
     ),
-    *_lines(
+    *lines(
         "strategies.wire.replies",
         (
             "warning",
@@ -226,7 +179,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             "environment",
         ),
     ),
-    *_lines(
+    *lines(
         "strategies.core.base",
         (
             "warning",
@@ -245,7 +198,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ("info", "%s", "server", "public", {"plan.guarantee.sentence()": _PROMISED}),
         ("warning", "%s", "server", "public", {"warning": "of the plan"}),
     ),
-    *_lines(
+    *lines(
         "strategies.core.resuming",
         (
             "warning",
@@ -256,7 +209,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"self._lost": "number of the round"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.engines.grids",
         (
             "warning",
@@ -270,7 +223,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
         ("warning", "time is up: the remaining nodes were not asked", "server", "environment"),
     ),
-    *_lines(
+    *lines(
         "simulations.engines.ray_grid",
         (
             "warning",
@@ -287,11 +240,11 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"why": "that an actor died, with the kind of its error, or was late"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.server_app",
         ("info", "results are in %s", "server", "public", {"outcome.directory": "of the run"}),
     ),
-    *_lines(
+    *lines(
         "simulations.comparison.jobs",
         (
             "warning",
@@ -301,7 +254,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             _KIND_OF_ERROR,
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.comparison.one_cell",
         (
             "warning",
@@ -311,7 +264,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"type(caught).__name__": "kind of the error, never its text"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.deployment.gate",
         (
             "warning",
@@ -329,7 +282,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"peer": "address", "path": "that was asked for", "reply.status_code": "of the reply"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.deployment.superlink",
         (
             "warning",
@@ -340,7 +293,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
         ("info", "the key of %s is registered", "server", "public", {"path.stem": "name of the silo"}),
     ),
-    *_lines(
+    *lines(
         "simulations.deployment.submit",
         (
             "info",
@@ -358,7 +311,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"', '.join(_NEEDED)": "names of files", "output": "folder"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.runs.silos",
         (
             "warning",
@@ -368,7 +321,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"folder / FILE": "file of the silo", "fewest": "of the configuration"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.runs.run",
         (
             "warning",
@@ -378,7 +331,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"error": "why a run stops: field and remedy, no counts"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.api.prediction",
         (
             "warning",
@@ -390,7 +343,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
         ("warning", "not measured: %s", "holder", "private", {"reason": "why metrics say nothing about the model"}),
     ),
-    *_lines(
+    *lines(
         "simulations.runs.build",
         (
             "warning",
@@ -408,7 +361,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             {"facts.samples": "the declared number"},
         ),
     ),
-    *_lines(
+    *lines(
         "simulations.runs.trackers",
         (
             "warning",

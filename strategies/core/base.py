@@ -46,8 +46,7 @@ log = logging.getLogger("userdp")
 class UserLevelStrategy(Declarations, Resumable, Strategy):
     """Base of the strategies.
 
-    A strategy defines four methods: `_make_scheme` and `_make_plan`, before any data is seen, and `_ask` and `_step`
-    for each round. Everything else here is final.
+    A strategy defines `_make_scheme` and `_make_plan`, before any data is seen, `_ask` and `_step` for each round.
 
     Args:
         problem: the loss to minimise.
@@ -67,8 +66,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         plan: what people see of it.
         memory: what the server remembers between rounds, made by the scheme.
         result: what there is so far.
-        require_identities: refuse nodes that cannot say who their users are, so that one person in two silos is found;
-            a deployment sets it before `start`.
+        require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
     Raises:
         BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
@@ -397,5 +395,6 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
                 keeper.keep(partial(self._snapshot, server_round), must=secure)
             if on_round is not None:
                 on_round(record)
-        self.plan.check_spent(self.spent_epsilon)
+        if result.rounds:
+            self.plan.check_spent(result.rounds[-1].spent_epsilon)
         return result

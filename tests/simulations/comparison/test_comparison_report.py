@@ -13,6 +13,7 @@ from simulations.comparison.jobs import compare
 from simulations.comparison.plots import rounds_chart, sweep_chart
 from simulations.comparison.report import render_comparison
 from simulations.comparison.theory import expected_slope, expected_slopes
+from simulations.reports.explain import shown_claim
 from userdp.accounting.composition import add_or_remove_to_replace_one
 from userdp.errors import BadInput
 
@@ -265,7 +266,8 @@ def test_every_line_of_a_ranking_says_its_relation_and_what_it_means_for_replaci
     rows = pd.read_parquet(folder[0] / "results.parquet")
     one = rows[(rows["strategy"] == "poisson") & (rows["privacy.epsilon"] == epsilon)].iloc[0]
     replaced, delta = add_or_remove_to_replace_one(one["spent_epsilon"], one["delta"])
-    assert f"add or remove; to replace one: epsilon = {replaced:.4g}, delta = {delta:.4g}" in lines["poisson"]
+    told = f"epsilon = {shown_claim(replaced)}, delta = {shown_claim(delta)}"
+    assert f"add or remove; to replace one: {told}" in lines["poisson"]
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
@@ -276,7 +278,8 @@ def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side
     assert (one["unit"], one["group"], one["spent_epsilon"]) == ("user", 4, pytest.approx(epsilon, rel=1e-3))
     assert one["sample_level_epsilon"] < epsilon / 3
     told = (
-        f"for a user of 4 samples by group privacy: noise as for epsilon = {one['sample_level_epsilon']:.4g} a sample"
+        "for a user of 4 samples by group privacy: noise as for epsilon = "
+        f"{shown_claim(one['sample_level_epsilon'])} a sample"
     )
     assert told in lines["sample_clipped_sgd"]
     assert told in (folder[0] / "report.html").read_text()

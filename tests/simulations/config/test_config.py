@@ -237,7 +237,7 @@ def test_data_paths_are_relative_to_the_configuration_file(tmp_path, monkeypatch
         ({"seed": 1.5}, "seed = 1.5"),
         ({"name": "../escape"}, "name = '../escape'"),
         ({"strategy__kind": "dp_fedsgd"}, "strategy.kind = 'dp_fedsgd' is unknown: did you mean 'dp_fed_sgd'?"),
-        ({"strategy__kind": None}, "strategy.kind is missing: choose one of auto, localized_robust_sgd"),
+        ({"strategy__kind": None}, "strategy.kind is missing: choose one of auto, dp_fed_sgd"),
         ({"strategy__rounds": 0}, "strategy.rounds = 0"),
         ({"strategy__rounds": True}, "strategy.rounds = True"),
         ({"problem__kind": "cubic"}, "problem.kind = 'cubic' is unknown"),

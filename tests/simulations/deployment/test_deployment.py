@@ -183,7 +183,7 @@ def test_the_server_of_a_deployment_opens_no_table(tmp_path, monkeypatch):
     prepare(local, tmp_path / "silo", 0)
     grid = silo_grid(local, [tmp_path / "silo"])
     monkeypatch.setattr(
-        "userdp.data.tables.sources.read_table", lambda *arguments, **settings: pytest.fail("a table was opened")
+        "userdp.data.tables.sources.table_of", lambda *arguments, **settings: pytest.fail("a table was opened")
     )
     result = run(with_secure_noise(local), grid=grid, directory=tmp_path / "run", report=False, deployed=True).result
     assert (result["users"], result["samples"], result["samples_private"]) == (4, None, None)

@@ -15,7 +15,8 @@ from helpers import content_of
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid
-from simulations.records.log_lines import LINE_KINDS, LOG_LINES, PLACES, LogLine
+from simulations.records.log_kinds import LINE_KINDS, PLACES, LogLine
+from simulations.records.log_lines import LOG_LINES
 from strategies import STRATEGIES
 from strategies.core.plan import PublicFacts
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, message_field

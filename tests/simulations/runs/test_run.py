@@ -494,7 +494,7 @@ def test_a_plan_reads_no_data(tmp_path, monkeypatch, source):
     def forbidden(*arguments, **settings):
         raise AssertionError("data were touched")
 
-    for name in ("read_table", "public_file", "split"):
+    for name in ("table_of", "public_file", "split"):
         monkeypatch.setattr(userdp.data.tables.sources, name, forbidden)
     monkeypatch.setattr(userdp.data.synthetic.source, "SyntheticFederation", forbidden)
     raw = {

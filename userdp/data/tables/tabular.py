@@ -164,7 +164,7 @@ def read_table(
     table = table_of(
         Path(path), columns, users=users, min_samples=min_samples, max_samples=max_samples, seed=seed, memory=memory
     )
-    for sentence in [*table.report.nothing_usable, *table.report.met_nowhere]:
+    for sentence in table.report.nothing_usable or table.report.met_nowhere:
         log.warning("%s", sentence)
     return table
 
