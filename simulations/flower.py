@@ -13,7 +13,7 @@ import numpy as np
 
 from simulations.config.run_config import RunConfig, load_config
 from simulations.engines.grids import shards
-from simulations.records.run_directory import next_directory
+from simulations.records.run_directory import new_directory
 from simulations.runs.build import build_problem, load_datasets
 from simulations.runs.silos import silo_node
 from userdp.data.source import Datasets
@@ -47,7 +47,7 @@ def output_directory(context: "Context", config: RunConfig) -> Path:
     output = str(context.run_config.get("output", ""))
     if not output:
         first = Path.home() / "userdp-runs" / config.run_directory.name
-        return next_directory(first, secure=config.privacy.noise == "secure")
+        return new_directory(first, secure=config.privacy.noise == "secure")
     if not Path(output).is_absolute():
         raise BadInput(f"output = {output!r}: must be an absolute folder, for the app's own folder is Flower's")
     return Path(output)

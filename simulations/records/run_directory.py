@@ -108,7 +108,7 @@ def next_directory(path: Path, *, secure: bool) -> Path:
         secure: whether the noise is; then a release that lies in any of them spends the budget that this one asks for.
 
     Raises:
-        BadInput: there is such a release.
+        BadInput: there is such a release, or a run that has not ended and may still make one.
     """
     numbered = re.compile(rf"{re.escape(path.name)}(?:-([0-9]+))?")
     try:
@@ -119,11 +119,12 @@ def next_directory(path: Path, *, secure: bool) -> Path:
     if secure:
         for one in taken:
             _check_no_release(one)
+            _check_ended(one)
     return path.with_name(f"{path.name}-{max(taken.values()) + 1}") if taken else path
 
 
 def new_directory(path: Path, *, secure: bool) -> Path:
-    """The same, made at once: of two runs that start together each has its own."""
+    """The same, made at once: of two runs that start together each has its own, or with secure noise one is refused."""
     while True:
         chosen = next_directory(path, secure=secure)
         try:
@@ -133,6 +134,16 @@ def new_directory(path: Path, *, secure: bool) -> Path:
         except OSError:  # `RunDirectory` says what is wrong
             pass
         return chosen
+
+
+def _check_ended(path: Path) -> None:
+    """Refuse a name that another run has taken and may still release under: its folder is new, or has no result."""
+    names = {one.name for one in path.iterdir()} if path.is_dir() else {"a file"}
+    if not names or ("config.toml" in names and "result.json" not in names):
+        raise BadInput(
+            f"output.directory: {path} belongs to a run that has not ended, and two runs with privacy.noise = 'secure' "
+            "would spend the budget twice: wait for it, or if it was killed go on with --resume or move the folder away"
+        )
 
 
 def _check_no_release(path: Path) -> None:

@@ -3,6 +3,7 @@ import logging
 import re
 import tomllib
 from pathlib import Path
+from threading import Barrier, Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -218,6 +219,39 @@ def test_of_two_runs_that_start_together_each_has_a_directory_of_its_own(tmp_pat
     seen = iter([tmp_path / "a", tmp_path / "a", tmp_path / "a-2"])
     monkeypatch.setattr("simulations.records.run_directory.next_directory", lambda path, *, secure: next(seen))
     assert [new_directory(tmp_path / "a", secure=False).name for _ in range(2)] == ["a", "a-2"]
+
+
+@pytest.mark.parametrize("_", range(20))
+def test_of_secure_runs_of_one_name_that_start_together_one_releases(tmp_path, _):
+    """Each looks, takes the name or is refused; which of them is first does not matter."""
+    together, taken, refused = Barrier(6), [], []
+
+    def start():
+        together.wait()
+        try:
+            taken.append(new_directory(tmp_path / "a", secure=True))
+        except BadInput as error:
+            refused.append(str(error))
+
+    threads = [Thread(target=start) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert taken == [tmp_path / "a"]
+    assert len(refused) == 5
+    assert all("has not ended" in sentence for sentence in refused)
+
+
+def test_a_secure_run_goes_beside_one_that_ended_without_a_release_and_beside_strange_folders(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.toml").write_text('privacy = { noise = "secure" }')
+    with pytest.raises(BadInput, match="has not ended"):
+        new_directory(tmp_path / "a", secure=True)
+    (tmp_path / "a" / "result.json").write_text("{}")
+    (tmp_path / "a-2").mkdir()
+    (tmp_path / "a-2" / "notes.txt").write_text("somebody's own")
+    assert new_directory(tmp_path / "a", secure=True) == tmp_path / "a-3"
 
 
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
