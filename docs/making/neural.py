@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from userdp.accounting.composition import promises_something
+
 MEASURED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "neural_table.csv"
 WITHOUT, NO_PRIVACY = "trivial", "non_private"
 SETS = {
@@ -16,7 +18,7 @@ SETS = {
 }
 HEAD = (
     *("epsilon", "relation", "to replace one", "strategy", "reached", "its seeds", "share of the way"),
-    *("the plan said before", "so it was", "noise added", "convention prints", "convention adds"),
+    *("the plan said before", "was it right", "noise added", "convention prints", "convention adds"),
 )
 DIGITS = 3
 """Of what models reach, after the point."""
@@ -114,7 +116,9 @@ def _line(runs: pd.DataFrame) -> str:
     """The seeds of a strategy at a budget."""
     one, share = runs.iloc[0], runs["share"].median()
     relation = str(one["relation"]).replace("_", " ")
-    replaced = f"{one['replace_one_epsilon']:.3g}, delta {one['replace_one_delta']:.1g}"
+    replaced = "none at this delta"
+    if promises_something(one["replace_one_delta"], one["users"]):
+        replaced = f"{one['replace_one_epsilon']:.3g}, delta {one['replace_one_delta']:.1g}"
     cells = [
         f"{one['epsilon']:g}",
         relation,
@@ -130,9 +134,13 @@ def _line(runs: pd.DataFrame) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _people(count: float) -> str:
+    return "1 person" if count == 1 else f"{int(count):,} people"
+
+
 def _plan(one: pd.Series) -> str:
     """What was known before any data were seen."""
-    told = [f"{int(one['users_needed']):,} people needed, {int(one['users']):,} there"]
+    told = [f"needs {_people(one['users_needed'])}, has {int(one['users']):,}"]
     if pd.notna(one["model_noise"]) and pd.notna(one["reach"]) and one["reach"]:
         told.append(f"noise {_percent(one['model_noise'] / one['reach'])} of the longest way")
     told.append("**warned**" if isinstance(one["warnings"], str) and one["warnings"] else "no warning")

@@ -9,10 +9,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from simulations.reports.explain import show_promise, shown, shown_number
+from simulations.reports.explain import NOTHING_PROMISED, show_promise, shown, shown_number
 from simulations.runs.advice import Advice
 from simulations.runs.advice import Progress as OnPlan
 from strategies.core.plan import Plan
+from userdp.accounting.composition import promises_something
 
 _FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
 
@@ -29,6 +30,8 @@ def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]
     rows |= {"pass_probability": values["pass_probability"]} if values["pass_probability"] is not None else {}
     forecast = {name: value for name, value in (values["forecast"] or {}).items() if value is not None}
     rows |= forecast | dict(values["numbers"])
+    if not promises_something(rows.get("replace_one_delta", 0.0), plan.users):
+        rows["replace_one_epsilon"] = rows["replace_one_delta"] = NOTHING_PROMISED
     table = Table("number", "value", "meaning", title=f"{plan.strategy}: the plan")
     for name, value in rows.items():
         table.add_row(name, "no limit" if value is None else shown_number(name, value), meanings.get(name, ""))
@@ -65,6 +68,7 @@ def show_advice(found: Sequence[Advice]) -> None:
         Column("predicted excess risk", justify="right"),
         Column("noise", justify="right"),
         Column("rounds", justify="right"),
+        "neighbours",
         "the server",
         title="strategies by predicted excess risk",
     )
@@ -72,7 +76,8 @@ def show_advice(found: Sequence[Advice]) -> None:
         table.caption = (
             f"(*) the file's own settings; all others by default. The initial model's excess risk is {shown(start)} at "
             "most. Predicted for a loss equally curved in all directions: where columns differ in scale, only auto "
-            "finds such coordinates"
+            "finds such coordinates. One epsilon protects less where neighbours add or remove a user than where they "
+            "replace one: compare risks within one relation"
         )
     planned = [each for each in found if each.plan is not None]
     for place, each in enumerate(planned, start=1):
@@ -82,7 +87,8 @@ def show_advice(found: Sequence[Advice]) -> None:
         name = each.strategy + (" (*)" if each.configured else "")
         style = "red" if each.predicted is not None and start is not None and each.predicted >= start else ""
         server = "trusted" if each.trusting else "need not be trusted"
-        table.add_row(str(place), name, predicted, noise, shown(values["rounds"]), server, style=style)
+        relation = (values["relation"] or "").replace("_", " ")
+        table.add_row(str(place), name, predicted, noise, shown(values["rounds"]), relation, server, style=style)
     console = Console()
     console.print(table)
     for each in found:

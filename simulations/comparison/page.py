@@ -127,7 +127,7 @@ replacing one stands in the line.</p>
 {% for strategy in one.strategies %}
 <li><strong>{{ strategy.label }}</strong>{% if strategy.label != strategy.kind %} ({{ strategy.kind }}){% endif %}: {{ strategy.summary }}.
 {% if strategy.replace_one %}<span class="warning">Its epsilon is about adding or leaving out one user. For replacing one, as the others count, it
-is epsilon = {{ strategy.replace_one[0] | shown_claim }}, delta = {{ strategy.replace_one[1] | shown_claim }}.</span>{% endif %}
+is {{ strategy.replace_one }}.</span>{% endif %}
 {% if strategy.group %}<span class="warning">It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}
 samples: its noise had to be made for epsilon = {{ strategy.group[1] | shown_claim }} a sample.</span>{% endif %}
 {% if strategy.assumptions %}<details><summary>It rests on</summary><ul>
@@ -257,7 +257,7 @@ stands in the line.
 
 
 {% for strategy in one.strategies %}
-- **{{ strategy.label }}** ({{ strategy.kind }}): {{ strategy.summary }}.{% if strategy.replace_one %} For replacing one user it is epsilon = {{ strategy.replace_one[0] | shown_claim }}, delta = {{ strategy.replace_one[1] | shown_claim }}.{% endif %}
+- **{{ strategy.label }}** ({{ strategy.kind }}): {{ strategy.summary }}.{% if strategy.replace_one %} For replacing one user it is {{ strategy.replace_one }}.{% endif %}
 {% if strategy.group %} It protects single samples, and a whole user only as a group of {{ strategy.group[0] | shown }}: epsilon = {{ strategy.group[1] | shown_claim }} a sample.{% endif %}
 
 {% endfor %}

@@ -14,7 +14,7 @@ from simulations.comparison.page import MARKDOWN, PAGE
 from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
 from simulations.comparison.together import sentences
-from simulations.reports.explain import METRICS, digits_apart, shown, shown_claim
+from simulations.reports.explain import METRICS, digits_apart, shown, shown_claim, shown_promise
 from simulations.reports.report import fill, promise
 from userdp.errors import BadInput
 
@@ -213,8 +213,7 @@ def _terms(rows: pd.DataFrame) -> str:
     one = given.iloc[0]
     words = f"{one['unit']} level, {one['relation'].replace('_', ' ')}"
     if one["relation"] != "replace_one":
-        epsilon, delta = (shown_claim(float(one[f"replace_one_{name}"])) for name in ("epsilon", "delta"))
-        words += f"; to replace one: epsilon = {epsilon}, delta = {delta}"
+        words += f"; to replace one: {_replaced(one)}"
     if one["unit"] == "user" and pd.notna(one["group"]) and pd.notna(one["sample_level_epsilon"]):
         user, sample = (shown_claim(float(one[name])) for name in ("spent_epsilon", "sample_level_epsilon"))
         words += (
@@ -222,6 +221,12 @@ def _terms(rows: pd.DataFrame) -> str:
             f"noise as for epsilon = {sample} a sample"
         )
     return words
+
+
+def _replaced(row: "pd.Series[Any]") -> str:
+    """What a run that promises for adding or removing a user promises for replacing one."""
+    epsilon, delta = (float(row[f"replace_one_{name}"]) for name in ("epsilon", "delta"))
+    return shown_promise(epsilon, delta, int(row["users"]))
 
 
 def _median(values: pd.Series) -> float | None:
@@ -339,9 +344,7 @@ def _member(label: str, entry: Mapping[str, Any], rows: pd.DataFrame) -> dict[st
         "kind": entry["kind"],
         "summary": entry["summary"],
         "assumptions": given["assumptions"] if given is not None and given["holds"] else [],
-        "replace_one": None
-        if other.empty
-        else (float(other["replace_one_epsilon"].iloc[0]), float(other["replace_one_delta"].iloc[0])),
+        "replace_one": None if other.empty else _replaced(other.iloc[0]),
         "group": None
         if grouped.empty
         else (int(grouped["group"].iloc[0]), float(grouped["sample_level_epsilon"].iloc[0])),

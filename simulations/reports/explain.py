@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from simulations.records.measured import BINS, PERCENTILES, SPREAD
+from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 
 _SPREAD = {
@@ -47,6 +48,17 @@ def shown(value: object, digits: int = 4) -> str:
 def shown_claim(value: object) -> str:
     """An epsilon or a delta for people, rounded up."""
     return rounded_up(value) if isinstance(value, float) else shown(value)
+
+
+NOTHING_PROMISED = "none at this delta"
+"""Where the promise for another relation allows to release somebody's data outright."""
+
+
+def shown_promise(epsilon: float, delta: float, users: int) -> str:
+    """An (epsilon, delta) that follows from another relation's, for people; says so where it promises nothing."""
+    if not promises_something(delta, users):
+        return NOTHING_PROMISED
+    return f"epsilon = {shown_claim(epsilon)}, delta = {shown_claim(delta)}"
 
 
 def shown_number(name: str, value: object) -> str:

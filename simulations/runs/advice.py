@@ -61,6 +61,7 @@ class Advice:
             "cohort": None if plan is None else plan.cohort,
             "users_needed": None if plan is None else plan.users_needed,
             "guarantee": None if plan is None else plan.guarantee.sentence(),
+            "relation": None if plan is None or not plan.guarantee.holds else plan.guarantee.relation,
             "adversary": kind.adversary if plan is None or not plan.guarantee.holds else plan.guarantee.adversary,
             "cost": kind.cost,
             "warnings": [] if plan is None else list(plan.warnings),

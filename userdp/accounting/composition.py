@@ -55,6 +55,15 @@ def add_or_remove_to_replace_one(epsilon: float, delta: float) -> tuple[float, f
     return group_privacy(epsilon, delta, 2)
 
 
+def promises_something(delta: float, users: int) -> bool:
+    """Whether a delta protects one of ``users`` users at all.
+
+    From 1 / users on it allows a mechanism that releases the data of a user drawn at random (Dwork, Roth 2014, section
+    2.3.1), whatever the epsilon beside it.
+    """
+    return delta < 1 / users
+
+
 def zcdp_to_epsilon(rho: float, delta: float) -> float:
     """An epsilon for which rho-zCDP implies (epsilon, delta)-DP.
 

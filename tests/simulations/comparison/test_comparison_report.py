@@ -266,7 +266,8 @@ def test_every_line_of_a_ranking_says_its_relation_and_what_it_means_for_replaci
     rows = pd.read_parquet(folder[0] / "results.parquet")
     one = rows[(rows["strategy"] == "poisson") & (rows["privacy.epsilon"] == epsilon)].iloc[0]
     replaced, delta = add_or_remove_to_replace_one(one["spent_epsilon"], one["delta"])
-    told = f"epsilon = {shown_claim(replaced)}, delta = {shown_claim(delta)}"
+    told = f"epsilon = {shown_claim(replaced)}, delta = {shown_claim(delta)}" if epsilon == 1 else "none at this delta"
+    assert (delta < 1 / one["users"]) == (epsilon == 1)
     assert f"add or remove; to replace one: {told}" in lines["poisson"]
 
 

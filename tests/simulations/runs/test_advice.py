@@ -49,6 +49,7 @@ def test_those_that_refuse_say_why_and_the_others_what_they_do(found):
         values = each.as_dict()
         assert (each.plan is None) == bool(values["refused"])
         assert values["adversary"]
+        assert (values["relation"] is None) == (each.plan is None or not each.plan.guarantee.holds)
         assert values["cost"]
         if each.plan is not None:
             assert values["rounds"] >= 1
@@ -90,7 +91,11 @@ def test_the_command_shows_a_table_or_json(monkeypatch):
     assert table.exit_code == 0, table.output
     assert "auto (*)" in table.output
     assert "refuses:" in table.output
-    assert "Predicted for a loss equally curved in all directions" in " ".join(table.output.split())
+    told = " ".join(table.output.split())
+    assert "Predicted for a loss equally curved in all directions" in told
+    assert "neighbours" in table.output
+    assert "replace one" in table.output
+    assert "compare risks within one relation" in told
     for command in (["advise", file, "--json"], ["plan", file, "--all", "--json"]):
         values = json.loads(CliRunner().invoke(app, command).stdout)
         assert {each["strategy"] for each in values} == set(STRATEGIES) - {"non_private"}
