@@ -243,8 +243,8 @@ def test_the_page_says_relation_plan_outcome_and_convention(scripts, tmp_path, m
     told = " ".join(page.section().split())
     assert "Trivial model (computed WITHOUT privacy: rate of each skill): 0.600 (0.600 to 0.620)." in told
     assert (
-        "| 8 | add or remove | 16, delta 0.03 | `good` | 0.690 | 0.680 to 0.710 | 80 % (70 % to 100 %) | "
-        "50 people needed, 1,000 there; noise 30 % of the longest way; no warning | right | 0.6 | epsilon 0.31 | 0.05 |"
+        "| 8 | add or remove | none at this delta | `good` | 0.690 | 0.680 to 0.710 | 80 % (70 % to 100 %) | "
+        "needs 50 people, has 1,000; noise 30 % of the longest way; no warning | right | 0.6 | epsilon 0.31 | 0.05 |"
     ) in told
     assert "| 8 | replace one | the same | `bad` | 0.590 |" in told
     assert "**warned** | right: no better than trivial | not the same each round | | |" in told
