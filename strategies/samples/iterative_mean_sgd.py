@@ -193,14 +193,16 @@ class IterativeMeanSGD(SampleStrategy):
         # Samples of a group on average: public, whatever the partition.
         size = group_size(self.public.users, slots, k)
         divisor = samples / k if spread else samples * size / (self.public.users * slots)
+        mechanism = GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight))
+        alone = None if spent.accounting == "parallel" else mechanism.cost  # to whoever knows the groups
         return GroupedScheme(
             guarantee=self._promised(spent, rounds, spread),
-            ledger=partial(Ledger, self.public.users, spent.cost, rounds),
+            ledger=partial(Ledger, self.public.users, spent.cost, rounds, drawn=alone),
             new_memory=partial(OutputAverage, options.output, self.problem.dimension),
             chosen=chosen,
             clip=clip,
             divisor=divisor,
-            mechanism=GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight)),
+            mechanism=mechanism,
             rate=rate,
             slots=slots,
             spending=spent,

@@ -58,12 +58,16 @@ class Ledger:
         cost: of one participation.
         participations: most participations planned for any user.
         privacy: the budget; its delta is the one epsilons are reported at.
+        drawn: cost of a participation's releases to whoever knows who takes part in what, where ``cost`` counts that
+            this is secret; ``cost`` if not given.
 
     Raises:
         BadInput: no users, fewer than no participations, or a plan that exceeds the budget.
     """
 
-    def __init__(self, users: int, cost: Cost, participations: int, privacy: Privacy) -> None:
+    def __init__(
+        self, users: int, cost: Cost, participations: int, privacy: Privacy, *, drawn: Cost | None = None
+    ) -> None:
         if users < 1:
             raise BadInput(f"users = {users}: the ledger needs at least one")
         planned = epsilon_of(cost, participations, privacy.delta)
@@ -73,6 +77,7 @@ class Ledger:
                 f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer participations"
             )
         self.cost = cost
+        self._drawn = cost if drawn is None else drawn
         self.participations = participations
         self.privacy = privacy
         self._participated = np.zeros(users, dtype=np.int32)
@@ -116,7 +121,7 @@ class Ledger:
         Raises:
             RunFailed: the releases cost more.
         """
-        check_drawn(drawn, self.cost)
+        check_drawn(drawn, self._drawn)
 
     def epsilon(self) -> float:
         """Epsilon spent so far, at the budget's delta."""
