@@ -87,7 +87,7 @@ def named(adversary: str) -> set[str]:
 OTHERS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     *(("dp_fed_sgd", {"sampling": sampling, "cohort": 40}, {}) for sampling in ("cyclic", "poisson", "fixed_size")),
     ("dp_fed_sgd", {"sampling": "allocation"}, {}),
-    ("iterative_mean_sgd", {"accounting": "calibrated_shuffle"}, {}),
+    ("iterative_mean_sgd", {"accounting": "calibrated_shuffle", "groups": 200}, {}),
     *(
         (name, {}, {"trust": "sum", "colluding": share})
         for name in ("dp_fed_sgd", "dp_fed_avg", "adaptive_clipping")
@@ -250,7 +250,7 @@ def whitened(draws: list[Draw], sums: Any) -> list[Draw]:
 
 def neighbours(name: str, monkeypatch: Any) -> tuple[UserLevelStrategy, Run, Run]:
     method = worst(name)
-    removed, victim = method.plan.guarantee.relation == "add_or_remove", first_drawn(method)
+    removed, victim = method.plan.guarantee.relation == "add_or_remove", first_drawn(worst(name))
     one = run(method, data_of(name, other=False, removed=removed, victim=victim), monkeypatch)
     other = run(
         worst(name),
