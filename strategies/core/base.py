@@ -95,7 +95,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         self.options = parse_options(self.Options, options)
         self._coordinates: Coordinates | None = None
         self.privacy, self._around = divided(self, privacy, preparation, compare_with_initial)
-        self._streams = Streams(None if privacy.noise == "secure" else seed)
+        self._streams = Streams(secure=privacy.noise == "secure")
         self._build()
         self.plan: Plan = self._make_plan()
         self.result = PrivateResult()
@@ -173,7 +173,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
-        return self._streams.open(index, purpose, self._slack)
+        return self._streams.open(self.seed, index, purpose, self._slack)
 
     @property
     def _default_step(self) -> float:

@@ -8,7 +8,7 @@ from userdp.randomness import stream
 
 
 class Streams:
-    """Opens the noise sources of a run, by (round, purpose).
+    """Opens the noise sources of a run, by (seed, round, purpose).
 
     *Formal guarantees.* *Claim.* No two releases of a run share noise. *Why.* A release draws from a source, and this
     is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
@@ -19,27 +19,29 @@ class Streams:
     *Assumptions.* Whoever makes a release draws from a source that was opened here; a test holds the packages to it.
 
     Args:
-        seed: of SIMULATED noise; None where the operating system draws it.
+        secure: whether the operating system draws the noise; else it is SIMULATED, from the seed.
     """
 
-    def __init__(self, seed: int | None) -> None:
-        self._seed = seed
-        self._opened: set[tuple[int, int]] = set()
+    def __init__(self, *, secure: bool) -> None:
+        self._secure = secure
+        self._opened: set[tuple[int, int, int]] = set()
         self._of_round: list[NoiseSource] = []
 
-    def open(self, index: int, purpose: int, slack: float) -> NoiseSource:
+    def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:
         """The source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
+
+        An audit repeats a run with other seeds: each seed is a run.
 
         Raises:
             RunFailed: it was opened before.
         """
-        if (index, purpose) in self._opened:
+        if (seed, index, purpose) in self._opened:
             raise RunFailed(
                 f"the noise of round {index}, purpose {purpose} was drawn before: two releases that share noise hide "
                 "nobody; give each release of a round a purpose of its own"
             )
-        self._opened.add((index, purpose))
-        made = SecureNoise(slack) if self._seed is None else SeededNoise(stream(self._seed, "noise", index, purpose))
+        self._opened.add((seed, index, purpose))
+        made = SecureNoise(slack) if self._secure else SeededNoise(stream(seed, "noise", index, purpose))
         self._of_round.append(made)
         return made
 

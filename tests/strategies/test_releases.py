@@ -350,15 +350,22 @@ def test_auto_asks_at_models_of_the_domain_and_compares_with_the_first(name):
 # --- Failing closed --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [3, None])
-def test_a_stream_is_opened_once(seed):
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_stream_is_opened_once(secure):
     """Under secure noise, too, where no stream would repeat: a simulation fails wherever a deployment does."""
-    streams = Streams(seed)
-    made = [streams.open(index, purpose, 0.0) for index in range(2) for purpose in range(2)]
-    assert {type(one) for one in made} == {SecureNoise if seed is None else SeededNoise}
+    streams = Streams(secure=secure)
+    made = [streams.open(3, index, purpose, 0.0) for index in range(2) for purpose in range(2)]
+    assert {type(one) for one in made} == {SecureNoise if secure else SeededNoise}
     for index in range(2):
         with pytest.raises(RunFailed, match=f"round {index}, purpose 1 was drawn before"):
-            streams.open(index, 1, 0.0)
+            streams.open(3, index, 1, 0.0)
+
+
+def test_each_seed_of_a_repeated_run_has_noise_of_its_own():
+    """An audit repeats runs with copies of a strategy that have other seeds."""
+    streams = Streams(secure=False)
+    drawn = [streams.open(seed, 0, 0, 0.0).gaussian(np.zeros(4), 1.0) for seed in range(50)]
+    assert len(np.unique(np.concatenate(drawn))) == 200
 
 
 def test_noise_is_made_in_one_place():
