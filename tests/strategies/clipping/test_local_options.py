@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from examples import changed
-from helpers import WILD, Wild, federation_of, final, gathered, make, run, with_scheme
+from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, run, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -112,6 +112,7 @@ RUNS = 8000
 def audit(method):
     """What two rounds tell of a user at either end of the world, among four of whom the others are at zero."""
     scores = []
+    afresh(method)
     for first, side in ((0, 1000.0), (RUNS, -1000.0)):
         rows = np.zeros((4, 3, 1))
         rows[0] = side

@@ -12,6 +12,7 @@ from simulations.config.run_config import parse_config
 from simulations.runs.run import run as run_config
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, PublicFacts
 from userdp.accounting import Privacy
+from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Quadratic
 from userdp.sampling import FixedSizeBatches, PoissonBatches
 
@@ -63,8 +64,9 @@ def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
 @pytest.mark.slow
 def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
     method = method_of(DPFedSGD, "poisson", users=3, cohort=1)
-    with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None))
-    method._ledger = method.scheme.sampler.ledger(50.0, method.privacy)
+    noise = GaussianMechanism(method.scheme.mechanism.l2_sensitivity, 50.0)
+    with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None), mechanism=noise)
+    method._ledger = method.scheme.sampler.ledger(noise.noise_multiplier, method.privacy)
     assert [len(cohort) for cohort in cohorts_asked(method, federation_of(np.zeros((3, 2))))] == [0] * ROUNDS
     assert method._ledger.rounds == ROUNDS
 
