@@ -297,7 +297,7 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
     method = watched(name).method
     around, scheme, plan = method._around, method.scheme.guarantee, method.plan
     parts = [part for part in (around.before, around.after) if part is not None]
-    assert plan.guarantee.epsilon == scheme.epsilon + sum(part.epsilon for part in parts)
+    assert plan.guarantee.epsilon == pytest.approx(scheme.epsilon + sum(part.epsilon for part in parts), rel=1e-12)
     assert plan.guarantee.delta == pytest.approx(scheme.delta + sum(part.delta for part in parts), rel=1e-12)
     assert plan.rounds >= len(watched(name).users) == len(watched(name).result.rounds)
     if not plan.guarantee.holds:
