@@ -77,13 +77,15 @@ class PrefixSums(Stateful):
         secure: encode values before noise is added, rather than correlate noise and add it.
     """
 
-    remembered: ClassVar[tuple[str, ...]] = ("start", "_sum")
+    remembered: ClassVar[tuple[str, ...]] = ("start", "_sum", "deviation")
+    added: ClassVar[tuple[str, ...]] = ("deviation",)
     parts: ClassVar[tuple[str, ...]] = ("_correlated", "_encoder")
-    given: ClassVar[tuple[str, ...]] = ("scheme", "_secure")
+    given: ClassVar[tuple[str, ...]] = ("_secure",)
 
     def __init__(self, scheme: CorrelatedScheme, dimension: int, *, secure: bool) -> None:
         self.start: Vector | None = None
-        self.scheme, self._secure = scheme, secure
+        # Remembered with the encoder's terms, to whose sensitivity it is calibrated.
+        self.deviation, self._secure = scheme.deviation, secure
         self._correlated = scheme.sampler.factorisation.noise()
         self._encoder = scheme.sampler.factorisation.encoder()
         self._sum = np.zeros(dimension)
@@ -91,9 +93,9 @@ class PrefixSums(Stateful):
     def add(self, mean: Vector, noise: NoiseSource) -> Vector:
         """The noisy sum of all means up to this one."""
         if self._secure:
-            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self.scheme.deviation))
+            return self._correlated.add(noise.gaussian(self._encoder.add(mean), self.deviation))
         self._sum += mean
-        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self.scheme.deviation))
+        return self._sum + self._correlated.add(noise.gaussian(np.zeros(len(mean)), self.deviation))
 
 
 class DPFTRL(UserLevelStrategy):
@@ -194,6 +196,6 @@ class DPFTRL(UserLevelStrategy):
         mean = gathered.values / scheme.sampler.expected_batch
         released = memory.add(mean, self._noise(index))
         following = self.problem.domain.project(memory.start - scheme.rate * released)
-        noise = scheme.deviation * math.sqrt(self.problem.dimension)
-        facts = {"fresh_noise_deviation": scheme.deviation}
+        noise = memory.deviation * math.sqrt(self.problem.dimension)
+        facts = {"fresh_noise_deviation": memory.deviation}
         return Step(following, following, facts | clip_facts(gathered, self.options.clip_norm, mean, noise))

@@ -10,10 +10,12 @@ first order, r = 0, is the worst, and its norm is the exact sensitivity for user
 stay away), as cyclic batches make them. If moreover c never rises it is the worst of ALL patterns P whose rounds are at
 least b apart: ``<C_i, C_j> = sum_s c_s c_{s + j - i}`` over ``s < T - j`` falls with j and with j - i, and the m-th
 round of P is at least ``m b``, further from earlier ones than multiples of b are.
+
+What is searched follows the last digits of a machine's arithmetic. So encoders remember the terms of C that they began
+with: a run that goes on elsewhere releases rows of ONE matrix.
 """
 
 from abc import abstractmethod
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -264,15 +266,15 @@ class _Summed(PrefixNoise):
 class _Moving(Encoder):
     """The Toeplitz matrix of few coefficients."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("_past",)
-    given: ClassVar[tuple[str, ...]] = ("_coefficients",)
+    remembered: ClassVar[tuple[str, ...]] = ("_past", "_coefficients")
+    added: ClassVar[tuple[str, ...]] = ("_coefficients",)
 
     def __init__(self, coefficients: Vector) -> None:
         self._coefficients = coefficients
-        self._past: deque[Vector] = deque(maxlen=len(coefficients))
+        self._past: list[Vector] = []
 
     def add(self, total: Vector) -> Vector:
-        self._past.appendleft(total)
+        self._past = [total, *self._past][: len(self._coefficients)]
         row = np.zeros_like(total)
         for coefficient, past in zip(self._coefficients, self._past, strict=False):
             row += coefficient * past
@@ -282,51 +284,51 @@ class _Moving(Encoder):
 class _Recursive(Encoder):
     """The inverse of the Toeplitz matrix of few coefficients, the first of them 1."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("_past",)
-    given: ClassVar[tuple[str, ...]] = ("_coefficients",)
+    remembered: ClassVar[tuple[str, ...]] = ("_past", "_coefficients")
+    added: ClassVar[tuple[str, ...]] = ("_coefficients",)
 
     def __init__(self, coefficients: Vector) -> None:
         self._coefficients = coefficients[1:]
-        self._past: deque[Vector] = deque(maxlen=len(coefficients) - 1)
+        self._past: list[Vector] = []
 
     def add(self, total: Vector) -> Vector:
         row = total.copy()
         for coefficient, past in zip(self._coefficients, self._past, strict=False):
             row -= coefficient * past
-        self._past.appendleft(row)
+        self._past = [row, *self._past][: len(self._coefficients)]
         return row
 
 
-def _started(kept: Array | None, buffers: Buffers, like: Vector) -> Array:
+def _started(kept: Array | None, decays: Vector, like: Vector) -> Array:
     """(buffers, p) what is kept; zeros before the first round."""
-    return np.zeros((len(buffers.decays), len(like))) if kept is None else kept
+    return np.zeros((len(decays), len(like))) if kept is None else kept
 
 
 class _Buffered(Encoder):
-    remembered: ClassVar[tuple[str, ...]] = ("_kept",)
-    given: ClassVar[tuple[str, ...]] = ("_buffers",)
+    remembered: ClassVar[tuple[str, ...]] = ("_kept", "_scales", "_decays")
+    added: ClassVar[tuple[str, ...]] = ("_scales", "_decays")
 
     def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
+        self._scales, self._decays = buffers.scales, buffers.decays
         self._kept: Array | None = None
 
     def add(self, total: Vector) -> Vector:
-        kept = _started(self._kept, self._buffers, total)
-        row = total + self._buffers.scales @ kept
-        self._kept = self._buffers.decays[:, None] * kept + total
+        kept = _started(self._kept, self._decays, total)
+        row = total + self._scales @ kept
+        self._kept = self._decays[:, None] * kept + total
         return np.asarray(row)
 
 
 class _Unbuffered(Encoder):
-    remembered: ClassVar[tuple[str, ...]] = ("_kept",)
-    given: ClassVar[tuple[str, ...]] = ("_buffers",)
+    remembered: ClassVar[tuple[str, ...]] = ("_kept", "_scales", "_decays")
+    added: ClassVar[tuple[str, ...]] = ("_scales", "_decays")
 
     def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
+        self._scales, self._decays = buffers.scales, buffers.decays
         self._kept: Array | None = None
 
     def add(self, total: Vector) -> Vector:
-        kept = _started(self._kept, self._buffers, total)
-        row = np.asarray(total - self._buffers.scales @ kept)
-        self._kept = self._buffers.decays[:, None] * kept + row
+        kept = _started(self._kept, self._decays, total)
+        row = np.asarray(total - self._scales @ kept)
+        self._kept = self._decays[:, None] * kept + row
         return row
