@@ -102,6 +102,12 @@ def test_the_faults_are_many_and_their_names_differ():
     assert len(MUTANTS) >= LEAST
 
 
+def test_a_fault_under_another_name_is_not_passed_over(tmp_path):
+    (tmp_path / "tiny.toml").write_text("[[fault]]\nname = 'nobody plants me'\n[[mutant]]\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"tiny\.toml holds fault"):
+        read_lists(tmp_path)
+
+
 @pytest.mark.slow  # so that the fast tests pass with a new strategy in place, before it has faults of its own
 @pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"non_private"}))
 def test_every_strategy_has_a_fault_of_its_own(name):

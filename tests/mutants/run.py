@@ -109,11 +109,13 @@ class Verdict:
 
 def read_lists(folder: Path = LISTS) -> list[Mutant]:
     """Every fault of every list in the folder."""
-    return [
-        Mutant(area=path.stem, **{**entry, "tests": tuple(entry["tests"])})
-        for path in sorted(folder.glob("*.toml"))
-        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
-    ]
+    found = []
+    for path in sorted(folder.glob("*.toml")):
+        held = tomllib.loads(path.read_text(encoding="utf-8"))
+        if others := held.keys() - {"mutant"}:
+            raise SystemExit(f"{path.name} holds {', '.join(others)}, which nobody reads: call each fault [[mutant]]")
+        found += [Mutant(area=path.stem, **{**entry, "tests": tuple(entry["tests"])}) for entry in held["mutant"]]
+    return found
 
 
 class _Watch:
