@@ -4,7 +4,6 @@ Exit codes: 0 done; 1 the run failed (what it had written stays); 2 bad input; 1
 standard error; with `--json` standard output holds the JSON and nothing else.
 """
 
-import logging
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -14,7 +13,19 @@ import typer
 from rich.console import Console
 
 from simulations import listing_commands
-from simulations.terminal import FAILED, Debug, File, Json, Output, Overrides, assignments, exit_codes, print_json
+from simulations.terminal import (
+    FAILED,
+    Debug,
+    File,
+    Json,
+    Output,
+    Overrides,
+    TrustCode,
+    assignments,
+    exit_codes,
+    log_warnings,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from simulations.config.run_config import RunConfig
@@ -76,6 +87,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -92,13 +104,16 @@ def run(
       userdp run --resume runs/quickstart-auto-seed1
     """
     with exit_codes(debug), redirect_stdout(sys.stderr):
-        _log_warnings()
+        log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
-        from simulations.records.checkpoints import configuration_file  # noqa: PLC0415
+        from simulations.records.checkpoints import began_here, configuration_file  # noqa: PLC0415
+        from simulations.records.named_code import check_code  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
         from simulations.reports.console import show_outcome  # noqa: PLC0415
 
         config = _load(configuration_file(file, resume), [*(overrides or []), *assignments(given)])
+        if resume is not None and file is None:
+            check_code(resume, config, trusted=trust_code or began_here(resume, config))
         outcome = _run(config, resume)
         shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
     if as_json:
@@ -206,7 +221,7 @@ def compare(
         from simulations.comparison.jobs import compare as run_all  # noqa: PLC0415
         from simulations.comparison.live import live  # noqa: PLC0415
 
-        _log_warnings()
+        log_warnings()
         given = {"seeds": seeds, "output.directory": output, "against_oracle": against_oracle or None}
         comparison = load_comparison(file, [*(overrides or []), *assignments(given)])
         with live(comparison) as watch:
@@ -266,7 +281,7 @@ def audit(
     with exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.audit.command import Wanted, audit_file, show_audits  # noqa: PLC0415
 
-        _log_warnings()
+        log_warnings()
         config = _load(file, [*(overrides or []), *assignments({"output.directory": output})])
         done = audit_file(config, Wanted(one_run, everything, runs, canaries, confidence, workers))
     if as_json:
@@ -339,6 +354,7 @@ def predict(
             metavar="COLUMN", help="Copy this column of TABLE into the predictions; repeatable.", show_default=False
         ),
     ] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -353,8 +369,8 @@ def predict(
     with exit_codes(debug), redirect_stdout(sys.stderr):
         from simulations.api.scoring import score, show_scores  # noqa: PLC0415
 
-        _log_warnings()
-        scores = score(directory, table, output, keep or ())
+        log_warnings()
+        scores = score(directory, table, output, keep or (), trust_code=trust_code)
     if as_json:
         print_json(scores.as_dict())
     else:
@@ -362,14 +378,6 @@ def predict(
 
 
 app.add_typer(listing_commands.app)
-
-
-def _log_warnings() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("userdp: %(levelname)s: %(message)s"))
-    log = logging.getLogger("userdp")
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(logging.WARNING)
 
 
 def _load(file: Path, overrides: list[str]) -> "RunConfig":

@@ -1,6 +1,7 @@
 """What the verbs of the `userdp` command share: options, exit codes, errors as sentences, JSON."""
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ Overrides = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output and nothing else.")]
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Show everything about this one.", show_default=False)
+]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run code that the run's directory names, such as problem.module.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Output = Annotated[
@@ -70,3 +74,12 @@ def assignments(given: dict[str, Any]) -> list[str]:
 def print_json(values: Any) -> None:
     """Values on standard output, and nothing else there."""
     sys.stdout.write(json.dumps(values, indent=2) + "\n")
+
+
+def log_warnings() -> None:
+    """Show the warnings of userdp on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("userdp: %(levelname)s: %(message)s"))
+    log = logging.getLogger("userdp")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.WARNING)

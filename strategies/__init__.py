@@ -96,7 +96,7 @@ __all__ = [
     "model_vector",
 ]
 
-_PLACES = [place.split(":") for place in STRATEGIES.places.values()]
+_PLACES = [place.partition(":")[::2] for place in STRATEGIES.places.values()]
 __getattr__ = names_from(
     __name__,
     {

@@ -93,3 +93,16 @@ def test_no_measured_number_of_a_papers_page_is_typed_by_hand(name):
     for made in (r"<!-- [^:>]+: made by docs/make\.py -->.*?<!-- end -->", r"`[^`]*`"):
         text = re.sub(made, "", text, flags=re.DOTALL)
     assert set(re.findall(r"\d+\.\d\d+", text)) <= TYPED[name]
+
+
+def test_wherever_masked_sums_are_told_of_by_name_every_strategy_that_has_them_is_named():
+    named = {name for name, one in STRATEGIES.items() if one.masked} - {"non_private"}
+    told = [
+        paragraph
+        for page in PAGES
+        for paragraph in page.read_text(encoding="utf-8").split("\n\n")
+        if 'trust = "sum"' in paragraph and {"`dp_fed_sgd`", "`dp_fed_avg`"} & set(re.findall(r"`\w+`", paragraph))
+    ]
+    assert len(told) > 2
+    for paragraph in told:
+        assert named <= set(re.findall(r"\w+", paragraph)), paragraph

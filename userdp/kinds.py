@@ -61,6 +61,8 @@ def _loaded(name: str, place: str) -> Any:
     """
     module, _, attribute = place.partition(":")
     line = f'the registry\'s line "{name}": "{place}"'
+    if not attribute:
+        raise BadInput(f"{line} names no class: write it as package.module:Class")
     try:
         home = import_module(module)
     except ModuleNotFoundError as error:

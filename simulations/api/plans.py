@@ -15,6 +15,7 @@ from simulations.runs.advice import Progress as OnPlan
 from strategies.core.plan import Plan
 from userdp.accounting.composition import promises_something
 
+_CHANGES = {"replace_one": "replaced", "add_or_remove": "added or removed"}
 _FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")
 
 
@@ -65,11 +66,11 @@ def show_advice(found: Sequence[Advice]) -> None:
     table = Table(
         "",
         Column("strategy", no_wrap=True),
-        Column("predicted excess risk", justify="right"),
-        Column("noise", justify="right"),
-        Column("rounds", justify="right"),
-        "neighbours",
-        "the server",
+        Column("predicted excess risk", justify="right", min_width=9),
+        Column("noise", justify="right", no_wrap=True),
+        Column("rounds", justify="right", no_wrap=True),
+        Column("one user is", min_width=9),
+        Column("the server", min_width=7),
         title="strategies by predicted excess risk",
     )
     if start is not None:
@@ -86,8 +87,8 @@ def show_advice(found: Sequence[Advice]) -> None:
         noise = "" if values["model_noise"] is None else shown(values["model_noise"])
         name = each.strategy + (" (*)" if each.configured else "")
         style = "red" if each.predicted is not None and start is not None and each.predicted >= start else ""
-        server = "trusted" if each.trusting else "need not be trusted"
-        relation = (values["relation"] or "").replace("_", " ")
+        server = "trusted" if each.trusting else "need not be"
+        relation = _CHANGES.get(values["relation"] or "", "")
         table.add_row(str(place), name, predicted, noise, shown(values["rounds"]), relation, server, style=style)
     console = Console()
     console.print(table)

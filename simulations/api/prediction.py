@@ -14,6 +14,7 @@ import pandas as pd
 from simulations.api.frames import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
+from simulations.records.named_code import check_code
 from simulations.reports.report import INITIAL
 from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
@@ -119,8 +120,10 @@ class SavedModel:
         measure = Evaluation(problem, None, table.federation)
         initial = starting_problem(self.config).initial()
         metrics = measure.whole(self.model)
-        if reason := measure.not_measured(self.model, metrics):
-            log.warning("not measured: %s", reason)
+        if not metrics:
+            log.warning("not measured: no row of the table has all cells that the model needs")
+        elif table.federation.samples > 1 and measure.one_class(self.model, metrics):
+            log.warning("all targets of the table are one class: accuracy and loss do not say if the model tells any")
         return pd.DataFrame({THIS: metrics, INITIAL: measure.whole(initial)})
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
@@ -147,11 +150,17 @@ class SavedModel:
         return {name: value for name, value in declared.items() if name not in ("split_column", "split_test")}
 
 
-def load_model(directory: str | Path) -> SavedModel:
+def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
     """The model of a run's directory, or of a copy that ``userdp report DIR --released`` made of one.
 
+    Args:
+        directory: of the run.
+        trust_code: let the code run that its configuration may name (``problem.module``, ``loss``, ``metrics``). Else
+            nothing that lies there is executed.
+
     Raises:
-        BadInput: the directory is none, or what lies there does not fit together.
+        BadInput: the directory is none, or what lies there does not fit together; or it names code that is not trusted,
+            or is another than the run had.
     """
     directory = Path(directory)
     for name in _NEEDED:
@@ -165,6 +174,7 @@ def load_model(directory: str | Path) -> SavedModel:
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
         raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
     saved = SavedModel(parse_config(raw), x, promised)
+    check_code(directory, saved.config, trusted=trust_code)
     needed = saved.problem.dimension
     if x.shape != (needed,):
         raise BadInput(

@@ -64,7 +64,9 @@ class Scores:
         return values
 
 
-def score(directory: Path, table: Path, output: Path | None, keep: Sequence[str] = ()) -> Scores:
+def score(
+    directory: Path, table: Path, output: Path | None, keep: Sequence[str] = (), *, trust_code: bool = False
+) -> Scores:
     """Predict every row of a table, write the predictions, and measure the model if the table allows it.
 
     Args:
@@ -72,6 +74,7 @@ def score(directory: Path, table: Path, output: Path | None, keep: Sequence[str]
         table: CSV or Parquet file.
         output: the same, to write; ``table``'s name with "-predictions.csv", in the current folder, if None.
         keep: columns of the table that are copied into it, such as who a row is about.
+        trust_code: as for `simulations.api.prediction.load_model`.
 
     Raises:
         BadInput: what `simulations.api.prediction.SavedModel.predict` refuses, or a file that cannot be written.
@@ -81,7 +84,7 @@ def score(directory: Path, table: Path, output: Path | None, keep: Sequence[str]
         raise BadInput(f"--output {target}: must end with .csv or .parquet")
     if target.resolve() == table.resolve():
         raise BadInput(f"--output {target} is the table itself; choose another file")
-    saved = load_model(directory)
+    saved = load_model(directory, trust_code=trust_code)
     predictions = saved.predict(table)
     metrics, reason = None, None
     try:
@@ -119,7 +122,9 @@ def show_scores(scores: Scores, console: Console) -> None:
     if scores.in_units is None:
         console.print(f"Not measured: {scores.not_measured}", highlight=False)
     else:
-        table = Table("metric", *map(str, scores.in_units.columns), title=f"{scores.rows} rows")
+        table = Table(
+            "metric", *map(str, scores.in_units.columns), title="1 row" if scores.rows == 1 else f"{scores.rows} rows"
+        )
         first, rest = ordered(map(str, scores.in_units.index))
         for name in [*first, *rest]:
             told = shown_apart(scores.in_units.loc[name])

@@ -1,7 +1,7 @@
 """What ``userdp run`` and ``userdp plan`` do, in Python.
 
 >>> import pandas as pd
->>> from simulations import plan
+>>> from userdp import plan
 >>> planned = plan(
 ...     user="person",
 ...     features=["age"],

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from simulations.comparison.cells import Cell
-from simulations.reports.explain import shown
+from simulations.reports.explain import NOTHING_PROMISED, shown_claim
+from userdp.accounting.composition import promises_something
 
 
 def together(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -27,7 +28,8 @@ def together(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[d
         rows: of results.parquet, one a cell.
 
     Returns:
-        source, runs (that promise something), others (finished runs that promise nothing), unit, epsilon and delta.
+        source, runs (that promise something), others (finished runs that promise nothing), unit, epsilon and delta, and
+        the least number of users of these runs.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for cell, row in zip(cells, rows, strict=True):
@@ -53,6 +55,7 @@ def _sum(source: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, A
             "unit": "sample" if any(row["unit"] == "sample" for row in kept) else "user",
             "epsilon": sum(float(row["replace_one_epsilon"]) for row in kept),
             "delta": min(1.0, sum(float(row["replace_one_delta"]) for row in kept)),
+            "users": min(int(row["users"]) for row in kept),
         }
 
 
@@ -64,8 +67,10 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 def _sentence(one: Mapping[str, Any]) -> str:
     whom = "one whole user" if one["unit"] == "user" else "one single sample"
     others = f"; {one['others']} more promise nothing" if one["others"] else ""
-    cost = f"epsilon = {shown(one['epsilon'])}, delta = {shown(one['delta'])}"
+    cost = f"at most epsilon = {shown_claim(one['epsilon'])}, delta = {shown_claim(one['delta'])}"
+    if not promises_something(one["delta"], one.get("users", 1)):
+        cost = NOTHING_PROMISED
     return (
-        f"{one['runs']} runs on the same people ({one['source']}): with independent noise together at most {cost}, for "
-        f"replacing {whom}{others} (simulation: nothing was released)"
+        f"{one['runs']} runs on the same people ({one['source']}): with independent noise together {cost}, for "
+        f"replacing {whom}{others}; other runs on these people add to it (simulation: nothing was released)"
     )

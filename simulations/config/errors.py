@@ -54,8 +54,8 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
             name = f"{where}.{item['ctx']['discriminator'].strip(chr(39))}"
             choices = _choices(name, known)
             near = difflib.get_close_matches(str(item["ctx"]["tag"]), choices, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            return f"{name} = {item['ctx']['tag']!r} is unknown: {hint}There are {', '.join(choices)}"
+            there = f"did you mean {near[0]!r}? There are" if near else "there are"
+            return f"{name} = {item['ctx']['tag']!r} is unknown: {there} {', '.join(choices)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"{where} = {item['input']!r}: must be a section, written [{where}], or a table of keys"
     told = _told(where, known)

@@ -22,6 +22,7 @@ import numpy as np
 
 from simulations.config.run_config import RunConfig
 from simulations.records.environment import versions
+from simulations.records.named_code import digests, signature, signed
 from simulations.records.run_directory import ASKED, CHECKPOINT
 from strategies.core.resuming import Resumed
 from strategies.core.snapshots import Snapshot
@@ -31,6 +32,8 @@ from userdp.state import OTHER_VERSION
 _LOCK = ".running"
 _STATE = "state_private"
 """What the text is called in an archive, and before a dot the arrays."""
+_RECORDED_LATER = ("code",)
+"""What files of former versions do not say of their run."""
 _FORMAT, _FORMER = 2, 1
 """Former files hold whole objects, of which `Snapshot` reads what they remember."""
 _OF_VERSIONS = ("userdp", "numpy")
@@ -57,6 +60,7 @@ class Checkpoints:
         # CHECKPOINT: after the last round that is kept; ASKED: before users are asked, where noise is secure.
         self._folder = folder
         self._settings = _settings(config)
+        self._signature = signature(config) if self._settings["code"] else None
         self._next = -math.inf
 
     @contextmanager
@@ -126,7 +130,8 @@ class Checkpoints:
             (self._folder / f".{name}.partial").unlink(missing_ok=True)
 
     def _write(self, name: str, taken: Snapshot) -> None:
-        kept = {"format": _FORMAT, **self._settings, "values": taken.values, "arrays": list(taken.arrays)}
+        kept = {"format": _FORMAT, **self._settings, "signature": self._signature}
+        kept |= {"values": taken.values, "arrays": list(taken.arrays)}
         text = json.dumps(kept, allow_nan=False)
         partial = self._folder / f".{name}.partial"
         # For nobody but the run's owner: it may hold exact numbers of users' data.
@@ -172,7 +177,8 @@ class Checkpoints:
             raise BadInput(
                 f"{path} has format {form!r}, and this version of userdp reads {_FORMER} and {_FORMAT}: {OTHER_VERSION}"
             )
-        there, here = (_flat({key: settings[key] for key in self._settings}) for settings in (kept, self._settings))
+        compared = [key for key in self._settings if key in kept or key not in _RECORDED_LATER]
+        there, here = (_flat({key: settings[key] for key in compared}) for settings in (kept, self._settings))
         other = [
             f"{key} is {there.get(key, 'not set')!r} there and {here.get(key, 'not set')!r} here"
             for key in sorted(there.keys() | here.keys())
@@ -183,6 +189,16 @@ class Checkpoints:
                 f"{path} belongs to a run with other settings ({'; '.join(other)}): resume with the config.toml in the "
                 "same folder"
             )
+
+
+def began_here(folder: Path, config: RunConfig) -> bool:
+    """Whether this user began the run, here, with the code that its config.toml names; that may have changed since."""
+    try:
+        with (folder / CHECKPOINT).open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            kept = json.loads(archive[_STATE].tobytes())
+        return signed(config, kept["code"], str(kept["signature"]))
+    except _UNREADABLE:
+        return False
 
 
 def configuration_file(file: Path | None, resume: Path | None) -> Path:
@@ -201,11 +217,12 @@ def configuration_file(file: Path | None, resume: Path | None) -> Path:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """What must be the same for a run to go on: versions, and all settings that can change a bit of it."""
+    """What must be the same for a run to go on: versions, code, and all settings that can change a bit of it."""
     configuration = tomllib.loads(config.toml())
     configuration["output"].pop("directory")
     configuration["data"].pop("memory", None)
-    return {"configuration": configuration, "versions": {name: versions()[name] for name in _OF_VERSIONS}}
+    used = {name: versions()[name] for name in _OF_VERSIONS}
+    return {"configuration": configuration, "versions": used, "code": digests(config)}
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:

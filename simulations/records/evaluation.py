@@ -70,12 +70,16 @@ class Evaluation:
                 f"{self._test.users} users were held out, and no sample of theirs has all cells that the model needs; "
                 "see how many cells are unusable, column by column, in the private figures of the report"
             )
-        if main_metric(metrics) == "test_loss" and only_class(self._problem, x, self._blocks()):
+        if self.one_class(x, metrics):
             return (
                 "all targets of the held-out users are one class, so that accuracy and loss do not say whether the "
                 "model tells anything; check data.positive, or hold out more users"
             )
         return None
+
+    def one_class(self, x: Vector, metrics: Mapping[str, float]) -> bool:
+        """Whether the model predicts classes, and all people that it is measured on are of one."""
+        return main_metric(metrics) == "test_loss" and only_class(self._problem, x, self._blocks())
 
     def _means(self, x: Vector) -> dict[str, float]:
         totals: dict[str, float] = {}

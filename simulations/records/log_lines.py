@@ -341,7 +341,30 @@ LOG_LINES: tuple[LogLine, ...] = (
             "private",
             {"missing": "rows without", "rows": "rows of the table", "told": "columns, and unusable cells of each"},
         ),
-        ("warning", "not measured: %s", "holder", "private", {"reason": "why metrics say nothing about the model"}),
+        (
+            "warning",
+            "not measured: no row of the table has all cells that the model needs",
+            "holder",
+            "private",
+            {},
+        ),
+        (
+            "warning",
+            "all targets of the table are one class: accuracy and loss do not say if the model tells any",
+            "holder",
+            "private",
+            {},
+        ),
+    ),
+    *lines(
+        "simulations.records.named_code",
+        (
+            "warning",
+            "code that %s names runs here: %s",
+            "holder",
+            "public",
+            {"directory": "of the run", "told": "each place of code, and the SHA-256 that the run recorded"},
+        ),
     ),
     *lines(
         "simulations.runs.build",

@@ -110,6 +110,7 @@ _RESULT: tuple[tuple[str, Kind, str], ...] = (
         "other problems, and where nodes of other processes measured for themselves",
     ),
     ("versions", "public", "of what the result depends on"),
+    ("code", "public", "SHA-256 of each file of code that the configuration names; absent where it names none"),
     ("error", "environment", "why the run stopped, without counts; absent where it did not"),
 )
 

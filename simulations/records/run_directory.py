@@ -139,7 +139,7 @@ def new_directory(path: Path, *, secure: bool) -> Path:
 def _check_ended(path: Path) -> None:
     """Refuse a name that another run has taken and may still release under: its folder is new, or has no result."""
     names = {one.name for one in path.iterdir()} if path.is_dir() else {"a file"}
-    if not names or ("config.toml" in names and "result.json" not in names):
+    if not names or ("config.toml" in names and "result.json" not in names and _noise(path) != "seeded"):
         raise BadInput(
             f"output.directory: {path} belongs to a run that has not ended, and two runs with privacy.noise = 'secure' "
             "would spend the budget twice: wait for it, or if it was killed go on with --resume or move the folder away"
@@ -151,16 +151,23 @@ def _check_no_release(path: Path) -> None:
     import pandas as pd  # noqa: PLC0415 -- as above
 
     try:
-        noise = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"]
         rounds = len(pd.read_parquet(path / "rounds.parquet")) if (path / "rounds.parquet").exists() else 0
-    except (OSError, ValueError, LookupError, TypeError):  # no run of ours, or one that released nothing
+    except (OSError, ValueError):  # no run of ours
         return
-    if noise == "secure" and (rounds or (path / ASKED).exists()):
+    if _noise(path) == "secure" and (rounds or (path / ASKED).exists()):
         raise BadInput(
             f"output.directory: {path} holds what a run with privacy.noise = 'secure' released, which cannot be drawn "
             "again; another run spends its budget on top: if that is meant, choose another folder or move this one "
             "away; a run that was killed goes on with --resume"
         )
+
+
+def _noise(path: Path) -> str | None:
+    """Of the run whose folder this is; None of no run."""
+    try:
+        return str(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))["privacy"]["noise"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 _COLUMNS = {

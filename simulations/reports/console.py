@@ -24,8 +24,8 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     """
     section = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["data"]
     measured = {"this run": result["metrics"], "initial model": result["reference"]["initial"]}
-    if private:
-        measured["without privacy (private)"] = result["reference_private"]["non_private"] or {}
+    if private and result["reference_private"]["non_private"]:
+        measured["without privacy (private)"] = result["reference_private"]["non_private"]
     columns = [metrics | in_target_units(metrics, section) for metrics in measured.values()]
     table = Table("metric", *measured, title=f"{result['name']}: {result['strategy']}")
     first, rest = ordered(columns[0])

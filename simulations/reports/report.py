@@ -14,7 +14,16 @@ from markupsafe import Markup
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
-from simulations.reports.explain import METRICS, chance, percent, shown, shown_apart, shown_claim, shown_number
+from simulations.reports.explain import (
+    METRICS,
+    NOTHING_PROMISED,
+    chance,
+    percent,
+    shown,
+    shown_apart,
+    shown_claim,
+    shown_number,
+)
 from simulations.reports.loading import cell_counts
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
@@ -22,6 +31,7 @@ from simulations.reports.units import in_target_units, ordered, unit_meanings
 from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.declarations import explained
 from strategies.registry import STRATEGIES
+from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 from userdp.errors import BadInput
 
@@ -192,6 +202,8 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
     """(name, value, what it means) of every number of the plan."""
     top = ("rounds", "cohort", "users", "users_needed", "noise", "signal", "pass_probability")
     values = {name: plan[name] for name in top if plan[name] is not None} | plan["numbers"]
+    if not promises_something(values.get("replace_one_delta", 0.0), plan["users"]):
+        values["replace_one_epsilon"] = values["replace_one_delta"] = NOTHING_PROMISED
     meanings = explained(STRATEGIES[plan["strategy"]]) if plan["strategy"] in STRATEGIES else {}
     return [(name.replace("_", " "), value, meanings.get(name, "")) for name, value in values.items()]
 

@@ -16,6 +16,7 @@ from simulations.engines.ray_grid import RayGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Evaluation, Schedule, main_metric
+from simulations.records.named_code import digests
 from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import RunDirectory, new_directory, plain
 from simulations.runs.build import (
@@ -124,6 +125,9 @@ def run(
             model, guarantee.json with what was spent, and result.json with "error".
     """
     started = time.perf_counter()
+    code = digests(config)
+    if resume and directory is not None:
+        Checkpoints(directory, config).read()  # refused before code that it names is imported
     problem = starting_problem(config)
     if datasets is None or deployed:
         datasets = server_datasets(config) if deployed else load_datasets(config)
@@ -138,14 +142,16 @@ def run(
     check_installed(config.output.trackers)
     path = directory or new_directory(config.run_directory, secure=config.privacy.noise == "secure")
     with ExitStack() as stack:
-        keeper, resumed = Checkpoints(path, config) if checkpoint or resume else None, None
+        checkpoints, resumed = Checkpoints(path, config), None
+        keeper = checkpoints if checkpoint or resume else None
+        if keeper is not None or config.privacy.noise == "secure":
+            stack.enter_context(checkpoints.held())
         if keeper is not None:
-            stack.enter_context(keeper.held())
             resumed = keeper.read() if resume else None
         files = RunDirectory(path, resumed=resumed is not None)
         files.text("config.toml", config.toml())
         course = _Course(
-            config, problem, datasets, facts, strategy, evaluation, files, started, deployed, keeper, resumed
+            config, problem, datasets, facts, strategy, evaluation, files, started, code, deployed, keeper, resumed
         )
         files.json("plan.json", course.plan.as_dict())
         track = stack.enter_context(tracking(config.output.trackers, files.path))
@@ -171,8 +177,7 @@ def run(
             from simulations.reports.report import render  # noqa: PLC0415 -- charts are slow to import
 
             render(files.path, ALL_KINDS if config.shows_private else SHARED)
-        if keeper is not None:
-            keeper.remove()
+        checkpoints.remove()
     return outcome
 
 
@@ -209,6 +214,7 @@ class _Course:
     evaluation: Evaluation
     files: RunDirectory
     started: float
+    code: dict[str, str]
     deployed: bool
     keeper: Checkpoints | None
     resumed: Resumed | None
@@ -283,6 +289,8 @@ class _Course:
             metrics = self.schedule.of(model) | self.evaluation.details(model)
             initial = initial | self.evaluation.details(self.problem.initial())
         result = self._result(guarantee, metrics, initial)
+        if self.code:
+            result["code"] = self.code
         if error is not None:
             result["error"] = error
         elif (reason := self.evaluation.not_measured(model, metrics)) is not None:

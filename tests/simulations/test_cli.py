@@ -25,13 +25,13 @@ from userdp.errors import RunFailed
 from userdp.problems.registry import PROBLEMS
 
 RUNNER = CliRunner()
-LOG_WARNINGS = cli._log_warnings
+LOG_WARNINGS = cli.log_warnings
 
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
     # A handler that outlives its test would write to a stream that is closed by then.
-    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+    monkeypatch.setattr(cli, "log_warnings", lambda: None)
 
 
 @pytest.fixture

@@ -252,7 +252,10 @@ def test_one_patient_of_one_team_is_no_misspelt_level(path, tmp_path, caplog):
     one = {"height": [170.0], "team": ["blue"], "grade": ["none"]}
     assert saved.predict(pd.DataFrame(one)).notna().all(axis=None)
     saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}))
-    assert not [line for line in caplog.messages if "declared level" in line or "spelling" in line]
+    assert not [line for line in caplog.messages if "level" in line or "spelling" in line or "one class" in line]
+    saved.evaluate(pd.DataFrame(one | {"who": ["ann"], "passed": ["yes"]}).loc[[0, 0]])
+    assert [line for line in caplog.messages if line.startswith("all targets of the table are one class")]
+    assert not [line for line in caplog.messages if "held-out" in line or "hold out" in line]
 
 
 def test_a_misspelt_level_of_the_training_table_is_said_once(path, caplog):

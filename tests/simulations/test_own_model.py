@@ -18,7 +18,7 @@ SMALL = ("data.all_users=40", "strategy.rounds=2", "output.reference=false", 'pr
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
-    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+    monkeypatch.setattr(cli, "log_warnings", lambda: None)
 
 
 def call(*arguments):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import strategies
 from userdp.moved import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +98,12 @@ def test_every_name_of_a_face_can_be_had(face):
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         _ = module.nothing_of_the_kind
+
+
+def test_what_a_strategy_of_ones_own_is_made_of_is_public():
+    assert {"Scheme", "Step", "Plan", "Request", "Gathered", "UserLevelStrategy", "StrategyOptions"} <= set(
+        dir(strategies)
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES)

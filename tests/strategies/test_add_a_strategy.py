@@ -170,6 +170,7 @@ def listed_with(monkeypatch, place):
             "strategies.clipping.dp_fed_sgd does not define; did you mean DPFedSGD",
         ),
         ("strategies.cliping.new:New", "names the module strategies.cliping, which does not exist: correct it"),
+        ("strategies.clipping.new", "names no class: write it as package.module:Class"),
     ],
 )
 def test_a_misspelt_line_of_the_registry_says_so_and_the_others_are_listed(monkeypatch, place, said):
@@ -182,6 +183,18 @@ def test_a_misspelt_line_of_the_registry_says_so_and_the_others_are_listed(monke
     one = CliRunner().invoke(app, ["strategies", "new"])
     assert one.exit_code == 2
     assert said in one.stderr
+
+
+def test_a_line_of_the_registry_without_a_class_does_not_take_the_package_down():
+    program = """
+from strategies.registry import STRATEGIES
+STRATEGIES.places["new"] = "strategies.clipping.new"
+import importlib, strategies
+importlib.reload(strategies)
+print(strategies.Auto.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "auto"
 
 
 def test_a_class_without_a_family_does_not_take_the_others_out_of_the_list(monkeypatch, tmp_path):

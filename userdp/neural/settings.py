@@ -100,7 +100,7 @@ class TorchSettings(ProblemSettings):
     family: ClassVar[str] = "torch"
     certificate: ClassVar[str] = "none"
     summary: ClassVar[str] = "any torch module with a loss"
-    places: ClassVar[tuple[str, ...]] = ("module", "loss", "metrics")
+    code_fields: ClassVar[tuple[str, ...]] = ("module", "loss", "metrics")
     module: str | None = Field(
         None,
         description="'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments "

@@ -27,6 +27,8 @@ class ProblemSettings(Section):
     sparse: ClassVar[bool] = False
     unscaled: ClassVar[str | None] = None
     """What targets are to be, as they stand in the table; None for numbers on any scale."""
+    code_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields, or tables of them, that may name code."""
 
     kind: str
     dimension: int | None = Field(
@@ -66,6 +68,15 @@ class ProblemSettings(Section):
                 "leave problem.dimension out or change the data's columns"
             )
         return problem
+
+    def named_code(self) -> dict[str, str]:
+        """Field -> "file.py:function" or "package.module:function", of all code that building the problem imports."""
+        held = {field: getattr(self, field) for field in self.code_fields}
+        places = {field: value for field, value in held.items() if isinstance(value, str)}
+        for field, value in held.items():
+            if isinstance(value, dict):
+                places |= {f"{field}.{name}": place for name, place in value.items()}
+        return {field: place for field, place in places.items() if ":" in place}
 
     @abstractmethod
     def _make(self, shape: Shape, seed: int) -> Problem: ...

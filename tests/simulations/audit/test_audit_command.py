@@ -274,7 +274,7 @@ def test_one_run_asks_for_canaries_and_for_users_who_are_protected():
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+    monkeypatch.setattr(cli, "log_warnings", lambda: None)
     file = tmp_path / "run.toml"
     file.write_text(config_of("dp_fed_sgd", 4.0).toml(), encoding="utf-8")
 

@@ -586,7 +586,7 @@ def test_shares_have_digits_where_they_tell_apart():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "_log_warnings", lambda: None)
+    monkeypatch.setattr(cli, "log_warnings", lambda: None)
     path = tmp_path / "small.toml"
     path.write_text(parse_comparison(changed(strategy=SMALL["strategy"][:1])).toml())
     return path

@@ -9,7 +9,7 @@ from simulations import compare
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.ranking import rankings
 from simulations.comparison.table import row
-from simulations.comparison.together import together
+from simulations.comparison.together import sentences, together
 from userdp.accounting import add_or_remove_to_replace_one
 
 
@@ -32,7 +32,7 @@ def raw(path, **sections):
 
 def promise(epsilon, unit="user", holds=True, delta=1e-6):
     """A row of results.parquet, as far as it is looked at."""
-    return {"unit": unit, "holds": holds, "replace_one_epsilon": epsilon, "replace_one_delta": delta}
+    return {"unit": unit, "holds": holds, "replace_one_epsilon": epsilon, "replace_one_delta": delta, "users": 40}
 
 
 def cells_of(path, count, **sections):
@@ -50,7 +50,9 @@ def test_text_page_and_print_say_what_all_runs_on_the_same_people_cost_together(
     assert one["delta"] == pytest.approx(4 * 1e-3)
     (line,) = compared.together
     assert line.startswith("4 runs on the same people (clinic.csv): with independent noise together at most epsilon = ")
-    assert line.endswith("; 2 more promise nothing (simulation: nothing was released)")
+    assert line.endswith(
+        "; 2 more promise nothing; other runs on these people add to it (simulation: nothing was released)"
+    )
     assert line in repr(compared)
     assert line in compared._repr_html_()
     assert line in compared.page
@@ -62,11 +64,19 @@ def test_a_promise_for_adding_or_removing_counts_with_what_it_means_for_replacin
     relations = ("replace_one", "add_or_remove")
     guarantees = [{"relation": one, "holds": True, "epsilon": 1.0, "delta": 1e-6} for one in relations]
     cells = cells_of(write_table(tmp_path / "clinic.csv"), 2)
-    records = [{"result": {"guarantee": guarantee}} for guarantee in guarantees]
+    records = [{"result": {"guarantee": guarantee, "users": 40}} for guarantee in guarantees]
     rows = [row(cell, record, None, None, None) for cell, record in zip(cells, records, strict=True)]
     (one,) = together(cells, rows)
     epsilon, delta = add_or_remove_to_replace_one(1.0, 1e-6)
     assert (one["epsilon"], one["delta"]) == (1.0 + epsilon, 1e-6 + delta)
+
+
+def test_where_the_deltas_together_are_worth_nothing_no_epsilon_is_told(tmp_path):
+    cells = cells_of(write_table(tmp_path / "clinic.csv"), 2)
+    (line,) = sentences({"together": together(cells, [promise(1.0, delta=0.02)] * 2)})
+    assert "together none at this delta, for replacing" in line
+    (line,) = sentences({"together": together(cells, [promise(1.0, delta=0.01)] * 2)})
+    assert "together at most epsilon = 2, delta = 0.02, for replacing" in line
 
 
 def test_one_run_alone_and_made_up_people_cost_nothing_together(tmp_path):

@@ -6,6 +6,7 @@ from examples import changed
 from simulations.api.plans import show_plan
 from simulations.config.run_config import parse_config
 from simulations.reports.explain import NOTHING_PROMISED, shown_promise
+from simulations.reports.report import _numbers
 from simulations.runs.build import make_plan
 from userdp.accounting.composition import promises_something
 
@@ -27,3 +28,6 @@ def test_a_plan_prints_no_delta_that_promises_nothing(capsys, monkeypatch, epsil
     lines = [line for line in capsys.readouterr().out.splitlines() if "replace_one" in line]
     assert len(lines) == 2
     assert all((NOTHING_PROMISED in line) is nothing for line in lines)
+    in_the_report = {name: value for name, value, _ in _numbers(plan.as_dict())}
+    for name in ("replace one epsilon", "replace one delta"):
+        assert (in_the_report[name] == NOTHING_PROMISED) is nothing

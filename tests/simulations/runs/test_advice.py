@@ -84,6 +84,14 @@ def test_facts_that_are_not_declared_are_asked_for():
         advise(parse_config(RAW | {"problem": {"kind": "squared"}, "data": TABLE}))
 
 
+def test_no_number_is_cut_off_on_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    table = CliRunner().invoke(app, ["advise", str(CONFIGS / "quickstart.toml")])
+    assert table.exit_code == 0, table.output
+    assert "replaced" in table.output
+    assert "…" not in table.output
+
+
 def test_the_command_shows_a_table_or_json(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     file = str(CONFIGS / "quickstart.toml")
@@ -93,8 +101,8 @@ def test_the_command_shows_a_table_or_json(monkeypatch):
     assert "refuses:" in table.output
     told = " ".join(table.output.split())
     assert "Predicted for a loss equally curved in all directions" in told
-    assert "neighbours" in table.output
-    assert "replace one" in table.output
+    assert "one user is" in table.output
+    assert "replaced" in table.output
     assert "compare risks within one relation" in told
     for command in (["advise", file, "--json"], ["plan", file, "--all", "--json"]):
         values = json.loads(CliRunner().invoke(app, command).stdout)

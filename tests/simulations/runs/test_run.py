@@ -18,6 +18,7 @@ import userdp.data.synthetic.source
 import userdp.data.tables.sources
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid, shards
+from simulations.records.checkpoints import Checkpoints
 from simulations.records.evaluation import Evaluation
 from simulations.records.run_directory import FILES, RunDirectory, new_directory, next_directory, plain
 from simulations.runs.build import load_datasets, make_plan, public_facts, server_datasets
@@ -241,6 +242,24 @@ def test_of_secure_runs_of_one_name_that_start_together_one_releases(tmp_path, _
     assert taken == [tmp_path / "a"]
     assert len(refused) == 5
     assert all("has not ended" in sentence for sentence in refused)
+
+
+def test_a_secure_run_takes_a_folder_that_its_caller_named_for_itself(tmp_path):
+    """Of two that start together the second would release too, and write over the first."""
+    secure = parse_config(changed(privacy__noise="secure"))
+    with (
+        Checkpoints(tmp_path / "a", secure).held(),
+        pytest.raises(BadInput, match="belongs to a run that is under way"),
+    ):
+        run(secure, directory=tmp_path / "a", report=False)
+    run(secure, directory=tmp_path / "a", report=False)
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted({*FILES} - {"report.html"})
+
+
+def test_a_simulation_that_has_not_ended_does_not_keep_a_secure_run_from_its_name(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.toml").write_text('privacy = { noise = "seeded" }')
+    assert new_directory(tmp_path / "a", secure=True) == tmp_path / "a-2"
 
 
 def test_a_secure_run_goes_beside_one_that_ended_without_a_release_and_beside_strange_folders(tmp_path):

@@ -1,0 +1,167 @@
+"""A run directory that somebody sends is data: code that it names runs only when trusted, and as the run had it."""
+
+import hashlib
+import json
+
+import pytest
+import tomli_w
+from examples import table_section, write_table
+from typer.testing import CliRunner
+
+import simulations.runs.run
+from simulations import cli, load_model
+from simulations.config.run_config import parse_config
+from simulations.records.run_directory import FILES
+from simulations.runs.run import run
+from simulations.terminal import BAD_INPUT
+from userdp.errors import BadInput
+
+CODE = """
+import pathlib
+from torch import nn
+pathlib.Path(__file__).with_name("ran").touch()
+def make():
+    return nn.Linear(4, 1)
+def loss(outputs, targets):
+    return (outputs - targets) ** 2
+"""
+
+
+def raw(folder, **problem):
+    named = {"module": f"{folder / 'code.py'}:make"} | problem
+    return {
+        "name": "coded",
+        "seed": 1,
+        "problem": {"kind": "torch", "loss": "mse"} | named,
+        "data": table_section(folder / "people.csv", max_samples=4),
+        "privacy": {"epsilon": 8.0, "delta": 1e-3},
+        "strategy": {"kind": "dp_fed_sgd", "rounds": 2},
+        "output": {"reference": False},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "log_warnings", lambda: None)  # it would take the log from caplog
+    write_table(tmp_path / "people.csv")
+    (tmp_path / "code.py").write_text(CODE, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def sent(folder):
+    """A finished run, whose code has not been imported since."""
+    run(parse_config(raw(folder)), directory=folder / "run", report=False)
+    (folder / "ran").unlink()
+    return folder / "run"
+
+
+def predict(sent, *options):
+    table, output = sent.parent / "people.csv", sent.parent / "found.csv"
+    return CliRunner().invoke(cli.app, ["predict", str(sent), str(table), "--output", str(output), *options])
+
+
+def test_the_digest_of_named_code_is_part_of_the_result(sent):
+    expected = hashlib.sha256((sent.parent / "code.py").read_bytes()).hexdigest()
+    assert json.loads((sent / "result.json").read_text())["code"] == {"module": expected}
+
+
+def test_code_of_a_run_directory_runs_only_when_trusted(sent, caplog):
+    digest = json.loads((sent / "result.json").read_text())["code"]["module"]
+    refused = predict(sent)
+    assert refused.exit_code == BAD_INPUT
+    told = " ".join(refused.output.split())
+    assert f"problem.module = '{sent.parent / 'code.py'}:make' (SHA-256 {digest})" in told
+    assert "add --trust-code" in told
+    with pytest.raises(BadInput, match="trust_code=True"):
+        load_model(sent)
+    assert not (sent.parent / "ran").exists()
+    done = predict(sent, "--trust-code")
+    assert done.exit_code == 0, done.output
+    assert digest in caplog.text
+    assert (sent.parent / "ran").exists()
+    assert load_model(sent, trust_code=True).problem.dimension == 5
+
+
+def test_changed_code_is_refused_though_it_is_trusted(sent):
+    (sent.parent / "code.py").write_text(CODE + "# another\n", encoding="utf-8")
+    refused = predict(sent, "--trust-code")
+    assert refused.exit_code == BAD_INPUT
+    assert "is not what the run had" in refused.output
+    assert not (sent.parent / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "problem", [{"module": "os:abort"}, {"loss": "os:abort"}, {"metrics": {"worst": "os:abort"}}], ids=str
+)
+def test_any_place_of_code_is_refused(sent, problem):
+    changed = raw(sent.parent, **problem)
+    if "module" not in problem:
+        del changed["problem"]["module"]
+    (sent / "config.toml").write_text(tomli_w.dumps(changed), encoding="utf-8")
+    refused = predict(sent)
+    assert refused.exit_code == BAD_INPUT
+    assert "os:abort" in refused.output
+
+
+def test_resuming_a_directory_runs_its_code_only_when_trusted(folder):
+    directory = folder / "run"
+    directory.mkdir()
+    (directory / "config.toml").write_text(parse_config(raw(folder)).toml(), encoding="utf-8")
+    refused = CliRunner().invoke(cli.app, ["run", "--resume", str(directory)])
+    assert refused.exit_code == BAD_INPUT
+    assert "add --trust-code" in " ".join(refused.output.split())
+    assert not (folder / "ran").exists()
+    done = CliRunner().invoke(cli.app, ["run", "--resume", str(directory), "--trust-code"])
+    assert done.exit_code == 0, done.output
+    assert {"config.toml", "result.json", "model.npz"} <= {path.name for path in directory.iterdir()} & set(FILES)
+
+
+class Killed(BaseException):
+    """Ends a run in this process as a kill would."""
+
+
+@pytest.fixture
+def killed(folder, monkeypatch):
+    """The directory of a run that ended behind its first round."""
+
+    def kill(record, plan):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(simulations.runs.run._Course, "finish", lambda *_: None)
+        with pytest.raises(Killed):
+            run(parse_config(raw(folder)), directory=folder / "run", report=False, checkpoint=True, progress=kill)
+    (folder / "ran").unlink()
+    return folder / "run"
+
+
+def test_who_began_a_run_resumes_it_without_another_word(killed, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    refused = CliRunner().invoke(cli.app, ["run", "--resume", str(killed)])
+    assert refused.exit_code == BAD_INPUT
+    assert not (killed.parent / "ran").exists()
+    monkeypatch.delenv("XDG_STATE_HOME")
+    done = CliRunner().invoke(cli.app, ["run", "--resume", str(killed)])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_directory_that_names_other_code_than_its_owner_ran_is_refused(killed):
+    (killed.parent / "evil.py").write_text(CODE, encoding="utf-8")
+    config = (killed / "config.toml").read_text(encoding="utf-8").replace("code.py", "evil.py")
+    (killed / "config.toml").write_text(config, encoding="utf-8")
+    refused = CliRunner().invoke(cli.app, ["run", "--resume", str(killed)])
+    assert refused.exit_code == BAD_INPUT
+    assert "add --trust-code" in " ".join(refused.output.split())
+    assert not (killed.parent / "ran").exists()
+
+
+def test_a_run_is_not_resumed_with_other_code(killed):
+    """Before that is imported."""
+    folder, config = killed.parent, parse_config(raw(killed.parent))
+    (folder / "code.py").write_text(CODE + "# another\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"belongs to a run with other settings \(code.module is "):
+        run(config, directory=folder / "run", report=False, resume=True)
+    assert not (folder / "ran").exists()
+    (folder / "code.py").write_text(CODE, encoding="utf-8")
+    assert run(config, directory=folder / "run", report=False, resume=True).result["rounds"] == 3  # one compares
