@@ -80,12 +80,13 @@ class PrefixSums(Stateful):
     remembered: ClassVar[tuple[str, ...]] = ("start", "_sum", "deviation")
     added: ClassVar[tuple[str, ...]] = ("deviation",)
     parts: ClassVar[tuple[str, ...]] = ("_correlated", "_encoder")
-    given: ClassVar[tuple[str, ...]] = ("_secure",)
+    given: ClassVar[tuple[str, ...]] = ("scheme", "_secure")
 
     def __init__(self, scheme: CorrelatedScheme, dimension: int, *, secure: bool) -> None:
         self.start: Vector | None = None
+        self.scheme, self._secure = scheme, secure
         # Remembered with the encoder's terms, to whose sensitivity it is calibrated.
-        self.deviation, self._secure = scheme.deviation, secure
+        self.deviation = scheme.deviation
         self._correlated = scheme.sampler.factorisation.noise()
         self._encoder = scheme.sampler.factorisation.encoder()
         self._sum = np.zeros(dimension)
