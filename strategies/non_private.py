@@ -147,6 +147,7 @@ class NonPrivate(UserLevelStrategy):
         "Nocedal 1980 within bounds; Nesterov 1983 where convexity is not certified; Kingma, Ba 2015 for modules"
     )
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
+    hears_silence: ClassVar[bool] = True
     pure: ClassVar[bool] = True  # any budget goes with no promise
     masked: ClassVar[bool] = True  # and so does any trust
     without_comparison: ClassVar[str | None] = "training without privacy has no budget to compare with"

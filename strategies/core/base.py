@@ -222,7 +222,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         read = partial(self.wire.read, sent=self._x)
         missing = 1.0 if server_round == self._lost else self.options.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        self._follow(server_round, self._request, gathered)
+        self._follow(server_round, self._request, gathered if self.hears_silence else gathered.uncounted())
         return self.wire.record(self._x), counts(gathered.missing, gathered.non_finite)
 
     def _asked(self, server_round: int) -> Request | None:

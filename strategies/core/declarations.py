@@ -60,6 +60,8 @@ class Declarations:
     """Whether ``privacy.trust = "sum"`` can be asked for."""
     server_trusted: ClassVar[bool] = True
     """Whether nodes tell the server exact counts of what their users' data are like."""
+    hears_silence: ClassVar[bool] = False
+    """Whether a step learns how many users did not answer: what is released must not follow from that."""
     adversary: ClassVar[str] = "against other nodes and whoever sees every iterate; the server is trusted"
     """Who may see what, and who is trusted."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions

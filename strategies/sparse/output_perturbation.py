@@ -147,6 +147,7 @@ class OutputPerturbation(UserLevelStrategy):
     paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 6), corrected; user level: ours"
     needs: ClassVar[str] = "convex loss with certified gradient and smoothness, honest nodes that always answer"
     units: ClassVar[tuple[str, ...]] = ("user", "sample")
+    hears_silence: ClassVar[bool] = True  # to end: it releases nothing of theirs
     pure: ClassVar[bool] = True
     without_secure_noise: ClassVar[str | None] = "how the end of many steps in floating point is rounded is not bounded"
     promise: ClassVar[str] = "user or sample level, also pure (delta = 0); not against the nodes, which see iterates"

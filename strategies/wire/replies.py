@@ -54,6 +54,10 @@ class Gathered:
     lost: bool = False
     noise: float = 0.0
 
+    def uncounted(self) -> "Gathered":
+        """The same without the exact counts of users, which no guarantee covers."""
+        return replace(self, missing=0, non_finite=0, broken_sums=0)
+
 
 def with_keys(request: Request, roster: Roster, colluding: float) -> Request:
     """The request, where its sum is masked with the public keys of the nodes that will be asked, and their noise.

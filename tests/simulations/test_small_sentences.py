@@ -22,6 +22,7 @@ from simulations.api.scoring import score
 from simulations.cli import app
 from simulations.config.run_config import parse_config
 from simulations.records.environment import own_version
+from simulations.reports.explain import shown_claim
 from simulations.reports.report import page
 from simulations.reports.units import ordered
 from simulations.runs.run import run
@@ -199,3 +200,7 @@ def test_userdp_trains_beside_a_folder_of_ones_own_that_has_a_packages_name(tmp_
 
 def test_the_three_functions_are_those_of_simulations():
     assert (userdp.train, userdp.plan, userdp.compare) == (train, plan, compare)
+
+
+def test_claims_are_shown_rounded_up():
+    assert [shown_claim(value) for value in (1.00001, 3.999999, 1.23441e-6)] == ["1.001", "4", "1.235e-06"]

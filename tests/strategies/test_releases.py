@@ -6,6 +6,7 @@ asked; `dp_accounting` then composes what was drawn.
 
 import ast
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -382,6 +383,24 @@ def test_noise_is_made_in_one_place():
         "strategies/core/streams.py",
         "userdp/nodes/computations.py",
     }
+
+
+def test_random_numbers_come_from_streams_or_the_operating_system():
+    """Who else draws has no stream: made-up data, audits, what a user's module draws, and users' own noise."""
+    allowed = {
+        *("userdp/randomness.py", "userdp/nodes/computations.py", "userdp/data/synthetic/federation.py"),
+        *("userdp/neural/samples.py", "userdp/neural/chance.py", "userdp/papers/heavy_tailed/estimators.py"),
+        *("simulations/audit/one_run.py", "simulations/audit/trials.py", "simulations/comparison/oracle.py"),
+    }
+    drawing = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("userdp", "strategies", "simulations")
+        for path in (ROOT / package).rglob("*.py")
+        if "random" in (text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and re.match(r"(np|numpy)\.random\.|random\.", ast.unparse(node.func))
+    }
+    assert {path for path in drawing if "/reference/" not in path} <= allowed
 
 
 @pytest.mark.parametrize("name", ["dp_fed_sgd", "adaptive_clipping", "recentred_clipping", "auto"])

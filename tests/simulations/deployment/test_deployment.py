@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -18,12 +19,14 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from examples import changed
 from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_model import beside
 from typer.testing import CliRunner
 
+from simulations import server_app
 from simulations.config.run_config import load_config, parse_config
 from simulations.deployment import keys as keys_module
 from simulations.deployment import submit as submit_module
@@ -734,3 +737,20 @@ def test_a_run_that_is_killed_leaves_the_guarantee_of_the_model_that_it_leaves(t
     assert len(seen) == 5
     assert seen == sorted(seen)
     assert seen[0] < seen[-1] <= json.loads((tmp_path / "guarantee.json").read_text())["epsilon"]
+
+
+def test_a_deployed_run_is_always_kept(monkeypatch, tmp_path):
+    """A round that was asked must be on disk, whatever the configuration says of checkpoints."""
+    seen = {}
+
+    def run(config, **given):
+        seen.update(given)
+        return SimpleNamespace(directory=tmp_path)
+
+    config = parse_config(changed(output={"checkpoint": False}))
+    monkeypatch.setattr(server_app, "run", run)
+    monkeypatch.setattr(server_app, "run_configuration", lambda context: config)
+    monkeypatch.setattr(server_app, "output_directory", lambda context, config: tmp_path)
+    for deployed in (False, True):
+        server_app.main(None, SimpleNamespace(run_config={"deployed": deployed}))
+        assert (seen["deployed"], seen["checkpoint"]) == (deployed, deployed)

@@ -21,10 +21,19 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.evaluation import Evaluation
 from simulations.records.run_directory import FILES, RunDirectory, new_directory, next_directory, plain
-from simulations.runs.build import load_datasets, make_plan, public_facts, server_datasets
+from simulations.runs.build import (
+    check_samples,
+    load_datasets,
+    make_plan,
+    public_facts,
+    server_datasets,
+    with_assumptions,
+)
 from simulations.runs.run import run
+from strategies import PublicFacts
 from strategies.clipping.dp_fed_sgd import DPFedSGD
 from strategies.non_private import NonPrivate
+from userdp.accounting import Guarantee
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
@@ -252,7 +261,7 @@ def test_a_secure_run_takes_a_folder_that_its_caller_named_for_itself(tmp_path):
         pytest.raises(BadInput, match="belongs to a run that is under way"),
     ):
         run(secure, directory=tmp_path / "a", report=False)
-    run(secure, directory=tmp_path / "a", report=False)
+    run(secure, directory=tmp_path / "a", report=False, checkpoint=True)
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted({*FILES} - {"report.html"})
 
 
@@ -656,3 +665,54 @@ def test_the_version_is_that_of_the_code_that_runs_though_nothing_is_installed(m
     monkeypatch.setattr(simulations.records.environment, "version", lambda name: f"installed {name}")
     project = tomllib.loads((SHIPPED.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert simulations.records.environment.own_version() == project["project"]["version"]
+
+
+def promise(unit, relation):
+    return Guarantee(unit, relation, 1.0, 1e-6, "an accountant", "against others", (), True)
+
+
+@pytest.mark.parametrize("unit", ["sample", "user"])
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_only_a_count_that_neighbours_share_may_refuse_a_run(unit, relation):
+    facts, train = PublicFacts(10, samples=50), SimpleNamespace(samples=51)
+    if (unit, relation) == ("sample", "replace_one"):
+        with pytest.raises(BadInput):
+            check_samples(facts, train, promise(unit, relation))
+    else:
+        check_samples(facts, train, promise(unit, relation))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_which_samples_are_kept_is_said_where_a_sample_may_come_or_go(keeps, relation):
+    config = SimpleNamespace(
+        data=SimpleNamespace(assumptions=(), keeps_some_samples=keeps, sample_shape=SimpleNamespace(sequence=None)),
+        problem=SimpleNamespace(initial_model=None),
+        privacy=SimpleNamespace(noise="secure"),
+    )
+    told = with_assumptions(promise("sample", relation), config).assumptions
+    assert any("data.max_samples keeps" in one for one in told) == (keeps and relation == "add_or_remove")
+
+
+def test_a_second_secure_run_of_one_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = parse_config(changed(privacy__noise="secure", output={"reference": False}))
+    run(config, report=False)
+    with pytest.raises(BadInput, match="spends its budget on top"):
+        run(config, report=False)
+
+
+def test_a_round_that_fails_after_its_charge_is_in_the_guarantee(tmp_path, monkeypatch):
+    step = DPFedSGD._step
+
+    def failing(self, index, x, gathered):
+        made = step(self, index, x, gathered)
+        if index == 1:
+            raise ValueError("after the release")
+        return made
+
+    monkeypatch.setattr(DPFedSGD, "_step", failing)
+    with pytest.raises(RunFailed):
+        run(parse_config(changed(output={"reference": False})), directory=tmp_path / "run", report=False)
+    kept = json.loads((tmp_path / "run" / "guarantee.json").read_text())
+    assert kept["epsilon"] == kept["spent_epsilon"] > 0

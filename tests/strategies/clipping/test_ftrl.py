@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies import DPFTRL
+from strategies import DPFTRL, PublicFacts
 from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.mechanisms.factorisations import FACTORISATIONS, best_factorisation, last_error
+from userdp.noise import rounding_slack
 from userdp.problems import Quadratic
 from userdp.randomness import stream
 from userdp.sampling import CorrelatedBatches
@@ -172,3 +173,11 @@ def test_noise_that_drowns_the_model_is_a_warning():
     method = make(DPFTRL, Quadratic(500, 1.0, 1.0), 50, epsilon=0.1, delta=1e-4)
     assert method.plan.drowned
     assert "Doing nothing is better than this run" in method.plan.warnings[0]
+
+
+def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
+    privacy = Privacy(4.0, 1e-3, noise="secure")
+    method = DPFTRL(Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, rounds=4, factorisation="buffered")
+    recursion = method.scheme.sampler.factorisation.recursion
+    assert recursion > 0
+    assert method._rounding_slack() == rounding_slack(4 * (50 + recursion), 2.0)

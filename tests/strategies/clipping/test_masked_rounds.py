@@ -524,3 +524,25 @@ def test_what_a_node_is_told_travels_in_the_message():
         message = Message(content_of(np.zeros(3), np.arange(2), keyed), 1, MessageType.TRAIN)
         assert Reader().request(message)[1] == keyed
         assert not counts_wanted(message)
+
+
+def test_the_price_of_whole_numbers_is_that_of_all_rounds():
+    """Cohorts of two: of two users that is one round, of four hundred 200, each with its part of delta."""
+
+    def taken(epsilon, users):
+        privacy = Privacy(epsilon, 1e-3, trust="sum")
+        try:
+            DPFedSGD(Quadratic(3, 9.0, 9.0), PublicFacts(users), privacy, rounds=1, cohort=2, clip_norm=0.5)
+        except BadInput as error:
+            if "discrete noise would add" not in str(error):
+                raise
+            return False
+        return True
+
+    low, high = 1.0, 200.0
+    while high - low > 0.1:
+        middle = (low + high) / 2
+        low, high = (middle, high) if taken(middle, 2) else (low, middle)
+    assert taken(low, 2)
+    assert not taken(low, 400)
+    assert taken(low - 6, 400)  # e^6 > 200

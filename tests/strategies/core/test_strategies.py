@@ -237,3 +237,11 @@ def test_a_step_that_fails_was_charged_before_it_began(sampling, monkeypatch):
         run(method, federation_of(np.zeros((20, 2))))
     assert spent == [method.spent_epsilon]
     assert spent[0] > 0
+
+
+@pytest.mark.parametrize("excess", [1e-8, 1e-4])
+def test_a_run_that_spends_a_hair_more_than_it_promises_is_refused(excess):
+    plan = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 200, 4.0, 1e-5, rounds=2, clip_norm=1.0).plan
+    plan.check_spent(plan.guarantee.epsilon)
+    with pytest.raises(RunFailed):
+        plan.check_spent(plan.guarantee.epsilon * (1 + excess))

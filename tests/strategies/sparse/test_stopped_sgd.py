@@ -28,6 +28,7 @@ from userdp.papers.sparse_gradients.stopped_sgd import (
     typical_length,
 )
 from userdp.problems import Quadratic
+from userdp.sampling.random_cohorts import DRAWN_TOGETHER
 
 FALSE_ALARM = 1e-9
 PAPER = {n: StepBudget(n, 1.0, 0.9 / n**2, "paper") for n in (256, 1000, 1024, 4096, 16384)}
@@ -636,3 +637,16 @@ def test_the_papers_accounting_runs_where_it_is_analysed():
     assert method.plan.guarantee.epsilon <= 0.5
     with local_grid(method.problem, federation_of(np.full((USERS, 2), 0.5))) as grid:
         assert len(method.start(grid).rounds) == method.plan.rounds
+
+
+def test_what_the_ledger_of_several_runs_says_at_the_end_is_what_is_promised():
+    """The choice of one of them, too."""
+    method = make(StoppedSGD, Quadratic(2, 1.0, 2.0), 200, 4.0, 1e-6, runs=3)
+    for index in range(method.scheme.sampler.rounds):
+        method._ledger.charge(method.scheme.sampler.cohort(index))
+    assert method._ledger.epsilon() == pytest.approx(method.scheme.guarantee.epsilon, rel=1e-12)
+
+
+def test_nodes_that_know_their_own_draws_are_trusted():
+    method = make(StoppedSGD, Quadratic(2, 1.0, 2.0), 200, 4.0, 1e-6)
+    assert method.plan.guarantee.adversary == DRAWN_TOGETHER

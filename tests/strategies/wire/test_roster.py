@@ -19,6 +19,7 @@ from strategies.wire.replies import Request, gather
 from strategies.wire.roster import Roster
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
+from userdp.nodes.identities import identities
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
@@ -243,3 +244,13 @@ def test_nobody_is_asked_in_a_round_with_an_empty_cohort():
     total = gather(Request(nobody, Computation(reduce="sum", clip_norm=1.0)), roster, [], 3, 0.0)
     np.testing.assert_array_equal(total.values, np.zeros(3))
     assert total.missing == 0
+
+
+def test_somebody_in_two_silos_ends_the_run():
+    def silo(users, names):
+        return roster_content(np.array(users), 0, identities(names, roster._salt))
+
+    roster = Roster(4)
+    grid = ScriptedGrid([silo([0, 1], ["anna", "bert"]), silo([2, 3], ["carl", " anna "])])
+    with pytest.raises(RunFailed, match="holds somebody twice or together with another silo"):
+        roster.gather(grid, timeout=5)

@@ -10,7 +10,9 @@ from hypothesis.extra.numpy import arrays
 from userdp.arrays.sparse_rows import finite_rows
 from userdp.errors import BadInput
 from userdp.nodes.computations import COMPUTATIONS, Computation
+from userdp.nodes.identities import identities
 from userdp.nodes.node import Node
+from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Huber, Quadratic
 
 entries = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -125,3 +127,17 @@ def test_a_users_change_of_loss_is_held_to_its_reach_and_what_is_no_number_is_wo
     assert computation.width(2) == 2
     np.testing.assert_allclose(rows[:2], [[0.25, 0.0], [-0.25, 0.0]])
     assert np.abs(rows).max() <= 0.25
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_statistic_keeps_to_its_bounds_whatever_the_row(name):
+    one = STATISTICS[name]
+    lengths = np.concatenate([[0.0, 5e-324, 1e308], np.geomspace(1e-300, 1e300, 601)])
+    for clip in (1e-9, 1.0, 1e9):
+        numbers = one.compute(np.column_stack([lengths, np.zeros(len(lengths))]), clip)
+        assert (numbers.min(), numbers.max()) == (one.low, one.high)
+
+
+@pytest.mark.parametrize(("one", "same"), [("\u00e9", "e\u0301"), ("\ufb01", "fi"), (" anna", "anna\t")])
+def test_a_label_that_is_written_in_two_ways_is_one_person(one, same):
+    np.testing.assert_array_equal(identities([one], bytes(16)), identities([same], bytes(16)))

@@ -24,6 +24,7 @@ from userdp.sampling import (
     PoissonBatches,
     Sampler,
 )
+from userdp.sampling.random_cohorts import DRAWN_TOGETHER
 
 DELTA = 1e-5
 SAMPLERS: dict[str, Sampler] = {
@@ -307,3 +308,13 @@ def test_a_round_ledger_continues_from_its_checkpoint_and_from_no_other():
         with pytest.raises(BadInput, match="no run of this plan wrote it"):
             second.restore({"charged": charged, "rounds": 30})
     assert second.rounds == 5
+
+
+@pytest.mark.parametrize("kind", [AllocatedBatches, FixedSizeBatches, PoissonBatches])
+def test_where_secret_cohorts_have_one_size_nodes_are_trusted(kind):
+    """Draws that depend on each other tell a node of others' draws."""
+    sampler = kind(60, {AllocatedBatches: 3, FixedSizeBatches: 6, PoissonBatches: 0.1}[kind], 30, 0)
+    sizes = {len(sampler.cohort(index)) for index in range(30)}
+    told = sampler.guarantee(5.0, 1e-3, "against other nodes", ()).adversary
+    assert sampler.secret
+    assert told == (DRAWN_TOGETHER if len(sizes) == 1 else "against other nodes")

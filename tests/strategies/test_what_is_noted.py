@@ -1,0 +1,136 @@
+"""What runs release and note follows from released noise and public numbers alone, of every strategy there is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from any_strategy import halves
+from helpers import federation_of, run
+from test_releases import EVERY, MORE, USERS, method_of, rows
+
+import strategies.core.base
+from strategies import STRATEGIES, model_vector
+from strategies.core.declarations import notes_of
+from userdp.mechanisms.concentration_tests import Session
+from userdp.noise import SeededNoise
+from userdp.sampling import Sampler
+
+KINDS = {name: fact.kind for strategy in STRATEGIES.values() for name, fact in notes_of(strategy).items()}
+NOT_REPLAYED = ("local_dp", "non_private", "dp_ftrl")
+"""Users add the noise; nothing is hidden; with seeded noise sums are added to the noise outside its source."""
+HEARS = ("non_private", "output_perturbation")
+"""One divides by who answered, and promises nothing; the other ends."""
+
+
+class Tape:
+    """Records what noise sources and tests give in one run, and gives the same in another."""
+
+    def __init__(self):
+        self.written, self.at = [], None
+
+    def taped(self, method):
+        def replayed(source, *given):
+            made = np.copy(method(source, *given))  # in the second run, too: what it checks is checked
+            if self.at is None:
+                self.written.append(made)
+            else:
+                made, self.at = self.written[self.at], self.at + 1
+            return made.copy() if made.ndim else made[()]
+
+        return replayed
+
+
+def users_of(name, method):
+    return rows(method.problem.columns) if name in MORE else halves(method.problem)
+
+
+def others(method):
+    rng = np.random.default_rng(11)
+    targets = rng.integers(0, 2, USERS) if method.problem.has_targets else None
+    return federation_of(rng.uniform(-1, 1, (USERS, method.problem.columns)), targets=targets)
+
+
+def shown(name, users, *private):
+    """Released models, and facts but for those of these kinds, of every round."""
+    method, released = method_of(name), []
+    result = run(method, users, evaluate_fn=lambda number, arrays: released.append(model_vector(arrays)))
+    facts = [
+        {fact: value for fact, value in record.facts.items() if KINDS[fact] not in private} for record in result.rounds
+    ]
+    return released, facts
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_other_data_with_the_same_noisy_outputs_show_the_same(name, monkeypatch):
+    if name in NOT_REPLAYED:
+        return
+    tape, method = Tape(), method_of(name)
+    for kind, outputs in ((SeededNoise, ("gaussian", "laplace", "choose")), (Session, ("observe", "passed"))):
+        for output in outputs:
+            monkeypatch.setattr(kind, output, tape.taped(getattr(kind, output)))
+    models, facts = shown(name, users_of(name, method), "private")
+    tape.at = 0
+    again, noted = shown(name, others(method), "private")
+    assert tape.at == len(tape.written) > 0
+    np.testing.assert_array_equal(again, models)
+    assert noted == facts
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_public_facts_do_not_follow_noise(name, monkeypatch):
+    users, found = users_of(name, method_of(name)), []
+    for sign in (1.0, -1.0):
+        with monkeypatch.context() as patch:
+            for output in ("gaussian", "laplace"):
+                draw = getattr(SeededNoise, output)
+
+                def turned(source, value, scale, draw=draw, sign=sign):
+                    return np.asarray(value) + sign * (draw(source, value, scale) - np.asarray(value))
+
+                patch.setattr(SeededNoise, output, turned)
+            found.append(shown(name, users, "private", "noised")[1])
+    for one, other in zip(*found, strict=False):  # a test that fails may end a phase earlier
+        assert one == other
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_how_many_users_are_silent_changes_nothing_that_is_shown(name, monkeypatch):
+    """Exact counts, which no guarantee covers: divisors are the planned ones."""
+    if name in HEARS:
+        return
+    users, gather = users_of(name, method_of(name)), strategies.core.base.gather
+    models, facts = shown(name, users, "private")
+    monkeypatch.setattr(
+        strategies.core.base,
+        "gather",
+        lambda *given: replace(gather(*given), missing=7, non_finite=5, broken_sums=2),
+    )
+    again, noted = shown(name, users, "private")
+    np.testing.assert_array_equal(again, models)
+    assert noted == facts
+
+
+def subclasses(kind):
+    for below in kind.__subclasses__():
+        yield below
+        yield from subclasses(below)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_step_looks_at_who_was_drawn(name, monkeypatch):
+    """How many a secret cohort drew is secret."""
+    method = method_of(name)
+    step = type(method)._step
+
+    def refused(sampler, index):
+        raise AssertionError("a step asked who was drawn")
+
+    def blind(self, index, x, gathered):
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in subclasses(Sampler):
+                if "cohort" in vars(kind):
+                    patch.setattr(kind, "cohort", refused)
+            return step(self, index, x, gathered)
+
+    monkeypatch.setattr(type(method), "_step", blind)
+    run(method, users_of(name, method))
