@@ -147,14 +147,7 @@ class Checkpoints:
     def _read(self, name: str) -> Snapshot | None:
         path = self._folder / name
         try:
-            with path.open("rb") as file:
-                # It compares the checksum of every part.
-                if zipfile.ZipFile(file).testzip() is not None:
-                    raise zipfile.BadZipFile
-                file.seek(0)
-                with np.load(file, allow_pickle=False) as archive:
-                    arrays = {key: archive[key] for key in archive.files}
-            kept = json.loads(arrays[_STATE].tobytes())
+            kept, arrays = _opened(path)
             self._check(path, kept)
             return Snapshot(kept["values"], {key: arrays[f"{_STATE}.{key}"] for key in kept["arrays"]})
         except BadInput:
@@ -191,11 +184,22 @@ class Checkpoints:
             )
 
 
+def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The text of an archive, and its arrays; raises some of `_UNREADABLE`."""
+    with path.open("rb") as file:
+        # It compares the checksum of every part.
+        if zipfile.ZipFile(file).testzip() is not None:
+            raise zipfile.BadZipFile
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    return json.loads(arrays[_STATE].tobytes()), arrays
+
+
 def began_here(folder: Path, config: RunConfig) -> bool:
     """Whether this user began the run, here, with the code that its config.toml names; that may have changed since."""
     try:
-        with (folder / CHECKPOINT).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            kept = json.loads(archive[_STATE].tobytes())
+        kept, _ = _opened(folder / CHECKPOINT)
         return signed(config, kept["code"], str(kept["signature"]))
     except _UNREADABLE:
         return False
