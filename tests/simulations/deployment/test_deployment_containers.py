@@ -26,6 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not engine_answers(), reason="no container engine with Compose answers"),
 ]
 ROUND = float(os.environ.get("USERDP_ROUND_SECONDS", "30"))
+CLOSE = {"rtol": 1e-6, "atol": 1e-9}
+"""Single precision is rough in the seventh digit, and a container may take other kernels than this machine does."""
 SEEDED = 'privacy.noise="seeded"'
 SILO, USERS = 1000, 3000
 PATIENT = {"engine.timeout": 6 * ROUND, "engine.roster_timeout": 6 * ROUND}
@@ -94,14 +96,14 @@ def test_one_command_gives_the_model_and_the_guarantee_of_the_simulation(demo, t
     for name in ("model.npz", "result.json", "guarantee.json", "report.html"):
         assert (out / name).is_file()
     here = run(load_config(ROOT / "simulations/configs/demo.toml", [SEEDED]), directory=tmp_path / "local")
-    np.testing.assert_allclose(np.load(out / "model.npz")["x"], here.model, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.load(out / "model.npz")["x"], here.model, **CLOSE)
     guarantee = json.loads((out / "guarantee.json").read_text())
     assert guarantee == json.loads((tmp_path / "local" / "guarantee.json").read_text())
     result = json.loads((out / "result.json").read_text())
     assert result["engine"] == "flower"
     assert result["missing_users_private"] == 0
     for name, value in here.result["metrics"].items():
-        assert result["metrics"][name] == pytest.approx(value, rel=1e-9)
+        assert result["metrics"][name] == pytest.approx(value, rel=CLOSE["rtol"])
 
 
 def test_the_image_is_below_two_gigabytes(image):
@@ -220,7 +222,7 @@ def test_silos_mask_their_sums_and_the_total_is_that_of_the_simulation(federatio
     assert "the server, which sees the noisy sum over all nodes" in guarantee["adversary"]
     told = [*settings.split("; "), f"engine.users_per_node={SILO}"]  # simulated shares of noise are a node's own
     here = run(load_config(ROOT / "simulations/configs/demo.toml", told), directory=tmp_path / "local")
-    np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, **CLOSE)
 
 
 def test_a_silo_that_sends_nan_a_wrong_shape_or_more_users_is_missing_and_the_guarantee_holds(federation):
@@ -315,7 +317,7 @@ def test_a_superlink_restarted_amid_a_run_ends_it_closed_and_it_goes_on_to_the_e
     assert guarantee["holds"]
     assert guarantee["epsilon"] == pytest.approx(planned(settings), rel=1e-6)
     here = run(load_config(ROOT / "simulations/configs/demo.toml", settings.split("; ")), directory=tmp_path / "local")
-    np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.load(federation.output / "model.npz")["x"], here.model, **CLOSE)
 
 
 @pytest.mark.scenario
