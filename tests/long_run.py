@@ -7,6 +7,7 @@ more than an hour on two cores; what a stage prints is in ``build/long``.
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ import selection
 from rich.console import Console
 
 LOGS = selection.ROOT / "build" / "long"
+_TELLING = re.compile(r"(?!make\b|make\[)\s*\S")
+"""A line that is not empty, and not make's own."""
 SLOWEST = 40
 """Test files that the record names."""
 STAGES = {
@@ -60,7 +63,8 @@ def run(stage: str, before: dict[str, Any], python: str) -> dict[str, Any]:
     with log.open("w", encoding="utf-8") as output, console.status(f"{stage}: {log}"):
         command = ["make", target, *options]
         code = subprocess.run(command, cwd=selection.ROOT, stdout=output, stderr=output, check=False).returncode
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if _TELLING.match(line)]
+    lines = lines or [""]
     verdict = "red" if code else "green"
     console.print(f"{stage}: {verdict} ({lines[-1]})", markup=False, highlight=False)
     return {

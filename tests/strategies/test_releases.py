@@ -418,6 +418,7 @@ def test_a_release_with_less_noise_than_is_charged_ends_the_run(name, monkeypatc
     monkeypatch.setattr(GaussianMechanism, "release", louder)
     with pytest.raises(RunFailed, match="releases of a round have a cost"):
         run(method, rows(method.problem.columns) if name in MORE else halves(method.problem))
+    assert method.result.rounds == []  # the first that draws, a preparation's too
     np.testing.assert_array_equal(method._released, method._initial)
 
 
