@@ -3,7 +3,7 @@
 What most programs need can be imported from here, and is loaded when it is first asked for; the rest from the packages
 `userdp.accounting`, `userdp.data`, `userdp.mechanisms`, `userdp.problems`, `userdp.sampling` and from `userdp.errors`.
 
-`train`, `plan` and `compare` are those of `simulations`, also where a folder of your own has that name.
+`train`, `plan`, `compare` and `load_model` are those of `simulations`, also where a folder of your own has that name.
 
 >>> from userdp import Privacy
 >>> Privacy(epsilon=1.0, delta=1e-6).unit
@@ -18,6 +18,7 @@ from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
     from simulations.api.comparing import compare
+    from simulations.api.prediction import load_model
     from simulations.api.training import plan, train
     from userdp.accounting import Guarantee, Privacy
     from userdp.data import Block, Federation, SyntheticFederation, read_table
@@ -42,6 +43,7 @@ __all__ = [
     "SyntheticFederation",
     "UserdpError",
     "compare",
+    "load_model",
     "plan",
     "read_table",
     "train",
@@ -58,6 +60,7 @@ __getattr__ = names_from(
         "userdp.nodes.node": ("Node",),
         "userdp.problems": ("Logistic", "Problem", "Quadratic", "Squared"),
         "simulations.api.comparing": ("compare",),
+        "simulations.api.prediction": ("load_model",),
         "simulations.api.training": ("plan", "train"),
     },
     before_others=load_siblings,

@@ -1,8 +1,8 @@
 """The two packages beside this one, also where a folder of somebody's own has the name of one of them.
 
-Imports point one way, and `userdp` needs neither: only `userdp.train`, `userdp.plan` and `userdp.compare` reach up,
-when they are first asked for. ``from simulations import train`` finds a folder ``simulations`` beside somebody's
-program first; these find the package that was installed together with this one.
+Imports point one way, and `userdp` needs neither: only `userdp.train`, `userdp.plan`, `userdp.compare` and
+`userdp.load_model` reach up, when they are first asked for. ``from simulations import train`` finds a folder
+``simulations`` beside somebody's program first; these find the package that was installed together with this one.
 """
 
 import sys

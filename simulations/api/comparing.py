@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from simulations.api.frames import FRAME
@@ -87,7 +88,8 @@ def compare(
         directory: where to write the comparison's files. What lies there already is not run again, unless ``data`` is
             a DataFrame. If None, nothing is kept on disk.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
-        **settings: as for `simulations.train`, with a list of strategies, ``seeds``, ``grid`` and ``tuning``.
+        **settings: as for `simulations.train`, with a list of ``strategies``, ``seeds``, ``grid`` and ``tuning``.
+            ``epsilon`` and ``delta`` may be lists, which then are the grid's.
 
     Raises:
         BadInput: a setting that cannot be used; field, value and remedy are named. Cells that fail are rows.
@@ -105,11 +107,11 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
     """The comparison; a frame is written into the folder ``tables``."""
     if isinstance(data, pd.DataFrame):
         path = tables / FRAME
-        comparison = parse_comparison(sections(settings, str(path), OF_A_COMPARISON, "comparison"))
+        comparison = parse_comparison(sections(_in_grid(settings), str(path), OF_A_COMPARISON, "comparison"))
         write_frame(data, path, _columns(comparison.cells))
         return comparison
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return parse_comparison(sections(settings, absolute_path(data), OF_A_COMPARISON, "comparison"))
+        return parse_comparison(sections(_in_grid(settings), absolute_path(data), OF_A_COMPARISON, "comparison"))
     refuse_settings(settings)
     if isinstance(data, Comparison):
         return data
@@ -118,6 +120,28 @@ def _configured(data: Data, settings: Mapping[str, Any], tables: Path) -> Compar
     if isinstance(data, str | Path):
         return load_comparison(data)
     raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a comparison")
+
+
+def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a file has them, of what people write: several strategies, and lists of budgets.
+
+    Raises:
+        BadInput: one thing is given twice.
+    """
+    found = dict(settings)
+    if "strategies" in found:
+        if found.get("strategy") is not None:
+            raise BadInput("strategy and strategies are both given: keep one, with all strategies in its list")
+        found["strategy"] = found.pop("strategies")
+    if isinstance(found.get("strategy"), str | Mapping):
+        found["strategy"] = [found["strategy"]]
+    for key in ("epsilon", "delta"):
+        if isinstance(found.get(key), list | tuple | np.ndarray):
+            grid = found.get("grid") or {}
+            if f"privacy.{key}" in grid:
+                raise BadInput(f"{key} is a list, and grid has privacy.{key}: keep one of the two")
+            found["grid"] = {**grid, f"privacy.{key}": list(found.pop(key))}
+    return found
 
 
 def _columns(cells: Sequence[Cell]) -> list[str]:

@@ -15,6 +15,7 @@ from simulations.api.frames import Tabular, table_file
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
+from simulations.records.run_directory import RunDirectory
 from simulations.reports.report import INITIAL
 from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
@@ -125,6 +126,31 @@ class SavedModel:
         elif table.federation.samples > 1 and measure.one_class(self.model, metrics):
             log.warning("all targets of the table are one class: accuracy and loss do not say if the model tells any")
         return pd.DataFrame({THIS: metrics, INITIAL: measure.whole(initial)})
+
+    def save(self, directory: str | Path) -> Path:
+        """Write what `load_model` reads: parameters, configuration and guarantee.
+
+        Args:
+            directory: a new folder, or an empty one.
+
+        Returns:
+            The folder.
+
+        Raises:
+            BadInput: something lies there, or it cannot be written.
+        """
+        folder = Path(directory)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise BadInput(f"save({str(directory)!r}): something lies there already; name a new folder")
+            files = RunDirectory(folder)
+            files.text("config.toml", self.config.toml())
+            files.json("guarantee.json", self.guarantee.as_dict())
+            files.model(self.model)
+        except OSError as error:
+            raise BadInput(f"save({str(directory)!r}): cannot be written ({type(error).__name__})") from None
+        return folder
 
     def in_target_units(self, metrics: pd.DataFrame) -> pd.DataFrame:
         """The same metrics, and below them errors in the units of the target, where its range is declared."""

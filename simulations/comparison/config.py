@@ -119,10 +119,7 @@ def parse_comparison(raw: Mapping[str, Any]) -> Comparison:
         raise BadInput("\n".join(sentences(error, raw, ComparisonConfig))) from None
     for key, value in config.privacy.items():
         if isinstance(value, list):
-            raise BadInput(
-                f'privacy.{key} = {value}: put lists of values under [grid], "privacy.{key}" = {value}; in Python '
-                f"grid={{'privacy.{key}': {value}}}"
-            )
+            raise BadInput(f'privacy.{key} = {value}: put lists of values under [grid], "privacy.{key}" = {value}')
     comparison = Comparison(config, raw, tuple(expand(config)))
     _check_tuning(comparison)
     _check_cells(comparison)

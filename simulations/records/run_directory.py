@@ -72,6 +72,10 @@ class RunDirectory:
         """Write a JSON file; numbers that are not finite become null."""
         self.text(name, as_json(values))
 
+    def model(self, x: Vector) -> None:
+        """Write the parameters of a model."""
+        self._replace("model.npz", lambda partial: _save(partial, x))
+
     def progress(
         self,
         rounds: Sequence[RoundRecord],
@@ -91,7 +95,7 @@ class RunDirectory:
         self.json("guarantee.json", guarantee())
         frame = pd.DataFrame([flat(record) for record in rounds], columns=None if rounds else list(_COLUMNS))
         self._replace("rounds.parquet", lambda partial: frame.to_parquet(partial, index=False))
-        self._replace("model.npz", lambda partial: _save(partial, x))
+        self.model(x)
         self._written = time.monotonic()
 
     def _replace(self, name: str, write: Any) -> None:

@@ -18,8 +18,10 @@ import strategies
 import userdp
 from simulations import compare, plan, train
 from simulations.api.comparing import ComparisonResult
+from simulations.api.keywords import OF_A_COMPARISON, sections
 from simulations.api.scoring import score
 from simulations.cli import app
+from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import parse_config
 from simulations.records.environment import own_version
 from simulations.reports.explain import shown_claim
@@ -63,7 +65,13 @@ def test_too_many_declared_users_are_offered_as_all_users(path):
 def test_a_list_of_epsilons_belongs_under_the_grid(path):
     told = r"privacy.epsilon = \[1.0, 4.0\]: put lists of values under \[grid\], \"privacy.epsilon\" = \[1.0, 4.0\]"
     with pytest.raises(BadInput, match=told):
-        compare(path, **DECLARED | {"epsilon": [1.0, 4.0]}, users=48, strategy=[CLIPPING])
+        parse_comparison(comparison_of(path, epsilon=[1.0, 4.0]))
+
+
+def comparison_of(path, **privacy):
+    """What a file holds."""
+    raw = sections(DECLARED | {"users": 48, "strategy": [CLIPPING]}, str(path), OF_A_COMPARISON, "comparison")
+    return raw | {"privacy": raw["privacy"] | privacy}
 
 
 @pytest.mark.parametrize(

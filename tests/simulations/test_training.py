@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 from examples import changed, table_section, write_table
 
+import userdp
 from simulations import RunConfig, compare, load_config, plan, train
+from simulations.api import comparing
 from simulations.api.keywords import OF_A_COMPARISON, OF_A_RUN, sections
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare as run_all
@@ -183,6 +185,30 @@ def test_a_comparison_of_a_frame_is_that_of_the_command(tmp_path, path):
         assert "dp_fed_sgd" in repr(result)
         assert "<table" in result._repr_html_()
         assert result.report(tmp_path / "page.html").read_text(encoding="utf-8") == result.page
+
+
+def test_strategies_and_lists_of_budgets_are_written_as_people_try_first(path):
+    settings = {key: value for key, value in DECLARED.items() if key != "delta"} | {"users": 48, "seeds": 1}
+    as_a_file = {"strategy": [CLIPPING], "grid": {"privacy.epsilon": [1.0, 4.0], "privacy.delta": [1e-3]}}
+    expected = comparing._configured(path, settings | as_a_file, path.parent)
+    for strategies in ({"strategies": [CLIPPING]}, {"strategy": CLIPPING}):
+        given = settings | strategies | {"epsilon": [1.0, 4.0], "delta": np.array([1e-3])}
+        assert comparing._configured(path, given, path.parent).raw == expected.raw
+    with pytest.raises(BadInput, match="strategy and strategies are both given"):
+        compare(path, **settings, epsilon=8.0, strategy=[CLIPPING], strategies=[CLIPPING])
+    with pytest.raises(BadInput, match=r"epsilon is a list, and grid has privacy\.epsilon"):
+        compare(path, **settings, **as_a_file, epsilon=[8.0])
+
+
+def test_a_saved_model_is_loaded_from_anywhere(tmp_path, path):
+    model = train(path, **DECLARED, users=48, epsilon=8.0, strategy=CLIPPING, progress=False)
+    saved = userdp.load_model(model.save(tmp_path / "models" / "first"))
+    pd.testing.assert_frame_equal(saved.predict(path), model.predict(path))
+    assert saved.guarantee == model.guarantee
+    assert userdp.load_model(saved.save(tmp_path / "second")).config == model.config
+    for taken in (tmp_path / "second", path):
+        with pytest.raises(BadInput, match=r"save\("):
+            saved.save(taken)
 
 
 @pytest.mark.slow
