@@ -84,13 +84,13 @@ class Certificate:
         """Which of A1 to A4 are not proven."""
         gaps = []
         if not self.convex:
-            gaps.append("a convex loss")
+            gaps.append("A1 (convex)")
         if self.lipschitz is None:
-            gaps.append("a bound on gradients (sup norm)")
+            gaps.append("A2 (bounded gradient, sup norm)")
         if self.smoothness is None:
-            gaps.append("a bound on the row sums of the Hessian")
+            gaps.append("A3 (bounded Hessian row sums)")
         if not self.diagonally_dominant:
-            gaps.append("a diagonally dominant Hessian")
+            gaps.append("A4 (diagonally dominant Hessian)")
         return gaps
 
     def require_contractive(self, who: str) -> None:
@@ -102,7 +102,7 @@ class Certificate:
         if gaps := self.missing():
             why = f" ({self.reason})" if self.reason else ""
             raise MissingAssumption(
-                f"{who} needs a loss of which more is proven; missing: {', '.join(gaps)}{why}. Choose a strategy that "
+                f"{who} needs a loss certified for A1 to A4; missing: {', '.join(gaps)}{why}. Choose a strategy that "
                 "needs no certificate (robust_rounds, dp_fed_sgd), change the problem's bounds or its "
                 "regularisation, or set strategy.without_certificate = true to run with NO privacy guarantee."
             )

@@ -158,7 +158,7 @@ def test_a_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(pr
 def test_without_a_diagonally_dominant_hessian_a_step_does_enlarge_a_distance():
     """What A4 is for: least squares with features (1, 1/4), for whom only the opt-out runs this strategy."""
     problem, rate = Squared(2, 2.0, 50.0, low=-5.0, high=5.0), 0.4
-    assert problem.certificate.missing() == ["a diagonally dominant Hessian"]
+    assert problem.certificate.missing() == ["A4 (diagonally dominant Hessian)"]
     options = {"radius": 50.0, "batch": BATCH, "phases": 1, "learning_rate": rate, "without_certificate": True}
     method = make(LocalizedRobustSGD, problem, 2 * BATCH, 1e5, 1e-3, **options)
     federation = federation_of(np.tile([1.0, 0.25], (2 * BATCH, 1)), targets=np.zeros(2 * BATCH))

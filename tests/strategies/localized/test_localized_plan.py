@@ -206,7 +206,7 @@ def test_a_loss_without_a_certificate_is_refused_and_the_opt_out_promises_nothin
     result = run(method, federation)
     assert result.guarantee.epsilon == math.inf
     assert result.guarantee.as_dict()["epsilon"] is None
-    assert result.guarantee.sentence() == "no privacy guarantee: the loss lacks a diagonally dominant Hessian"
+    assert result.guarantee.sentence() == "no privacy guarantee: the loss lacks A4 (diagonally dominant Hessian)"
     assert all(record.spent_epsilon is None for record in result.rounds)
 
 

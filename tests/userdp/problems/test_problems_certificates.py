@@ -331,7 +331,7 @@ def test_the_reason_names_a_ridge_that_is_enough_and_hardly_more(family):
     enough = float(re.search(r"at least ([0-9.e+-]+)\)", str(caught.value)).group(1))
     make_glm(family, 3, 1.7, 0.9, enough, False).certificate.require_contractive("localized_robust_sgd")
     assert make_glm(family, 3, 1.7, 0.9, enough * 0.9999, False).certificate.missing() == [
-        "a diagonally dominant Hessian"
+        "A4 (diagonally dominant Hessian)"
     ]
 
 
@@ -389,7 +389,7 @@ def test_huber_and_lp_gradients_move_no_faster_than_certified(kind, norm, radius
 def test_lp_regression_is_hoelder_with_the_best_constant_and_not_smooth(order):
     problem = LpRegression(2, 2.0, 1.0, order=order, low=-1.0, high=1.0)
     assert problem.certificate.smoothness is None
-    assert problem.certificate.missing() == ["a bound on the row sums of the Hessian", "a diagonally dominant Hessian"]
+    assert problem.certificate.missing() == ["A3 (bounded Hessian row sums)", "A4 (diagonally dominant Hessian)"]
     assert "not smooth where a prediction is perfect" in problem.certificate.reason
     nu, constant = problem.certificate.hoelder
     assert nu == pytest.approx(order - 1)
@@ -456,10 +456,10 @@ def test_the_biweight_has_the_slopes_that_it_claims_and_is_refused_where_convexi
 def test_without_a_domain_certificates_say_what_is_unbounded():
     free = float("inf")
     logistic = Logistic(2, 1.0, free, ridge=1.0).certificate
-    assert logistic.missing() == ["a bound on gradients (sup norm)"]
+    assert logistic.missing() == ["A2 (bounded gradient, sup norm)"]
     assert "problem.radius = inf" in logistic.reason
     assert Logistic(2, 1.0, free).certificate.lipschitz == 1.0
-    assert Quadratic(2, 1.0, free).certificate.missing() == ["a bound on gradients (sup norm)"]
+    assert Quadratic(2, 1.0, free).certificate.missing() == ["A2 (bounded gradient, sup norm)"]
     assert "problem.radius" in Quadratic(2, 1.0, free).certificate.reason
     assert Huber(2, 1.0, free, 0.5).certificate.lipschitz == 0.5
     poisson = Poisson(2, 1.0, 1e4, count_bound=1.0, ridge=1.0).certificate
@@ -471,7 +471,7 @@ def test_without_a_domain_certificates_say_what_is_unbounded():
     assert one_hot.lipschitz is None
     assert one_hot.smoothness is None
     assert "lower it" in one_hot.reason
-    assert OneHotSquared(2, free, low=0.0, high=1.0).certificate.missing() == ["a bound on gradients (sup norm)"]
+    assert OneHotSquared(2, free, low=0.0, high=1.0).certificate.missing() == ["A2 (bounded gradient, sup norm)"]
 
 
 def test_which_problems_are_certified():
@@ -539,5 +539,5 @@ def test_a_loss_that_breaks_a4_expands_distances_and_is_refused():
     eta = 1 / problem.certificate.smoothness
     moved = (x - eta * problem.user_gradients(x, block)) - (y - eta * problem.user_gradients(y, block))
     assert np.abs(moved).max() > 1.05 * np.abs(x - y).max()
-    with pytest.raises(MissingAssumption, match=r"of which more is proven; missing: a diagonally .*0\.03125"):
+    with pytest.raises(MissingAssumption, match=r"needs a loss certified for A1 to A4; missing: A4 .*0\.03125"):
         problem.certificate.require_contractive("localized_robust_sgd")
