@@ -78,16 +78,25 @@ class Checkpoints:
                 f"output.directory: {self._folder} cannot be written ({type(error).__name__}); choose another folder"
             ) from None
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not self._locked(lock):
                 raise BadInput(
                     f"{self._folder} belongs to a run that is under way: wait for its end, or stop it before it is "
                     "resumed"
-                ) from None
-            yield
+                )
+            try:
+                yield
+            finally:
+                (self._folder / _LOCK).unlink(missing_ok=True)
         finally:
             os.close(lock)
+
+    def _locked(self, lock: int) -> bool:
+        """Lock the file; False where another process has, or had and took the file away since it was opened."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.fstat(lock).st_ino == (self._folder / _LOCK).stat().st_ino
+        except OSError:
+            return False
 
     def ask(self, taken: Snapshot) -> None:
         """Keep that users are about to be asked."""
@@ -125,7 +134,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """The run has ended."""
-        for name in (CHECKPOINT, ASKED, _LOCK):
+        for name in (CHECKPOINT, ASKED):
             (self._folder / name).unlink(missing_ok=True)
             (self._folder / f".{name}.partial").unlink(missing_ok=True)
 
