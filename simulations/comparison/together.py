@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.comparison.cells import Cell
-from simulations.reports.explain import NOTHING_PROMISED, shown_claim
-from userdp.accounting.composition import promises_something
+from simulations.reports.explain import NOTHING_PROMISED, shown_promise
 
 
 def together(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -67,9 +66,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 def _sentence(one: Mapping[str, Any]) -> str:
     whom = "one whole user" if one["unit"] == "user" else "one single sample"
     others = f"; {one['others']} more promise nothing" if one["others"] else ""
-    cost = f"at most epsilon = {shown_claim(one['epsilon'])}, delta = {shown_claim(one['delta'])}"
-    if not promises_something(one["delta"], one.get("users", 1)):
-        cost = NOTHING_PROMISED
+    cost = shown_promise(one["epsilon"], one["delta"], one.get("users", 1))
+    cost = cost if cost == NOTHING_PROMISED else f"at most {cost}"
     return (
         f"{one['runs']} runs on the same people ({one['source']}): with independent noise together {cost}, for "
         f"replacing {whom}{others}; other runs on these people add to it (simulation: nothing was released)"

@@ -33,7 +33,7 @@ def _digest(place: str) -> str:
         spec = None if home.endswith(".py") else find_spec(home)
         path = Path(home) if home.endswith(".py") else Path((spec and spec.origin) or "")
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, ImportError, ValueError):  # who imports it says what is wrong
+    except Exception:  # whatever somebody's package raises: who imports it says what is wrong
         return NO_FILE
 
 
