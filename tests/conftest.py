@@ -1,9 +1,11 @@
 """What all tests share: one thread a process, how hypothesis draws, which cases run, public data."""
 
 import gc
+import logging
 import os
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,16 @@ def of_a_change(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
 def pytest_collection_finish() -> None:
     """What is imported and collected lives to the end: the garbage collector need not look at it again and again."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands and apps say on their own what is logged, and where: for their own process, not for the next test."""
+    log = logging.getLogger("userdp")
+    before = log.handlers[:], log.propagate, log.level, log.disabled
+    yield
+    log.handlers[:], log.propagate, log.disabled = before[0], before[1], before[3]
+    log.setLevel(before[2])
 
 
 @pytest.fixture(scope="session")
