@@ -3,8 +3,8 @@
 from pydantic import BaseModel, ConfigDict
 
 TWO_NUMBERS = (
-    "a range takes two numbers; for dates, write the column as numbers, such as years since a public day, and declare "
-    "the range of these"
+    "a range takes two numbers; for dates, declare a feature under dates, such as dates = { born = ['1950-01-01', "
+    "'2030-12-31'] }, and write a target as numbers, such as days since a public day"
 )
 """What is said of a declared range of anything else."""
 

@@ -86,6 +86,8 @@ def _plain(value: Any) -> Any:
     """A value as a file would give it: NumPy's numbers and arrays, tuples and paths become TOML's types."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "M":
+        return _plain(value.astype(str))  # as lists, those in nanoseconds would be whole numbers
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, list | tuple | range):

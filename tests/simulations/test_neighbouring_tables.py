@@ -189,8 +189,8 @@ def check(first: Log, second: Log, group: float, fault: str) -> bool:
 # Tables -------------------------------------------------------------------------------------------------------------
 
 USERS, ROWS = 320, 2
-CELLS = {"a": 0.3, "b": -0.4, "n": 3, "team": "red", "k": 1, "y": 0.5, "passed": "yes"}
-"""Columns: two measures, a whole number, a level, a class, a target, and a target of two."""
+CELLS = {"a": 0.3, "b": -0.4, "n": 3, "team": "red", "k": 1, "y": 0.5, "passed": "yes", "d": "2001-05-05"}
+"""Columns: two measures, a whole number, a level, a class, a target, a target of two, and a date."""
 
 
 def everybody(own: list[dict[str, Any]]) -> dict[str, list]:
@@ -206,6 +206,7 @@ def everybody(own: list[dict[str, Any]]) -> dict[str, list]:
         "k": rng.integers(0, 3, total).tolist(),
         "y": rng.uniform(0.4, 0.6, total).round(3).tolist(),
         "passed": rng.choice(["yes", "no"], total).tolist(),
+        "d": [f"200{day // 28}-03-{day % 28 + 1:02}" for day in rng.integers(0, 280, total)],
     }
     return {name: cells + [({"who": "zoe"} | row)[name] for row in own] for name, cells in columns.items()}
 
@@ -251,6 +252,9 @@ FAULTS = {
     "text as target": ("y", "good"),
     "unknown answer": ("passed", "maybe"),
     "no answer": ("passed", None),
+    "no date": ("d", "05/06/2001"),
+    "far date": ("d", "9999-12-31T23:59:59-12:00"),
+    "date of another kind": ("d", 20010506),
 }
 """Each puts one cell into one row of zoe's."""
 COMMON = {"nothing", "text", "level", "no target", "no class", "fewer", "more"}
@@ -269,6 +273,8 @@ NUMBERS = {
 FILLED = NUMBERS | {
     "impute": {"a": 0.5, "team": "own level"},
     "missing_indicators": ["a"],
+    "dates": {"d": ["2000-01-01", "2009-12-31"]},
+    "date_parts": {"d": ["month", "weekday"]},
     "derive": {
         "share": {"kind": "ratio", "of": ["a", "n"], "range": [-1.0, 1.0], "otherwise": 0.0},
         "many": {"kind": "count_above", "of": ["b", "n"], "threshold": 2.0, "range": [0.0, 2.0], "otherwise": 0.0},
@@ -319,7 +325,7 @@ class Case:
     @property
     def columns(self) -> set[str]:
         """Those that are read."""
-        named = [self.data.get(key) or [] for key in ("features", "codes", "categorical", "target")]
+        named = [self.data.get(key) or [] for key in ("features", "codes", "categorical", "dates", "target")]
         derived = [column for made in self.data.get("derive", {}).values() for column in made["of"]]
         return {column for one in [*named, derived] for column in ([one] if isinstance(one, str) else one)}
 

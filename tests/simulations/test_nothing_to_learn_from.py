@@ -56,7 +56,7 @@ def configuration(path, problem="logistic", privacy=None, output=None, **setting
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        ("born", "its cells are dates; write each date as a number, such as years since"),
+        ("born", r"its cells are dates; declare it under dates, such as dates = \{ born = "),
         ("at", "its cells are times of day; write each time as a number"),
         ("price", "its cells are numbers with commas; write numbers with a decimal point"),
         ("grade", "its cells are text; list the column under categorical"),
@@ -142,6 +142,7 @@ def test_reading_a_table_never_fails_for_it_and_its_report_says_so(path, caplog)
         (["10:00", "9:30:15.5"], "times of day"),
         (["1,5", "1.000,5", "10,000.5"], "numbers with commas"),
         (["1980-01-01", "soon"], "text"),
+        (["44289", "44290.5"], "numbers"),
         (["", ""], "missing"),
         ([], "missing"),
     ],
@@ -192,7 +193,7 @@ def test_dates_as_a_range_get_one_sentence(path, bounds):
     with pytest.raises(BadInput, match=r"data.ranges.born = .*: a range takes two numbers; for dates") as refused:
         configuration(path, features=["born"], ranges={"born": bounds})
     assert len(str(refused.value).splitlines()) == 1
-    with pytest.raises(BadInput, match=r"ranges.born = .*: a range takes two numbers; for dates, write"):
+    with pytest.raises(BadInput, match=r"ranges.born = .*: a range takes two numbers; for dates, declare"):
         read_table(path, user="who", features=["born"], ranges={"born": bounds})
 
 

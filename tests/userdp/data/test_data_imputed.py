@@ -134,7 +134,7 @@ def by_hand(kind, row, threshold):
     with np.errstate(all="ignore"):
         if kind == "ratio":
             return None if second == 0 else float(first / second)
-        return float(first - second if kind == "difference" else first * second)
+        return float(first * second if kind == "product" else first - second)
 
 
 @settings(max_examples=60)
@@ -174,6 +174,7 @@ def test_declared_bounds_hold_for_every_sample(tmp_path_factory, cells, scale):
     made = {
         kind: Derivation(kind=kind, of=["age", "visits"][: each.columns or 2], range=[-2.0, 1.0], otherwise=0.0)
         for kind, each in KINDS.items()
+        if kind != "days_between"
     }
     declared = {"impute": {"age": 3, "visits": 3, "team": "red"}, "missing_indicators": ["age", "team"]}
     features, names, _ = rows_of(folder, people=people, scale=scale, derive=made, **declared)

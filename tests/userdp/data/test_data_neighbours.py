@@ -219,6 +219,7 @@ FAMILIES = {
     "days": st.dates(date(2023, 1, 1), date(2023, 1, 4)),
     "midnights": st.integers(1, 4).map(lambda day: datetime(2023, 1, day)),
     "moments": st.datetimes(datetime(2023, 1, 1), datetime(2023, 1, 2)),
+    "written days": st.sampled_from(["2023-01-02", "20230102", "2023-01-02T10:00:00+02:00", "2.1.2023", "1/2/2023"]),
 }
 HOW = st.fixed_dictionaries(
     {
@@ -253,6 +254,7 @@ def made_of(column):
     return {
         f"made {kind}": Derivation(kind=kind, of=[column] * (each.columns or 1), range=[-1, 2], otherwise=0.5)
         for kind, each in DERIVED.items()
+        if kind != "days_between"
     }
 
 
@@ -260,6 +262,7 @@ ODD = st.none() | st.one_of(*FAMILIES.values())
 KINDS = [
     "features",
     "imputed and derived",
+    "dates",
     "kept target",
     "binary target",
     "numbered codes",
@@ -287,6 +290,13 @@ def form_of(draw, kind, columns):
             "missing_indicators": ["a"],
             "derive": made_of("a"),
         },
+        "dates": {
+            "dates": {"a": draw(st.sampled_from([["2023-01-01", "2023-01-04"], ["2000-01-01", "2000-01-02T12:00"]]))},
+            "date_parts": {"a": ["month", "hour"], "b": ["weekday", "quarter"]},
+            "date_formats": draw(st.sampled_from([{}, {"a": "%d.%m.%Y", "b": "%d/%m/%Y"}])),
+            "impute": draw(st.sampled_from([{}, {"b": "2023-01-03"}])),
+            "derive": {"apart": Derivation(kind="days_between", of=["a", "b"], range=[-2, 2])},
+        },
         "kept target": numbers | {"scale": "unit"},
         "binary target": numbers | {"positive": columns["y"][0]},
         "numbered codes": {"codes": "a", "levels": 4, "target": "y"},
@@ -306,7 +316,7 @@ def neighbouring_tables(draw):
     kind = draw(st.sampled_from(KINDS))
     numeric = FAMILIES.keys() - {"days", "midnights", "moments"}
     columns = {
-        "a": draw(usual(FAMILIES if "codes" in kind and kind != "numbered codes" else numeric)),
+        "a": draw(usual(FAMILIES if kind == "dates" or ("codes" in kind and kind != "numbered codes") else numeric)),
         "b": draw(usual(["words", "numerals"] if kind == "text" else FAMILIES)),
         "y": draw(usual(FAMILIES if kind == "binary target" else numeric)),
     }

@@ -119,7 +119,7 @@ def test_dates_are_text_and_no_numbers():
         texts = read_columns(path, COLUMNS, ["who"]).texts["who"].distinct
     assert texts == ["2020-01-01", "2020-01-02 12:00:00"]
     assert texts[0] == cell_text(dt.date(2020, 1, 1))
-    with pytest.raises(BadInput, match=r"column 'x' holds timestamp.*, not numbers; convert it"):
+    with pytest.raises(BadInput, match=r"column 'x' holds timestamp.*, not numbers; declare a feature of dates"):
         read(pd.DataFrame({"who": ["a", "b"], "x": days}))
 
 

@@ -135,6 +135,11 @@ def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
     """
     column = _plain(column)
     if not _holds_numbers(column.type):
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            raise BadInput(
+                f"column {name!r} holds {column.type}, not numbers; declare a feature of dates under dates, such as "
+                f"dates = {{ {name} = ['1950-01-01', '2030-12-31'] }}, and write a target of dates as numbers"
+            )
         raise BadInput(f"column {name!r} holds {column.type}, not numbers; convert it or declare it categorical")
     if pa.types.is_large_binary(column.type) or pa.types.is_decimal(column.type):
         positions, cells = _distinct(column)
@@ -200,13 +205,30 @@ def _distinct(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[object]]
     return positions, list(texts)
 
 
+def ticks_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], str] | None:
+    """Dates or timestamps as (N,) whole numbers since 1970 in UTC and their unit; None for a column of anything else.
+
+    A missing cell is the least number that there is, as in NumPy.
+    """
+    column = _plain(column)
+    if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+        return None
+    return _ticks(column.combine_chunks())
+
+
+def _ticks(cells: pa.Array) -> tuple[NDArray[np.int64], str]:
+    kind = cells.type
+    unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else str(kind.unit)
+    ticks = cells.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+    missing = np.iinfo(np.int64).min  # NumPy's own mark
+    return ticks.fill_null(missing).to_numpy(), unit
+
+
 def _times(cells: pa.Array) -> list[object]:
     """Dates, times of day and timestamps as text, by NumPy, whose years have no end (those of Python end at 9999)."""
     kind = cells.type
-    unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
-    ticks = cells.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
-    missing = np.iinfo(np.int64).min  # NumPy's own mark
-    times = ticks.fill_null(missing).to_numpy().view(f"M8[{unit}]")
+    ticks, unit = _ticks(cells)
+    times = ticks.view(f"M8[{unit}]")
     texts = np.datetime_as_string(times).tolist()
     if pa.types.is_time(kind):
         texts = [text.partition("T")[2] for text in texts]

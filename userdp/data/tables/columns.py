@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
+import numpy as np
+
+from userdp.data.tables.dates import DateColumns
 from userdp.data.tables.declared import Levels, Range, checked_levels, checked_range, did_you_mean, level_count
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.imputed import OWN_LEVEL, imputed_code, imputed_level, imputed_number
@@ -42,13 +45,16 @@ class Columns:
     impute: Mapping[str, object] = field(default_factory=dict)
     missing_indicators: Sequence[str] = ()
     derive: Mapping[str, Derivation] = field(default_factory=dict)
+    dates: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    date_parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    date_formats: Mapping[str, str] = field(default_factory=dict)
     split_column: str | None = None
     split_test: object | None = None
 
     def __post_init__(self) -> None:
         for name in ("features", "missing_indicators"):
             object.__setattr__(self, name, expanded(name, getattr(self, name)))
-        for name in ("ranges", "impute"):
+        for name in ("ranges", "impute", "dates", "date_parts", "date_formats"):
             object.__setattr__(self, name, expanded_keys(name, getattr(self, name)))
         if self.scale not in ("symmetric", "unit"):
             raise BadInput(f"scale must be symmetric or unit, got {self.scale!r}")
@@ -65,6 +71,7 @@ class Columns:
             raise BadInput("split_test is the cell of split_column of users who are held out; give both or neither")
         self._check_kind()
         self._check_codes()
+        self.dated.check(numbers=self.features, target=self.target)
         self._check_ranges()
         for column, levels in self.categorical.items():
             checked_levels(f"categorical.{column}", levels)
@@ -76,9 +83,15 @@ class Columns:
 
     def _check_kind(self) -> None:
         """Refuse features of no kind, or of several."""
-        kinds = [bool(self.features or self.categorical or self.derive)]
+        kinds = [bool(self.features or self.categorical or self.derive or self.dated.listed)]
         kinds += [one is not None for one in (self.codes, self.sequence, self.images)]
         if sum(kinds) != 1:
+            others = [name for name in ("codes", "sequence", "images") if getattr(self, name) is not None]
+            for column in self.dated.listed:
+                raise BadInput(
+                    f"{'dates' if self.dates else 'date_parts'} names {column!r}, and {others[0]} takes the place of "
+                    "all features: leave one of the two out"
+                )
             raise BadInput(
                 "declare either features and categorical columns, or one column of codes (or a list of them), or a "
                 "sequence, or images"
@@ -102,7 +115,12 @@ class Columns:
                     f"ranges has no [low, high] for the numeric feature {column!r}; declare its public bounds, "
                     "or list the column under categorical with its levels"
                 )
+        dates = set(self.dated.listed)
         for column, bounds in self.ranges.items():
+            if column in dates:
+                raise BadInput(
+                    f"ranges names {column!r}, a column of dates: declare its bounds under dates, not under ranges"
+                )
             if column not in self.features:
                 raise BadInput(
                     f"ranges names {column!r}, which is not in features{did_you_mean(column, self.features)}"
@@ -166,23 +184,30 @@ class Columns:
         for name, made in self.derive.items():
             checked_range(f"derive.{name}.range", made.range)
             made.check(name)
+            wanted = "dates" if made.of_dates else "numbers"
             for column in made.of:
-                if reason := self._not_a_number(column):
-                    raise BadInput(f"derive.{name}.of names {column!r}, {reason}; name columns of numbers")
+                if reason := self._not_of(wanted, column):
+                    raise BadInput(f"derive.{name}.of names {column!r}, {reason}; name columns of {wanted}")
 
-    def _not_a_number(self, column: str) -> str:
-        """Why a derived column cannot be made of this one; nothing if it can."""
+    def _not_of(self, wanted: str, column: str) -> str:
+        """Why a derived column of numbers, or of dates, cannot be made of this one; nothing if it can."""
         if column == self.target:
             return "the target, which features must not tell"
         if column in self.derive:
             return "which is derived itself"
-        return "which holds text" if column in self.text else ""
+        if column in self.text:
+            return "which holds text"
+        if wanted == "numbers":
+            return "which holds dates (days_between takes two of them)" if column in self.dated.read else ""
+        return "which is declared as numbers" if column in self.numbers_read else ""
 
     def _check_imputed(self) -> None:
         for column in self.impute:
             self._check_imputable(column)
         for column in self.numbers_read:
             self.missing_number(column)
+        for column in self.dated.read:
+            self.missing_moment(column)
         for column in [*self.categorical, *self.coded]:
             self.missing_code(column)
         if self.missing_indicators and self.codes is not None:
@@ -223,6 +248,14 @@ class Columns:
         bounds = checked_range(column, self.ranges[column]) if column in self.ranges else None
         return imputed_number(column, self.impute[column], bounds)
 
+    def missing_moment(self, column: str) -> np.datetime64 | None:
+        """What a missing cell of a column of dates counts as; None where nothing is declared.
+
+        Raises:
+            BadInput: what is declared is no date within the column's bounds.
+        """
+        return self.dated.imputed(column, self.impute[column]) if column in self.impute else None
+
     def missing_code(self, column: str) -> int | None:
         """The position of a missing cell among the levels, one after the last for a level of its own; None likewise.
 
@@ -239,6 +272,12 @@ class Columns:
         if isinstance(coded, int):
             return imputed_code(column, value, coded)
         return imputed_level(column, value, checked_levels(field, coded), field)
+
+    @property
+    def dated(self) -> DateColumns:
+        """What is declared of columns of dates."""
+        between = [column for made in self.derive.values() if made.of_dates for column in made.of]
+        return DateColumns(self.dates, self.date_parts, self.date_formats, between)
 
     @property
     def coded(self) -> Mapping[str, Levels]:
@@ -281,25 +320,26 @@ class Columns:
         """The columns that are features themselves."""
         pictures = [] if self.images is None else [self.images]
         steps = [] if self.sequence is None else self.sequence.columns
-        return [*self.features, *self.categorical, *self.hashed, *self.coded, *steps, *pictures]
+        return [*self.features, *self.dated.listed, *self.categorical, *self.hashed, *self.coded, *steps, *pictures]
 
     @property
     def numbers_read(self) -> list[str]:
         """The columns of numbers that features are made of: features themselves, and what derived ones are made of."""
-        made = [column for each in self.derive.values() for column in each.of]
+        made = [column for each in self.derive.values() if not each.of_dates for column in each.of]
         return list(dict.fromkeys([*self.features, *made]))
 
     @property
     def scaled_ranges(self) -> dict[str, Range]:
-        """Numeric feature -> its declared range: those of the table, then derived ones."""
+        """Numeric feature -> its declared range: those of the table, dates (in days since the first), derived ones."""
         own = {name: checked_range(f"ranges.{name}", self.ranges[name]) for name in self.features}
         made = {name: checked_range(f"derive.{name}.range", made.range) for name, made in self.derive.items()}
-        return own | made
+        return own | {name: self.dated.range(name) for name in self.dates} | made
 
     @property
     def largest_norm(self) -> float:
         """Of a sample's features: numbers and indicators are at most 1, and of a column's levels at most one is 1."""
-        return float(len(self.scaled_ranges) + len(self.missing_indicators) + len(self.categorical))
+        levels = len(self.categorical) + self.dated.parts_in_all
+        return float(len(self.scaled_ranges) + len(self.missing_indicators) + levels)
 
     @property
     def names(self) -> list[str]:
@@ -315,14 +355,17 @@ class Columns:
     def feature_names(self) -> list[str]:
         """The feature columns that samples get; or the columns of codes, of a sequence's steps, or of pictures.
 
-        Numeric ones, derived ones, those that say that a cell is missing, then one for each level.
+        Numeric ones, dates, derived ones, those that say that a cell is missing, then one for each level, those of
+        parts of dates last.
         """
         if self.sequence is not None:
             return list(self.sequence.channels)
         if self.codes is not None or self.images is not None:
             return self._listed
         hot = [name for column in self.categorical for name in self.level_names(column)]
-        return [*self.features, *self.derive, *(f"{column} is missing" for column in self.missing_indicators), *hot]
+        hot += [name for column in self.date_parts for name in self.dated.part_names(column)]
+        gone = [f"{column} is missing" for column in self.missing_indicators]
+        return [*self.features, *self.dates, *self.derive, *gone, *hot]
 
     def level_names(self, column: str) -> list[str]:
         """The features that a categorical column becomes, in their order: one for each code that its cells can have."""

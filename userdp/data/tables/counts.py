@@ -65,6 +65,14 @@ class Counts:
             bool(known.any()),
         )
 
+    def note_dates(self, column: str, met: bool) -> None:
+        """Say so where of ALL cells of a column of dates none is one; its samples are usable without its parts."""
+        self.note(
+            f"no cell of column {column!r} can be read as a date, so that its parts tell nothing; write dates as "
+            f"2021-04-03, or declare how they are written, such as date_formats = {{ {column} = '%d.%m.%Y' }}",
+            met,
+        )
+
 
 def listed(levels: Sequence[object]) -> str:
     """The first declared levels, for people."""

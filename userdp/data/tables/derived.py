@@ -1,4 +1,4 @@
-"""Columns made of others, row by row: counts, ratios, differences, products and logarithms, within declared ranges."""
+"""Columns made of others, row by row: counts, ratios, differences, days between dates; within declared ranges."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,11 +18,15 @@ Cells = NDArray[np.float64]
 class Derivation(Section):
     """A column made of others; it is a numeric feature like those of the table, clipped into its range and scaled."""
 
-    kind: Literal["count_above", "ratio", "difference", "product", "log1p"] = Field(
+    kind: Literal["count_above", "ratio", "difference", "product", "log1p", "days_between"] = Field(
         description="`count_above`: how many of the columns hold more than the threshold (0 or 1 for a single one); "
-        "`ratio`, `difference`, `product`: first column over, minus, times the second; `log1p`: log(1 + x) of one."
+        "`ratio`, `difference`, `product`: first column over, minus, times the second; `log1p`: log(1 + x) of one; "
+        "`days_between`: days from the second column's date to the first's, with times as fractions."
     )
-    of: list[str] = Field(description="The table's columns of numbers that it is made of; they need not be features.")
+    of: list[str] = Field(
+        description="The table's columns of numbers (of `days_between`: of dates) that it is made of; they need not be "
+        "features."
+    )
     range: list[float] = Field(description="[low, high], public: results are clipped into it and scaled.")
     threshold: float | None = Field(None, description="Of `count_above`: what a cell has to exceed; 0 if not given.")
     otherwise: float | None = Field(
@@ -30,6 +34,11 @@ class Derivation(Section):
         description="The result, within the range, where there is none: a cell is missing (and not imputed), a "
         "denominator is 0, a logarithm's x is at most -1. A ratio needs it; without, such a sample is set aside.",
     )
+
+    @property
+    def of_dates(self) -> bool:
+        """Whether the columns that it is made of hold dates; otherwise they hold numbers."""
+        return self.kind == "days_between"
 
     def check(self, name: str) -> None:
         """Refuse what contradicts itself; ``name`` is that of the column. The range is checked elsewhere.
@@ -59,7 +68,7 @@ class Derivation(Section):
         products and quotients exactly, wherever in an array they stand, and logarithms are taken one by one.
 
         Args:
-            cells: of each column (N,), finite or NaN.
+            cells: of each column (N,), finite or NaN; dates as days since one moment, whichever.
         """
         missing = np.logical_or.reduce([np.isnan(one) for one in cells])
         # What overflows is infinite, and clipped into the range like any large result.
@@ -108,4 +117,5 @@ KINDS: dict[str, Kind] = {
     "difference": Kind(2, lambda cells, threshold: cells[0] - cells[1]),
     "product": Kind(2, lambda cells, threshold: cells[0] * cells[1]),
     "log1p": Kind(1, _log1p),
+    "days_between": Kind(2, lambda cells, threshold: cells[0] - cells[1]),
 }

@@ -1,4 +1,4 @@
-"""Features of rows: numbers within declared ranges, levels, codes, hashed cells, pictures; each row by itself."""
+"""Features of rows: numbers and dates within bounds, levels, codes, hashed cells, pictures; each row by itself."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,12 @@ from numpy.typing import NDArray
 from userdp.data.block import Features
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.counts import Counts, listed
+from userdp.data.tables.dates import PARTS
 from userdp.data.tables.declared import Levels, checked_levels, level_codes, scaled
+from userdp.data.tables.derived import Derivation
 from userdp.data.tables.hashed_codes import hashed_rows
 from userdp.data.tables.images import pixels
+from userdp.data.tables.moments import Moments, days_since, part_codes
 from userdp.data.tables.reading import Rows
 from userdp.data.tables.unusable import NO_LEVEL, NO_RESULT, WRONG_LENGTH
 
@@ -35,16 +38,18 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
     features = np.zeros((len(rows), len(columns.feature_names)), dtype=np.float32)
     low = -1.0 if columns.scale == "symmetric" else 0.0
     ranges, missing = columns.scaled_ranges, _Missing(table, columns, rows)
-    for column in columns.numbers_read:
+    for column in [*columns.numbers_read, *columns.dated.needed]:
         counts.note_kind(column, table.kinds.get(column))
     for position, (column, bounds) in enumerate(ranges.items()):
         if column in columns.derive:
             made = columns.derive[column]
-            values, otherwise = made.values([missing.filled(name, counts) for name in made.of])
+            values, otherwise = made.values([missing.cells_for(made, name, counts) for name in made.of])
             if made.otherwise is not None:
                 counts.imputed[column] = otherwise
             if len(rows):
                 counts.note_kind(column, NO_RESULT if np.isnan(values).all() else None)
+        elif column in columns.dates:
+            values = days_since(missing.dated(column, counts), columns.dated.first(column))
         else:
             values = missing.filled(column, counts)
         counts.unusable[column] = int(np.count_nonzero(np.isnan(values)))
@@ -56,11 +61,24 @@ def _numbers_and_levels(table: Rows, columns: Columns, rows: NDArray[np.int64], 
     for column, declared in columns.categorical.items():
         levels = missing.coded(column, codes_of(table, column, declared, counts)[rows], counts)
         names = columns.level_names(column)
-        known = np.flatnonzero(levels >= 0)
-        features[:, position : position + len(names)][known, levels[known]] = 1.0
-        counts.unknown[column] = len(rows) - len(known)
+        counts.unknown[column] = _mark(features[:, position : position + len(names)], levels)
         position += len(names)
+    for column, parts in columns.date_parts.items():
+        moments = missing.dated(column, counts)
+        counts.note_dates(column, bool((~np.isnat(table.moments[column])).any()))
+        for part in parts:
+            unknown = _mark(features[:, position : position + len(PARTS[part])], part_codes(moments, part))
+            if column not in columns.dated.needed:
+                counts.unknown[column] = unknown
+            position += len(PARTS[part])
     return features
+
+
+def _mark(features: NDArray[np.float32], levels: NDArray[np.int64]) -> int:
+    """Put 1 where each row's level stands, nothing in a row with -1; how many of these there are."""
+    known = np.flatnonzero(levels >= 0)
+    features[known, levels[known]] = 1.0
+    return len(levels) - len(known)
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,8 @@ class _Missing:
         if column in self.table.texts:
             texts = self.table.texts[column].taken(self.rows)
             return texts.mapped(text == "" for text in texts.distinct).astype(bool)
+        if column in self.table.moments:
+            return np.isnat(self.table.moments[column][self.rows])
         return np.isnan(self.table.numbers[column][self.rows])
 
     def filled(self, column: str, counts: Counts) -> NDArray[np.float64]:
@@ -86,6 +106,21 @@ class _Missing:
         missing = np.isnan(values)
         counts.imputed[column] = int(np.count_nonzero(missing))
         return np.where(missing, instead, values)
+
+    def dated(self, column: str, counts: Counts) -> Moments:
+        """(N,) dates, those that are missing replaced where one is declared."""
+        moments, instead = self.table.moments[column][self.rows], self.columns.missing_moment(column)
+        if instead is None:
+            return moments
+        missing = np.isnat(moments)
+        counts.imputed[column] = int(np.count_nonzero(missing))
+        return np.where(missing, instead, moments)
+
+    def cells_for(self, made: Derivation, column: str, counts: Counts) -> NDArray[np.float64]:
+        """(N,) numbers of which a derived column is made."""
+        if made.of_dates:
+            return days_since(self.dated(column, counts), np.datetime64(0, "us"))
+        return self.filled(column, counts)
 
     def coded(self, column: str, codes: NDArray[np.int64], counts: Counts) -> NDArray[np.int64]:
         """(N,) codes, those of missing cells replaced where one is declared."""

@@ -33,7 +33,7 @@ def imputed_number(column: str, value: object, bounds: Sequence[float] | None) -
     field = f"impute.{column} = {value!r}"
     example = "" if bounds is None else f", such as the middle of its range, {0.5 * bounds[0] + 0.5 * bounds[1]:g}"
     if isinstance(value, str):
-        raise BadInput(_not_from_data(field, f"a public number{example}"))
+        raise BadInput(not_from_data(field, f"a public number{example}"))
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadInput(f"{field}: must be a public number{example}")
     if bounds is not None and not bounds[0] <= value <= bounds[1]:
@@ -63,7 +63,7 @@ def imputed_level(column: str, value: object, levels: Sequence[str], field: str)
         if value != OWN_LEVEL and text in levels:
             return levels.index(text)
         if text in STATISTICS:
-            raise BadInput(_not_from_data(told, f"{OWN_LEVEL!r}, or a level of {field}"))
+            raise BadInput(not_from_data(told, f"{OWN_LEVEL!r}, or a level of {field}"))
     raise BadInput(f"{told}: must be {OWN_LEVEL!r}, for one more level, or one of the levels of {field}")
 
 
@@ -79,11 +79,12 @@ def imputed_code(column: str, value: object, levels: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < levels:
         return value
     if isinstance(value, str) and value in STATISTICS:
-        raise BadInput(_not_from_data(told, f"{OWN_LEVEL!r}, or a level in 0..{levels - 1}"))
+        raise BadInput(not_from_data(told, f"{OWN_LEVEL!r}, or a level in 0..{levels - 1}"))
     raise BadInput(f"{told}: must be {OWN_LEVEL!r}, for one more level, or a level in 0..{levels - 1}")
 
 
-def _not_from_data(field: str, instead: str) -> str:
+def not_from_data(field: str, instead: str) -> str:
+    """Why what is declared in ``field`` cannot be a statistic of the data, and what may stand there instead."""
     return (
         f"{field}: a value taken from the data would tell about the people in them, which no noise hides; declare "
         f"{instead}"

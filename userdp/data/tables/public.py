@@ -16,7 +16,7 @@ from userdp.data.tables.tabular import Table, read_table
 from userdp.errors import BadInput
 
 _TIMEOUT_SECONDS = 60.0
-_FEATURES = frozenset({"features", "categorical", "codes", "sequence", "images"})
+_FEATURES = frozenset({"features", "categorical", "dates", "date_parts", "codes", "sequence", "images"})
 
 
 def load_public(name: str, cache: str | Path | None = None, **options: Any) -> Table:
@@ -34,8 +34,8 @@ def load_public(name: str, cache: str | Path | None = None, **options: Any) -> T
 def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `read_table` for a public data set: ``given``, and the set's own columns beside them.
 
-    Naming any of features, categorical, codes, sequence or images replaces the data set's features, naming ``target``
-    its target. A sequence that names neither predict nor text keeps what it does not name.
+    Naming any of features, categorical, dates, date_parts, codes, sequence or images replaces the data set's features,
+    naming ``target`` its target. A sequence that names neither predict nor text keeps what it does not name.
 
     Raises:
         BadInput: unknown name.

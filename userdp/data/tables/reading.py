@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from userdp.data.tables.cells import Texts, numbers_of, raw_cells, texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.moments import Moments, moments_of
 from userdp.data.tables.unusable import kind_of_cells
 from userdp.errors import BadInput, MissingColumn
 
@@ -35,7 +36,9 @@ class Rows:
         lengths: of a sequence's columns whose cells hold lists, (N,) items of each cell. What ``texts`` or ``numbers``
             hold of them are the items of all cells, one cell after the other.
         cells: those of which every byte counts, each (N,) as bytes.
-        kinds: those of ``numbers`` without a number in any cell: what kind of thing the cells are.
+        kinds: those of ``numbers`` without a number in any cell, and of ``moments`` without a date: what kind of thing
+            the cells are.
+        moments: those of dates, each (N,), NaT where a cell is missing or no date.
     """
 
     count: int
@@ -44,6 +47,7 @@ class Rows:
     lengths: Mapping[str, NDArray[np.int64]]
     cells: Mapping[str, pa.LargeBinaryArray]
     kinds: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, Moments] = field(default_factory=dict)
 
 
 def read_columns(path: Path, columns: Columns, names: Sequence[str]) -> Rows:
@@ -110,18 +114,22 @@ def _unreadable(path: Path, kind: str) -> str:
 
 
 def _rows_of(table: pa.Table, columns: Columns) -> Rows:
-    """Cells as text, numbers or bytes, as ``columns`` declares them; of those columns that the table has."""
+    """Cells as text, numbers, dates or bytes, as ``columns`` declares them; of those columns that the table has."""
     names = table.column_names
     channels = {} if columns.sequence is None else columns.sequence.channels
     lists = {name for name in channels if name in names and name not in columns.raw and _holds_lists(table[name].type)}
     lengths = {name: pc.fill_null(pc.list_value_length(table[name]), 0).to_numpy().astype(np.int64) for name in lists}
     items = {name: pc.list_flatten(table[name]) if name in lists else table[name] for name in names}
     cells = {name: raw_cells(items.pop(name), name) for name in columns.raw if name in names}
-    texts = {name: texts_of(column, name) for name, column in items.items() if name in columns.text}
-    numbers = {name: numbers_of(column, name) for name, column in items.items() if name not in columns.text}
+    text, forms = columns.text, columns.dated.formats
+    moments = {name: moments_of(items[name], name, forms.get(name)) for name in columns.dated.read if name in items}
+    texts = {name: texts_of(column, name) for name, column in items.items() if name in text}
+    others = [name for name in items if name not in text and name not in moments]
+    numbers = {name: numbers_of(items[name], name) for name in others}
     empty = [name for name, values in numbers.items() if np.isnan(values).all()]
+    empty += [name for name, values in moments.items() if np.isnat(values).all()]
     kinds = {name: kind_of_cells(texts_of(items[name], name).distinct) for name in empty}
-    return Rows(table.num_rows, texts, numbers, lengths, cells, kinds)
+    return Rows(table.num_rows, texts, numbers, lengths, cells, kinds, moments)
 
 
 def _holds_lists(kind: pa.DataType) -> bool:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.data.source import Datasets, DataSettings
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import held_out_users, split
+from userdp.data.tables.dates import with_dates_as_text
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.public import public_columns, public_file
@@ -77,6 +78,19 @@ class TableColumns(DataSettings):
     derive: dict[str, Derivation] | None = Field(
         None, description="Name = a numeric feature made of other columns of the same row; its keys follow below."
     )
+    dates: dict[str, list[Any]] | None = Field(
+        None,
+        description="Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first "
+        "(times are fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats.",
+    )
+    date_parts: dict[str, list[str]] | None = Field(
+        None,
+        description="Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): of each part one feature of 0 "
+        "and 1 for each of its levels. The column may stand under dates too.",
+    )
+    date_formats: dict[str, str] | None = Field(
+        None, description="Column of dates = how they are written that are not in ISO 8601, such as '%d.%m.%Y'."
+    )
     sequence: SequenceColumns | None = Field(
         None, description="Instead of features: samples are sequences of codes; its keys follow below."
     )
@@ -116,6 +130,12 @@ class TableColumns(DataSettings):
         description=f"MiB of samples, {MEMORY_MIB} if not given: those of a larger Parquet file go to a file in "
         "TMPDIR, with the same results. CSV, sequences and hashed codes stay in memory.",
     )
+
+    @field_validator("dates", "impute", mode="before")
+    @classmethod
+    def _dates_as_text(cls, declared: Any) -> Any:
+        """TOML's own dates, and those of Python, are kept as text, so that every record of a run can hold them."""
+        return with_dates_as_text(declared)
 
     @property
     def declared_samples(self) -> int | None:

@@ -71,6 +71,9 @@ def read_table(
     impute: Mapping[str, object] | None = None,
     missing_indicators: Sequence[str] = (),
     derive: Mapping[str, Derivation] | None = None,
+    dates: Mapping[str, Sequence[object]] | None = None,
+    date_parts: Mapping[str, Sequence[str]] | None = None,
+    date_formats: Mapping[str, str] | None = None,
     split_column: str | None = None,
     split_test: object | None = None,
     users: int | None = None,
@@ -125,6 +128,12 @@ def read_table(
             the column's range; or for categories a declared level, or "own level" for one more.
         missing_indicators: columns of ``impute`` that get one more feature: 1 where the cell is missing, 0 elsewhere.
         derive: name -> a numeric feature made of other columns of the same row, after ``impute``.
+        dates: column -> declared [first, last], dates: one numeric feature, the days from the first on (times are
+            fractions), clipped and scaled like a range. A cell is ISO 8601 or a date as such; with an offset it is
+            converted to UTC, without one it is UTC: see `userdp.data.tables.moments`.
+        date_parts: column -> some of "month", "quarter", "weekday" and "hour": a feature of 0 and 1 for each level. Of
+            a column that is not in ``dates`` too, a cell that is no date becomes all zeros and is counted.
+        date_formats: column of dates -> how they are written that are not in ISO 8601, for `datetime.strptime`.
         split_column: column that says which users are held out for the test; all rows of a user say the same.
         split_test: its cell for those who are, compared as text.
         users: public number of users; the first ones of the public order are kept.
@@ -155,6 +164,9 @@ def read_table(
         impute=impute or {},
         missing_indicators=missing_indicators,
         derive=derive or {},
+        dates=dates or {},
+        date_parts=date_parts or {},
+        date_formats=date_formats or {},
         sequence=sequence,
         images=images,
         image_shape=image_shape,

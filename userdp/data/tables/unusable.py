@@ -21,10 +21,11 @@ _CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9.]+)?[^ ]*"
 _KINDS = {
     "dates": re.compile(rf"{_DAY}(?:[ T]+{_CLOCK})?"),
     "times of day": re.compile(_CLOCK),
+    "numbers": re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?"),
     "numbers with commas": re.compile(r"[+-]?[0-9]+(?:[.' ][0-9]{3})*(?:,[0-9]+)+(?:\.[0-9]+)?"),
 }
 _REMEDIES = {
-    "dates": "write each date as a number, such as years since a public day",
+    "dates": "write each date as a number, such as days since a public day",
     "times of day": "write each time as a number, such as hours since midnight",
     "numbers with commas": "write numbers with a decimal point and without other separators",
 }
@@ -79,11 +80,18 @@ def _sentence(columns: Columns, column: str, kind: str) -> str:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
         return f"the derived feature {column!r} is {kind} in any row: check derive.{column}"
+    if column in columns.dated.read:
+        told = f"{role} {column!r} is declared as a date, and no cell can be read as one: its cells are {kind}"
+        return f"{told}; {_remedy_of_dates(kind, columns, column)}"
     told = f"{role} {column!r} is declared as numbers, and no cell holds one: its cells are {kind}"
     return f"{told}; {_remedy(kind, columns, column)}"
 
 
 def _remedy(kind: str, columns: Columns, column: str) -> str:
+    if kind == "dates" and column != columns.target:
+        return (
+            f"declare it under dates, such as dates = {{ {column} = ['1950-01-01', '2030-12-31'] }}, not under features"
+        )
     if kind in _REMEDIES:
         return _REMEDIES[kind]
     if column == columns.target:
@@ -93,3 +101,16 @@ def _remedy(kind: str, columns: Columns, column: str) -> str:
     if column in columns.coded:
         return "declare the list of its levels in place of their number"
     return "list the column under categorical with its levels, or write numbers"
+
+
+def _remedy_of_dates(kind: str, columns: Columns, column: str) -> str:
+    if column in columns.date_formats:
+        return f"check date_formats.{column} = {columns.date_formats[column]!r}"
+    if kind == "times of day":
+        return "write the day before each time, as in 2021-04-03 09:30"
+    form = f"declare how they are written, such as date_formats = {{ {column} = '%d.%m.%Y' }}"
+    if kind == "dates":
+        return f"which number is the day and which the month is not guessed: {form}, or write dates as 2021-04-03"
+    if kind == "numbers":
+        return "write dates as 2021-04-03, or declare numbers under features with their ranges"
+    return f"write dates as 2021-04-03, or {form}"

@@ -1,0 +1,308 @@
+"""Dates as features: days within declared bounds, parts by declaration, missing ones, and what is refused."""
+
+import re
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userdp.data import Derivation, read_table
+from userdp.data.tables import streamed
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.tabular import read_features
+from userdp.errors import BadInput
+
+BORN = {"born": ["1980-01-01", "1980-01-11"]}
+FORM = {"user": "who", "dates": BORN}
+PEOPLE = {
+    "who": ["ann", "ann", "bob", "bob", "cy"],
+    "born": ["1980-01-01", "1980-01-06T12:00", "1985-01-01", None, "03/04/1980"],
+    "visited": ["2021-04-03 10:30", "2021-12-31T23:00-02:00", "", "soon", "2021-01-04"],
+}
+AGE = Derivation(kind="days_between", of=["visited", "born"], range=[0, 20000])
+
+
+def rows_of(folder, people=PEOPLE, suffix="csv", **changes):
+    """(rows of features in the table's order, the names of the features, the report)."""
+    path, frame = folder / f"table.{suffix}", pd.DataFrame(people)
+    if suffix == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    form = {**FORM, **changes}
+    loaded = read_table(path, **form)
+    return read_features(path, Columns(**form))[0], loaded.feature_names, loaded.report
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(("scale", "low"), [("symmetric", -1.0), ("unit", 0.0)])
+def test_days_since_the_first_bound_are_clipped_and_scaled(tmp_path, suffix, scale, low):
+    features, names, report = rows_of(tmp_path, suffix=suffix, scale=scale)
+    assert names == ["born"]
+    share = np.array([0.0, 0.55, 1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(features[:, 0], (low + (1 - low) * share).astype(np.float32))
+    assert report.clipped == {"born": 1}
+    assert report.unusable == {"born": 2}
+    assert not report.nothing_usable
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        [date(1980, 1, 1), date(1980, 1, 11)],
+        (datetime(1980, 1, 1), pd.Timestamp("1980-01-11")),
+        [np.datetime64("1980-01-01"), datetime(1980, 1, 11, tzinfo=UTC)],
+        ["1980-01-01T02:00+02:00", "19800111"],
+    ],
+)
+def test_bounds_are_dates_of_any_kind(tmp_path, bounds):
+    expected = rows_of(tmp_path)[0]
+    np.testing.assert_array_equal(rows_of(tmp_path, dates={"born": bounds})[0], expected)
+
+
+def test_parts_are_levels_that_are_public_by_nature(tmp_path):
+    parts = {"visited": ["weekday", "month"], "born": ["quarter"]}
+    features, names, report = rows_of(tmp_path, dates={}, date_parts=parts)
+    assert names[:3] == ["visited weekday=monday", "visited weekday=tuesday", "visited weekday=wednesday"]
+    assert names[7:9] == ["visited month=1", "visited month=2"]
+    assert names[-4:] == [f"born quarter={quarter}" for quarter in (1, 2, 3, 4)]
+    found = [{names[place] for place in np.flatnonzero(row)} for row in features]
+    assert found == [
+        {"visited weekday=saturday", "visited month=4", "born quarter=1"},
+        {"visited weekday=saturday", "visited month=1", "born quarter=1"},  # a new year in UTC
+        {"born quarter=1"},
+        set(),
+        {"visited weekday=monday", "visited month=1"},
+    ]
+    assert report.unknown_levels == {"visited": 2, "born": 2}
+    assert Columns(user="who", date_parts=parts).largest_norm == 3.0
+
+
+def test_a_column_may_be_a_number_and_parts(tmp_path):
+    features, names, report = rows_of(tmp_path, date_parts={"born": ["month", "hour"]})
+    assert (len(names), names[0], names[1], names[-1]) == (37, "born", "born month=1", "born hour=23")
+    assert np.isnan(features[:, 0]).tolist() == [False, False, False, True, True]
+    assert features[1, names.index("born hour=12")] == 1
+    assert report.unknown_levels == {}  # such a sample is set aside already
+
+
+def test_a_declared_form_reads_what_is_not_guessed(tmp_path):
+    features, _, report = rows_of(tmp_path, date_formats={"born": "%d/%m/%Y"})
+    assert np.isnan(features[:, 0]).tolist() == [False, False, False, True, False]
+    assert features[4, 0] == 1.0
+    assert report.clipped == {"born": 2}
+
+
+def test_a_declared_date_stands_for_a_missing_one(tmp_path):
+    declared = {
+        "impute": {"born": date(1980, 1, 6), "visited": "2021-05-01"},
+        "missing_indicators": ["born", "visited"],
+    }
+    features, names, report = rows_of(tmp_path, **declared, date_parts={"visited": ["quarter"]})
+    assert names[:3] == ["born", "born is missing", "visited is missing"]
+    np.testing.assert_array_equal(features[3:, :3], [[0, 1, 1], [0, 1, 0]])
+    np.testing.assert_array_equal(features[2:4, 3:], [[0, 1, 0, 0], [0, 1, 0, 0]])
+    assert report.imputed == {"born": 2, "visited": 2}
+    assert report.unusable == {"born": 0}
+
+
+def test_days_between_two_dates_are_derived_and_the_dates_need_be_no_features(tmp_path):
+    features, names, report = rows_of(tmp_path, dates={}, derive={"age": AGE}, impute={"born": "1980-01-01"})
+    assert names == ["age"]
+    days = [(datetime(2021, 4, 3, 10, 30) - datetime(1980, 1, 1)).total_seconds() / 86400, None, None, None, 14979.0]
+    days[1] = (datetime(2022, 1, 1, 1) - datetime(1980, 1, 6, 12)).total_seconds() / 86400
+    wanted = [np.nan if one is None else one / 10000 - 1 for one in days]
+    np.testing.assert_allclose(features[:, 0], wanted, rtol=1e-6)
+    assert report.unusable == {"age": 2}
+    beside = Derivation(kind="days_between", of=["visited", "born"], range=[0, 9], otherwise=4)
+    features, names, _ = rows_of(tmp_path, derive={"age": beside})  # not clipped into the bounds first
+    assert names == ["born", "age"]
+    assert features[2, 1] == np.float32(2 * 4 / 9 - 1)
+
+
+DATES = st.none() | st.sampled_from(["soon", "1979-12-31", "1980-01-04T07:00", "1980-01-11", "2.1.1980", "9999-12-31"])
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(DATES, DATES), min_size=1, max_size=12), st.booleans(), st.integers(1, 200))
+def test_a_table_read_in_batches_is_the_same_and_bounds_hold(tmp_path_factory, cells, typed, block):
+    people = {"who": [f"u{place % 3}" for place in range(len(cells))]}
+    people |= {name: [row[place] for row in cells] for place, name in enumerate(("born", "visited"))}
+    if typed:
+        read = [pd.to_datetime(pd.Series(people["born"]), format="ISO8601", errors="coerce").astype("datetime64[us]")]
+        people["born"] = pa.array(read[0], from_pandas=True)
+    form = FORM | {"date_parts": {"born": ["hour"], "visited": ["weekday"]}, "date_formats": {"visited": "%d.%m.%Y"}}
+    form |= {"derive": {"age": Derivation(kind="days_between", of=["visited", "born"], range=[-5, 5], otherwise=0)}}
+    path = tmp_path_factory.mktemp("table") / "table.parquet"
+    pq.write_table(pa.table({name: pa.array(column) for name, column in people.items()}), path, row_group_size=2)
+    whole = read_table(path, **form)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streamed, "BLOCK_BYTES", block)
+        parts = read_table(path, **form, memory=0)
+    users = np.arange(whole.federation.users)
+    one, two = whole.federation.block(users).features, parts.federation.block(users).features
+    assert one.tobytes() == two.tobytes()
+    assert whole.report == parts.report
+    usable = one[~np.isnan(one).any(axis=1)]
+    assert np.abs(usable).sum(axis=1).max(initial=0) <= Columns(**form).largest_norm
+
+
+# What is said of columns of which no cell is a date -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "formats", "told"),
+    [
+        (
+            ["03/04/2021", "05/04/2021"],
+            {},
+            "its cells are dates; which number is the day and which the month is not gue",
+        ),
+        (["03/04/2021"], {}, "date_formats = { born = '%d.%m.%Y' }"),
+        (["03/04/2021"], {"born": "%d.%m.%Y"}, "check date_formats.born = '%d.%m.%Y'"),
+        (["10:30"], {}, "its cells are times of day; write the day before each time"),
+        (["44289", "44290"], {}, "its cells are numbers; write dates as 2021-04-03, or declare numbers under features"),
+        (["soon", "later"], {}, "its cells are text; write dates as 2021-04-03, or declare how they are written"),
+        ([None, None], {}, "has no cell with a value"),
+    ],
+)
+def test_a_column_without_a_date_comes_with_its_remedy(tmp_path, cells, formats, told):
+    people = {"who": [f"u{place}" for place in range(len(cells))], "born": cells}
+    for how in (
+        {"dates": BORN},
+        {"dates": {}, "derive": {"none": Derivation(**AGE.model_dump() | {"of": ["born"] * 2})}},
+    ):
+        _, _, report = rows_of(tmp_path, people, date_formats=formats, **how)
+        (sentence,) = report.nothing_usable
+        assert "the feature 'born'" in sentence
+        assert told in sentence
+        assert "44289" not in sentence
+        assert "03/04" not in sentence
+
+
+def test_parts_of_what_is_no_date_tell_nothing_and_set_nobody_aside(tmp_path):
+    people = {"who": ["a", "b"], "born": ["03/04/2021", ""]}
+    features, _, report = rows_of(tmp_path, people, dates={}, date_parts={"born": ["quarter"]})
+    assert not features.any()
+    assert not report.nothing_usable
+    (sentence,) = report.met_nowhere
+    assert sentence.startswith("no cell of column 'born' can be read as a date")
+    assert "date_formats = { born = " in sentence
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+NUMBERS = {"features": ["height"], "ranges": {"height": [0, 9]}}
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"dates": {"born": "1980"}}, "dates.born = '1980': must be [first, last], two public dates, such as"),
+        ({"dates": {"born": ["1980-01-01"]}}, "must be [first, last], two public dates"),
+        ({"dates": {"born": 5}}, "dates.born = 5: must be [first, last]"),
+        (
+            {"dates": {"born": ["03/04/2021", "2030-01-01"]}},
+            "'03/04/2021' is no date in ISO 8601; write two, such as ['19",
+        ),
+        ({"dates": {"born": [1977, 1983]}}, "1977 is no date in ISO 8601"),
+        ({"dates": {"born": [pd.NaT, "1983-01-01"]}}, "'' is no date"),
+        ({"dates": {"born": ["1983-01-01", "1977-01-01"]}}, "the first date must come before the last; swap them"),
+        ({"dates": {"born": ["1983-01-01", date(1983, 1, 1)]}}, "= ['1983-01-01', '1983-01-01']: the first date must"),
+        (
+            NUMBERS | {"features": ["height", "born"]},
+            "'born' is declared as numbers and under dates; leave it out of one",
+        ),
+        (
+            NUMBERS | {"ranges": {"height": [0, 9], "born": [0, 9]}},
+            "ranges names 'born', a column of dates: declare its",
+        ),
+        (
+            {"features": ["at"], "ranges": {"at": ["1980-01-01", "1981-01-01"]}},
+            "for dates, declare a feature under dates",
+        ),
+        (
+            {"target": "born"},
+            "dates names 'born', the target: a loss predicts numbers or classes; write it as a number",
+        ),
+        ({"dates": {}, "date_parts": {"y": ["month"]}, "target": "y"}, "date_parts names 'y', the target"),
+        ({"dates": {"who": BORN["born"]}}, "column 'who' is declared twice"),
+        ({"categorical": {"born": ["1980"]}}, "column 'born' is declared twice"),
+        (
+            {"date_parts": {"visited": "month"}},
+            "date_parts.visited = 'month': must be a list of parts, at least one of",
+        ),
+        ({"date_parts": {"visited": []}}, "date_parts.visited = []: must be a list of parts"),
+        ({"date_parts": {"visited": ["weekdy"]}}, "'weekdy', which is no part of a date; did you mean 'weekday'?"),
+        ({"date_parts": {"visited": ["year"]}}, "the date as a number is declared as dates = { visited = ["),
+        ({"date_parts": {"visited": ["era"]}}, "there are month, quarter, weekday, hour"),
+        ({"date_parts": {"visited": ["month", "month"]}}, "date_parts.visited names 'month' twice"),
+        (
+            {"date_formats": {"bron": "%d.%m.%Y"}},
+            "date_formats names 'bron', which is no column of dates; did you mean 'b",
+        ),
+        ({"date_formats": {"x": "%d.%m.%Y"}}, "declare it under dates or date_parts"),
+        ({"date_formats": {"born": 5}}, "date_formats.born = 5: must be text"),
+        (
+            {"date_formats": {"born": "%d.%m."}},
+            "date_formats.born = '%d.%m.': it has no year, which %Y is; write it as",
+        ),
+        (
+            {"impute": {"born": 5}},
+            "impute.born = 5: must be a public date, such as the middle of its bounds, 1980-01-06",
+        ),
+        ({"impute": {"born": "median"}}, "a value taken from the data would tell about the people in them"),
+        ({"impute": {"born": "own level"}}, "missing_indicators tells such cells from others"),
+        ({"impute": {"born": "2020-01-01"}}, "must lie within dates.born = [1980-01-01, 1980-01-11]"),
+        (
+            {"impute": {"visited": "x"}, "derive": {"age": AGE}},
+            "impute.visited = 'x': must be a public date, such as 2000",
+        ),
+        ({"missing_indicators": ["born"]}, "for whose missing cells nothing is declared; declare impute.born"),
+        (
+            {"derive": {"r": Derivation(kind="log1p", of=["born"], range=[0, 1])}},
+            "which holds dates (days_between takes tw",
+        ),
+        ({"derive": {"r": AGE.model_copy(update={"of": ["born"]})}}, "days_between needs 2 columns"),
+        ({"derive": {"r": AGE.model_copy(update={"of": ["born", "who"]})}}, "which holds text; name columns of dates"),
+        (
+            NUMBERS | {"derive": {"r": AGE.model_copy(update={"of": ["born", "height"]})}},
+            "'height', which is declared as nu",
+        ),
+        (
+            {"derive": {"r": AGE, "s": Derivation(kind="log1p", of=["visited"], range=[0, 1])}},
+            "'visited', which is declared as",
+        ),
+        ({"codes": "team", "levels": 3}, "dates names 'born', and codes takes the place of all features: leave one"),
+        ({"codes": ["team", "born"], "buckets": 8}, "dates names 'born', and codes takes the place of all features"),
+        ({"images": "picture", "image_shape": [2]}, "dates names 'born', and images takes the place"),
+    ],
+    ids=str,
+)
+def test_declarations_that_cannot_be_meant_are_refused(declared, told):
+    with pytest.raises(BadInput, match=re.escape(told)):
+        Columns(**{**FORM, **declared})
+
+
+def test_a_run_of_names_declares_dates_too():
+    columns = Columns(
+        user="who", dates={"visit_[1-3]": ["2020-01-01", "2021-01-01"]}, date_formats={"visit_[1-3]": "%Y"}
+    )
+    assert columns.feature_names == ["visit_1", "visit_2", "visit_3"]
+    assert columns.scaled_ranges["visit_2"] == (0.0, 366.0)
+
+
+def test_a_column_that_is_not_there_and_types_that_hold_no_dates_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="has no column 'bron'; did you mean 'born'"):
+        rows_of(tmp_path, dates={"bron": BORN["born"]})
+    pq.write_table(pa.table({"who": ["a"], "born": [[1]]}), tmp_path / "lists.parquet")
+    with pytest.raises(BadInput, match="column 'born' holds list"):
+        read_table(tmp_path / "lists.parquet", **FORM)
+    pq.write_table(pa.table({"who": ["a"], "born": [datetime(1980, 1, 2)]}), tmp_path / "dates.parquet")
+    with pytest.raises(BadInput, match=r"'born' holds timestamp.* dates = \{ born = \['1950-01-01', '2030-12-31'\] \}"):
+        read_table(tmp_path / "dates.parquet", user="who", features=["born"], ranges={"born": [0, 9]})
