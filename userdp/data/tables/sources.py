@@ -69,8 +69,8 @@ class TableColumns(DataSettings):
     )
     impute: dict[str, Any] | None = Field(
         None,
-        description="Column = what a missing cell counts as, public: a number within the column's range, a level, or "
-        "'own level' for one more level. Without, its sample is set aside (numbers), or has no level.",
+        description="Column = what a missing cell counts as, public: a number or date within the column's bounds, a "
+        "level, or 'own level' for one more level. Without, its sample is set aside (numbers, dates), or has no level.",
     )
     missing_indicators: list[str] | None = Field(
         None, description="Columns of impute that get one more feature: 1 where the cell is missing, 0 elsewhere."
@@ -78,17 +78,17 @@ class TableColumns(DataSettings):
     derive: dict[str, Derivation] | None = Field(
         None, description="Name = a numeric feature made of other columns of the same row; its keys follow below."
     )
-    dates: dict[str, list[Any]] | None = Field(
+    dates: dict[str, Any] | None = Field(
         None,
         description="Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first "
         "(times are fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats.",
     )
-    date_parts: dict[str, list[str]] | None = Field(
+    date_parts: dict[str, Any] | None = Field(
         None,
         description="Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): of each part one feature of 0 "
         "and 1 for each of its levels. The column may stand under dates too.",
     )
-    date_formats: dict[str, str] | None = Field(
+    date_formats: dict[str, Any] | None = Field(
         None, description="Column of dates = how they are written that are not in ISO 8601, such as '%d.%m.%Y'."
     )
     sequence: SequenceColumns | None = Field(

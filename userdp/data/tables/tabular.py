@@ -124,8 +124,9 @@ def read_table(
         sequence: instead of features: samples are sequences of codes, int32, L steps of C channels each.
         images: instead of features: column of raw bytes, one a pixel, which become float32 in [0, 1].
         image_shape: of ``images``: sides of a picture, whose product is the bytes of a cell.
-        impute: column -> what a cell that is missing (of numbers: that holds no finite one) counts as: a number within
-            the column's range; or for categories a declared level, or "own level" for one more.
+        impute: column -> what a cell that is missing (of numbers: that holds no finite one; of dates: that is none)
+            counts as: a number or a date within the column's bounds; or for categories a declared level, or "own level"
+            for one more.
         missing_indicators: columns of ``impute`` that get one more feature: 1 where the cell is missing, 0 elsewhere.
         derive: name -> a numeric feature made of other columns of the same row, after ``impute``.
         dates: column -> declared [first, last], dates: one numeric feature, the days from the first on (times are
