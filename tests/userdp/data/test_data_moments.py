@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from userdp.data.tables.dates import PARTS
@@ -148,12 +148,15 @@ CELLS = st.one_of(
     st.dates().map(date.isoformat),
     st.datetimes(timezones=st.sampled_from([None, UTC, timezone(timedelta(hours=-7, minutes=-30))])).map(str),
     st.dates(date(1900, 1, 1)).map(lambda day: day.strftime("%d/%m/%Y")),
+    st.dates(date(1900, 1, 1)).map(lambda day: day.strftime("%m/%d/%Y")),
     st.from_regex(r"[0-9]{1,4}[-/.][0-9]{1,2}([-/.][0-9]{1,4})?([ T][0-9]{1,2}(:[0-9]{2}){0,2})?", fullmatch=True),
     st.integers(-(10**9), 10**9).map(str),
 )
 
 
 @settings(max_examples=150)
+@example(["04/13/2021", "03/04/2021"], None)
+@example(["04/13/2021", "03/04/2021"], "%d/%m/%Y")
 @given(st.lists(CELLS, min_size=1, max_size=8), st.sampled_from([None, "%d/%m/%Y", "%m/%d/%Y"]))
 def test_a_cell_means_what_it_means_alone(cells, form):
     """pandas finds a column's form in its first cell, so that one person's would say what the others' mean."""

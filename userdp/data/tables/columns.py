@@ -113,7 +113,7 @@ class Columns:
             if column not in self.ranges:
                 raise BadInput(
                     f"ranges has no [low, high] for the numeric feature {column!r}; declare its public bounds, "
-                    "or list the column under categorical with its levels"
+                    "or list the column under categorical with its levels, or under dates"
                 )
         dates = set(self.dated.listed)
         for column, bounds in self.ranges.items():
