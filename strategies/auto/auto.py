@@ -37,7 +37,8 @@ from strategies.core.ways import Course, Remaining
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import calibrate_noise
 from userdp.arrays.types import Vector
-from userdp.problems import GeneralisedLinear, Poisson
+from userdp.problems import Poisson
+from userdp.problems.linear_scores import LinearScores
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _SHARES: Mapping[type[Stage], float] = {
@@ -215,7 +216,7 @@ class Auto(UserLevelStrategy):
         return Pace.of(self.public.users, self.problem.dimension, whole, drawn=drawn)
 
     @property
-    def _linear_model(self) -> GeneralisedLinear | None:
+    def _linear_model(self) -> LinearScores | None:
         return linear_model(self.problem)
 
     def _stages(self) -> tuple[Stage, ...]:
@@ -261,8 +262,9 @@ class Auto(UserLevelStrategy):
         noise = scheme.sampler.sensitivity_factor * last * math.sqrt(p) / scheme.sampler.expected(gradient[-1])
         share = noise**2 / len(gradient)
         if self._linear_model is not None:
-            # Equally curved in all p coordinates, in which users' first gradients are as long as p of its slopes.
-            share *= p
+            # Equally curved in all d coordinates of a score, in which users' first gradients are as long as d of its
+            # slopes.
+            share *= self._linear_model.width
         else:
             # A gradient that all users share is shorter than each one's where theirs lie in other columns. The choice
             # keeps what that costs below what the initial model does.

@@ -115,9 +115,9 @@ class LearnCoordinates(Preparation):
             whole = certificate.smoothness is not None and certificate.strong_convexity == certificate.smoothness
             step = self._step
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
-        rate = 1 / progress.curvature
-        seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(p))
-        return seen, Found(length, p, rate, rate / p, self.public.min_samples, learnt=True)
+        rate, d = 1 / progress.curvature, self._model.width
+        seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
+        return seen, Found(length, p, rate, rate / d, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:
         """What makes second moments one that are as large as declared bounds allow, and equal."""

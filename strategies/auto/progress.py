@@ -11,6 +11,7 @@ from strategies.clipping.moving_centre import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.read_only import frozen
 from userdp.arrays.types import Array, Vector
+from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
 
 CERTAIN = 2.0
@@ -66,13 +67,14 @@ class Progress(Stateful):
         curvature: what phi'' is taken to be at most, of a generalised linear model.
         centre: what `Recentred` steps follow.
         learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
+        outputs: how many blocks of d = p / outputs parameters there are, all about the same d columns.
         start: (p,) where the descent begins.
         z: (p,) how far it has come, in the coordinates: the model is ``start + T z``.
         move: (p,) its last step.
         damping: what steps are divided by where curvature is hidden in noise; see `heed`.
-        scales: (p,) what columns are divided by.
+        scales: (d,) what columns are divided by.
         size: norm of a user's second moments beyond which the user weighs less.
-        coordinates: (p, p) T.
+        coordinates: (d, d) what T does to each block.
         whitened: how they were found.
         known: of the gradient; None before the first release of one.
         radius: of the next clip.
@@ -85,11 +87,12 @@ class Progress(Stateful):
         *("initial", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius", "gradient", "unit"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
-    given: ClassVar[tuple[str, ...]] = ("curvature", "learns")
+    given: ClassVar[tuple[str, ...]] = ("curvature", "learns", "outputs")
     initial: Vector
     curvature: float
     centre: Centre
     learns: bool = True
+    outputs: int = 1
     start: Vector = field(init=False)
     z: Vector = field(init=False)
     move: Vector = field(init=False)
@@ -107,8 +110,9 @@ class Progress(Stateful):
     def __post_init__(self) -> None:
         self.begin(self.initial)
         p = len(self.initial)
-        self.scales, self.size = np.ones(p), float(p)
-        self.coordinates = np.eye(p if self.learns else 0)
+        d = p // self.outputs
+        self.scales, self.size = np.ones(d), float(d)
+        self.coordinates = np.eye(d if self.learns else 0)
         self.whitened = Whitening(self.coordinates, np.ones(p), np.ones(p), 0.0)
 
     def begin(self, initial: Vector) -> None:
@@ -152,4 +156,8 @@ class Progress(Stateful):
     @property
     def model(self) -> Vector:
         """(p,) where the descent is."""
-        return np.asarray(self.start + self.coordinates @ self.z) if self.learns else self.start
+        return self.model_at(self.z) if self.learns else self.start
+
+    def model_at(self, z: Vector) -> Vector:
+        """(p,) the model at these coordinates."""
+        return self.start + turned(z, self.coordinates.T)
