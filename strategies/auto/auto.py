@@ -98,7 +98,7 @@ class AutoScheme(SharedScheme):
 class Auto(UserLevelStrategy):
     """Zero tuning: scales, second moments, clips and steps are found privately, then descended in good coordinates.
 
-    A generalised linear model on dense features goes through these rounds, each with all users:
+    A generalised linear model, or softmax, on dense features goes through these rounds, each with all users:
 
     1. *Counts only:* the mean target; the intercept starts at its logarithm.
     2. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
@@ -114,6 +114,10 @@ class Auto(UserLevelStrategy):
        hidden in noise and gradients turn out to be more curved than noise explains, steps are shortened.
     7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
        noise explains (two standard deviations), the initial model is released.
+
+    Classes have a score each, all of them in the same coordinates. What one score's gradient changes by when another
+    moves follows from how likely the classes are; steps solve for that, and are shrunk where noise hides where to go
+    (`strategies.auto.several_scores`).
 
     A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
@@ -134,7 +138,7 @@ class Auto(UserLevelStrategy):
     removing) a user moves the sum by
 
     - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared
-      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
+      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);

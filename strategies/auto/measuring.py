@@ -2,7 +2,10 @@
 
 import math
 
+import numpy as np
+
 from strategies.auto.progress import Progress
+from strategies.auto.several_scores import split
 from strategies.auto.stages import START_WIDTH, Columns, Gradient, Lengths, Level, Moments, Sizes, Stage
 from strategies.clipping.moving_centre import Centre, Curvatures, Geometry
 from userdp.problems import Poisson, Problem
@@ -21,7 +24,7 @@ def linear_model(problem: Problem) -> LinearScores | None:
     if not isinstance(problem, LinearScores) or problem.width > _MOST_COLUMNS:
         return None
     # Where phi'' has no bound, as for powers below 2, there is no whole step.
-    return problem if math.isfinite(problem.first_curvature) else None
+    return problem if np.isfinite(problem.first_hessian).all() else None
 
 
 def measuring_stages(model: LinearScores, gradient: Gradient) -> tuple[Stage, ...]:
@@ -43,14 +46,14 @@ def longest_gradient(problem: Problem) -> float:
 def new_progress(problem: Problem, step: float) -> Progress:
     """Before the first round; ``step`` is that of plain coordinates."""
     model, longest = linear_model(problem), longest_gradient(problem)
-    curvature, outputs = (1.0, 1) if model is None else (model.first_curvature, model.outputs)
+    curvature, across = split(np.eye(1) if model is None else model.first_hessian)
     if isinstance(model, Poisson):
         curvature *= _COUNT_CURVATURE
     geometry = Geometry.of(
         Curvatures.of(problem), problem.domain, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
     )
     centre = Centre(geometry, problem.dimension, longest)
-    return Progress(problem.initial(), curvature, centre, learns=model is not None, outputs=outputs)
+    return Progress(problem.initial(), curvature, centre, learns=model is not None, across=across)
 
 
 def _largest_cell(model: LinearScores) -> float:

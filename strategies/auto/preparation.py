@@ -117,7 +117,9 @@ class LearnCoordinates(Preparation):
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
         rate, d = 1 / progress.curvature, self._model.width
         seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
-        return seen, Found(length, p, rate, rate / d, self.public.min_samples, learnt=True)
+        # One sample is curved by 1/2 where it is between two classes, whose all are curved by about 1 / K.
+        own = rate * min(self._model.outputs, 2) / p
+        return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:
         """What makes second moments one that are as large as declared bounds allow, and equal."""

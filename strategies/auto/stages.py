@@ -151,7 +151,7 @@ class Moments(Stage):
         released, deviation = release.mean(sums, Movement.of_matrices(progress.size))
         pull = np.diag(self.ridge / progress.curvature / progress.scales**2)
         found = whitening(symmetric(released) + pull, deviation)
-        progress.whitened = found.repeated(progress.outputs)
+        progress.whitened = found.repeated(len(progress.across))
         progress.coordinates = found.matrix / progress.scales[:, None]
         return {"noise_deviation": deviation, "floored": float(found.floored)}
 
@@ -219,11 +219,12 @@ class Gradient(Stage):
         if progress.known is None:
             progress.known = Known.first(released, deviation)
         else:
-            change = curvature * progress.whitened.seen * progress.move
-            doubt = curvature**2 * progress.whitened.doubt(progress.move)
+            spread = progress.spread(progress.move)
+            change = curvature * progress.whitened.seen * spread
+            doubt = curvature**2 * progress.whitened.doubt(spread)
             progress.heed(released, deviation)
             progress.known = progress.known.corrected(released, deviation, change, doubt)
-        step = self._held(progress.damped(-progress.known.gradient / curvature))
+        step = self._held(progress.damped(progress.towards(progress.known)))
         following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
         progress.radius = typical * self._width(typical * deviation / radius, progress.known)

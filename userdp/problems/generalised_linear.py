@@ -84,9 +84,9 @@ class GeneralisedLinear(LinearScores):
         return self.family.slope_bound(0.0)
 
     @property
-    def first_curvature(self) -> float:
+    def first_hessian(self) -> Array:
         """``phi''(0)``."""
-        return self.family.curvature_bound(0.0)
+        return np.array([[self.family.curvature_bound(0.0)]])
 
     def _landscape(self) -> Landscape:
         family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm

@@ -90,8 +90,8 @@ class LinearScores(Problem):
 
     @property
     @abstractmethod
-    def first_curvature(self) -> float:
-        """Largest second derivative of the loss by the scores, in any direction, where all of them are zero."""
+    def first_hessian(self) -> Array:
+        """(K, K) bound on the second derivatives of the loss by the scores where all of them are zero."""
 
     @property
     def cell(self) -> float:

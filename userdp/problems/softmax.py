@@ -99,9 +99,17 @@ class Softmax(LinearScores):
         return math.sqrt(1 - 1 / self.outputs)
 
     @property
-    def first_curvature(self) -> float:
-        """``1 / K``, where all classes are equally likely."""
-        return 1 / self.outputs
+    def first_hessian(self) -> Array:
+        """Where all classes are equally likely."""
+        return self.hessian_at(np.full(self.outputs, 1 / self.outputs))
+
+    def hessian_at(self, shares: Vector) -> Array:
+        """(K, K): ``diag(s) - s s^T``, the loss's second derivatives by the scores where classes have shares s (K,).
+
+        Averaged over samples whose probabilities have the mean s they are no more than that in any direction:
+        ``E s s^T`` exceeds the square of the mean.
+        """
+        return np.diag(shares) - np.outer(shares, shares)
 
     def constant_model(self, shares: Vector) -> Vector:
         """(p,) the best model that is the same for all samples, at classes' shares (K,), which may be noisy.
