@@ -16,6 +16,8 @@ from userdp.problems.landscape import Landscape, MeasuredCurvature
 
 def turned(rows: Array, matrix: Array) -> Array:
     """(..., p): each block of d numbers of rows (..., p), as a row, times ``matrix`` (d, d); d divides p."""
+    if rows.shape[-1] == len(matrix):
+        return np.asarray(rows @ matrix)
     return np.asarray((rows.reshape(-1, len(matrix)) @ matrix).reshape(rows.shape))
 
 
