@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
@@ -17,7 +18,7 @@ from userdp.problems.generalised_linear import ghost_factors
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, LinearScores, finite_or_none
 from userdp.problems.segments import Number, float64_parts, user_averages, weighted_sums
-from userdp.problems.settings import GeneralisedLinearSettings
+from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
 LEAST_SHARE = 1e-3
 """What a class's share is taken to be at least where its logarithm is."""
@@ -334,6 +335,8 @@ class SoftmaxSettings(GeneralisedLinearSettings):
     certificate: ClassVar[str] = (
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least feature_norm^2 / 8"
     )
+    # Scores of classes that are easily told are large, and no bound but the ridge's grows with the radius.
+    radius: float = Field(20.0, gt=0, description=RADIUS)
     unscaled: ClassVar[str | None] = "classes, which data.target_levels lists"
     most_classes: ClassVar[int | None] = None
 
