@@ -73,7 +73,7 @@ def engine(tmp_path_factory):
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):
     path = tmp_path / "run.toml"
     path.write_text(CONFIG)
-    write_table(tmp_path / "people.csv", users=400)
+    write_table(tmp_path / "people.csv", users=500)  # 400 of whom train
     there = tmp_path / "flower"
     engine.run(ROOT, nodes, {"config": str(path), "overrides": "; ".join(overrides), "output": str(there)})
     here = run(load_config(path, (*overrides, "engine.users_per_node=50")), directory=tmp_path / "local")
