@@ -212,7 +212,7 @@ RUNS = {
             ("auto", {}),
         )
     },
-    **{f"auto, {kind}": Run("auto", {}, kind) for kind in ("poisson_ridge", "huber")},
+    **{f"auto, {kind}": Run("auto", {}, kind) for kind in ("poisson_ridge", "softmax_ridge_intercept", "huber")},
     # Of many steps, so small an epsilon takes few.
     "auto, torch_bce": Run("auto", {}, "torch_bce", epsilon=0.01),
     "auto, torch_bce, replace_one": Run("auto", {"relation": "replace_one"}, "torch_bce", epsilon=0.01),
@@ -221,7 +221,7 @@ RUNS = {
 
 PROBLEMS = (
     *("linear", "quadratic", "huber", "bernoulli", "logistic", "squared_intercept", "huber_regression_ridge"),
-    *("biweight_regression_ridge", "lp_regression", "poisson_ridge", "sparse_logistic", "sparse_squared"),
+    *("biweight_regression_ridge", "lp_regression", "poisson_ridge", "softmax", "sparse_logistic", "sparse_squared"),
     *("one_hot_logistic", "one_hot_squared", "one_hot_poisson", "torch_bce"),
 )
 """One of each kind."""

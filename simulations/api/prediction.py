@@ -3,6 +3,7 @@
 import json
 import logging
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.data import Block
 from userdp.data.synthetic.source import SyntheticData
+from userdp.data.tables.cells import cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput
@@ -65,7 +67,8 @@ class SavedModel:
         Returns:
             One row for each of the table, with the index of a DataFrame. "prediction" is a number in the target's own
             units, or a class; with classes, "probability" is that of class 1 (of the cell declared as ``positive``),
-            "probability.0", "probability.1", ... those of several classes.
+            "probability.0", "probability.1", ... those of several classes. Where ``target_levels`` declares the
+            classes, predictions are these, and "probability of LEVEL" is that of each of them.
 
         Raises:
             BadInput: the problem predicts nothing, the run had no table's columns or predicts steps of sequences, or
@@ -83,6 +86,8 @@ class SavedModel:
         if columns.target_range is not None and list(found) == ["prediction"]:
             low, high = columns.target_range
             found["prediction"] = low + (found["prediction"] + 1.0) / 2.0 * (high - low)
+        if columns.target_levels is not None:
+            found = _with_names(found, columns.target_levels)
         if block.usable is not None:
             found.loc[~block.usable] = np.nan
         if missing := int(found["prediction"].isna().sum()):
@@ -174,6 +179,22 @@ class SavedModel:
             )
         declared = self.config.data.declarations
         return {name: value for name, value in declared.items() if name not in ("split_column", "split_test")}
+
+
+def _with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:
+    """Predictions of classes 0, 1, ... in terms of the declared levels."""
+    if "probability" not in found and "probability.0" not in found:
+        return found
+    numbers = all(isinstance(level, int | float) and not isinstance(level, bool) for level in levels)
+    told = np.array(levels, dtype=np.float64) if numbers else np.array([cell_text(one) for one in levels], dtype=object)
+    if "probability" in found:
+        found = found.assign(**{"probability.0": 1 - found["probability"], "probability.1": found["probability"]})
+        found = found.drop(columns="probability")
+    # A sample that cannot be used has no class: NaN takes the place of what the model says of its zeros.
+    named = found.assign(prediction=told[found["prediction"].astype(np.int64)])
+    return named.rename(
+        columns={f"probability.{k}": f"probability of {cell_text(one)}" for k, one in enumerate(levels)}
+    )
 
 
 def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from simulations.records.quality import only_class, quality
+from simulations.records.quality import confusion, only_class, quality
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Vector
 from userdp.data import Block, ColumnarFederation, Federation
@@ -60,6 +60,11 @@ class Evaluation:
     def details(self, x: Vector) -> dict[str, float]:
         """What is added; nothing where nobody is held out."""
         return quality(self._problem, x, self._blocks())
+
+    def confusion(self, x: Vector) -> list[list[int]] | None:
+        """K rows of K counts: samples of each class, by the class that they are taken for; None without classes."""
+        counts = confusion(self._problem, x, self._blocks())
+        return None if counts is None else counts.tolist()
 
     def not_measured(self, x: Vector, metrics: Mapping[str, float]) -> str | None:
         """Why ``metrics`` of a model say nothing about it; None where they do. A fact about held-out users."""

@@ -4,6 +4,8 @@ BINS = 10
 """Groups of held-out samples, by what is predicted, of which calibration compares means."""
 PERCENTILES = (10, 50, 90)
 """Over held-out users, of each user's average."""
+MOST_CLASSES = 64
+"""Of which each is told from each other one: a table of more is no help to anybody, and large."""
 ERRORS = ("squared_error", "absolute_error")
 SPREAD = ("test_loss", "accuracy", *ERRORS)
 """Metrics whose spread over users is told; the loss only where there is no error in its place."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.records.measured import BINS, ERRORS, PERCENTILES, SPREAD
+from simulations.records.measured import BINS, ERRORS, MOST_CLASSES, PERCENTILES, SPREAD
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.errors import BadInput
@@ -28,23 +28,28 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
 
     Returns:
         "METRIC_p10", "METRIC_p50" and "METRIC_p90" of users' averages; "calibration_error" and
-        "predicted_minus_observed" where targets are predicted; "auc" where they are of two classes, and both occur.
+        "predicted_minus_observed" where targets are predicted; "auc" where they are of two classes, and both occur;
+        "macro_f1" where they are of several, as `confusion` counts them.
     """
     users: dict[str, list[Array]] = {}
     compared: list[tuple[Array, Array]] = []
-    ranks = False
+    ranks, counts = False, None
     for block in blocks:
         for name, values in problem.metrics(x, block).items():
             users.setdefault(name, []).append(values)
         if (found := _compared(problem, x, block)) is not None:
             ranks = found[2]
             compared.append(found[:2])
+        if (more := _confused(problem, x, block)) is not None:
+            counts = more if counts is None else counts + more
     spread = _spread({name: np.concatenate(values) for name, values in users.items()})
     if not compared:
         return spread
     predicted, observed = (np.concatenate(one) for one in zip(*compared, strict=True))
     if ranks and (area := auc(predicted, observed > 0.5)) is not None:
         spread = {"auc": area, **spread}
+    if counts is not None:
+        spread = {"macro_f1": macro_f1(counts), **spread}
     error, difference = calibration(predicted, observed)
     return {**spread, "calibration_error": error, "predicted_minus_observed": difference}
 
@@ -67,6 +72,45 @@ def _compared(problem: Problem, x: Vector, block: Block) -> tuple[Array, Array, 
     if shares:
         return np.max(shares, axis=0), (told["prediction"] == observed).astype(np.float64), False
     return told["prediction"], observed, False
+
+
+def confusion(problem: Problem, x: Vector, blocks: Iterable[Block]) -> NDArray[np.int64] | None:
+    """(K, K) how many samples of each class (rows) are taken for each class (columns).
+
+    None unless targets are of several classes, `MOST_CLASSES` at most.
+
+    Args:
+        problem: the loss.
+        x: (p,) the model.
+        blocks: samples, all usable.
+    """
+    found = [counts for block in blocks if (counts := _confused(problem, x, block)) is not None]
+    return np.sum(found, axis=0) if found else None
+
+
+def _confused(problem: Problem, x: Vector, block: Block) -> NDArray[np.int64] | None:
+    """(K, K) the same of one block."""
+    observed = problem.observed(block)
+    if observed is None:
+        return None
+    try:
+        told = problem.predict(x, block)
+    except BadInput:
+        return None
+    classes = sum(name.startswith("probability.") for name in told)
+    if not 0 < classes <= MOST_CLASSES or not ((observed >= 0) & (observed < classes)).all():
+        return None
+    cells = observed.astype(np.int64) * classes + told["prediction"].astype(np.int64)
+    return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
+
+
+def macro_f1(counts: NDArray[np.int64]) -> float:
+    """The mean over classes of the harmonic mean of how many of it are found, and of those found how many are of it.
+
+    Of (K, K) counts of `confusion`; classes that are neither observed nor predicted are left out.
+    """
+    sums = counts.sum(axis=0) + counts.sum(axis=1)
+    return float((2 * np.diag(counts)[sums > 0] / sums[sums > 0]).mean())
 
 
 def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:

@@ -95,6 +95,12 @@ _RESULT: tuple[tuple[str, Kind, str], ...] = (
         "held-out",
         "of the released model: means over users, the spread over users, ranking and calibration over all samples",
     ),
+    (
+        "confusion",
+        "held-out",
+        "of the released model on held-out samples: how many of each class (rows) it takes for each (columns), in the "
+        "order of data.target_levels; absent where targets are not of several classes",
+    ),
     ("reference.initial", "held-out", "the same metrics of the initial model"),
     ("reference_private.non_private", "private", "the same metrics of training without privacy on the same people"),
     ("better_than_initial", "held-out", "whether the main metric fell below that of the initial model"),

@@ -19,6 +19,7 @@ METRICS = {
     "test_loss": "loss on held-out users",
     "distance": "l2 distance of the model to the known optimum",
     "accuracy": "share predicted correctly",
+    "macro_f1": "harmonic mean of precision and recall of a class, on average over the classes; 1 is perfect",
     "log_loss": "loss of predicted probabilities",
     "squared_error": "mean squared error of predictions",
     "absolute_error": "mean absolute error of predictions",

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from simulations.config.run_config import REFERENCE
 from simulations.records.evaluation import NOBODY, main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
+from simulations.reports.confusion import confusion_table
 from simulations.reports.explain import (
     METRICS,
     NOTHING_PROMISED,
@@ -27,7 +28,7 @@ from simulations.reports.explain import (
 from simulations.reports.loading import cell_counts
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
-from simulations.reports.units import in_target_units, ordered, unit_meanings
+from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
 from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.declarations import explained
 from strategies.registry import STRATEGIES
@@ -101,6 +102,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "course": _course(rounds, result),
         "numbers": _numbers(plan),
         "metrics": _metrics(result, section),
+        "confusion": confusion_table(result.get("confusion"), columns_of(section)),
         "tests_failed": _failed_tests(rounds),
         "private": _private(rounds, result, data, section) if "reference_private" in result else None,
     }

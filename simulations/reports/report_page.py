@@ -29,6 +29,7 @@ table { border-collapse: collapse; width: 100%; font-size: .95rem; }
 th, td { text-align: left; padding: .38rem .7rem .38rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; } td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.list { white-space: normal; }
+.classes td, .classes th { padding-right: .5rem; padding-left: .5rem; }
 td.told { color: var(--soft); }
 code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .88rem; }
 pre { background: var(--card); padding: .8rem 1rem; border-radius: 8px; overflow-x: auto; }
@@ -127,6 +128,21 @@ guarantee.</figcaption></figure>
 {% endfor %}
 <p class="soft">Averages over held-out users, each with the same weight: exact about them, and no guarantee covers them.
 Simulation only.</p>
+{% endif %}
+
+{% if confusion %}
+<h2>Which classes are taken for which</h2>
+<div class="scroll"><table class="classes">
+<thead><tr><th>observed</th>{% for row in confusion %}<th>{{ row.name }}</th>{% endfor %}<th>found</th></tr></thead>
+<tbody>
+{% for row in confusion %}
+<tr><th>{{ row.name }}</th>
+{% for count, percent in row.cells %}<td class="number" style="background: color-mix(in srgb, var(--good) {{ percent }}%, transparent)">{{ count | shown }}</td>{% endfor %}
+<td class="number">{% if row.found is not none %}{{ row.found }} %{% else %}&ndash;{% endif %}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft">Samples of held-out users: a row for each class that was observed, a column for each that the model told;
+the darker, the more of the row. Simulation only, and not covered by the guarantee.</p>
 {% endif %}
 
 <h2>The plan</h2>

@@ -21,7 +21,7 @@ _TOLD = {
     "predicted_minus_observed": "predicted minus observed",
 }
 """Metric of targets in [-1, 1] -> what it is called in the target's units."""
-_FIRST = ("excess_risk", "excess_loss", "accuracy", "auc", "test_loss")
+_FIRST = ("excess_risk", "excess_loss", "accuracy", "macro_f1", "auc", "test_loss")
 _LATER = ("log_loss", "calibration_error", "predicted_minus_observed")
 _MOST_FIRST = 6
 
@@ -63,7 +63,7 @@ def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
     """(name, value, what it means)."""
-    columns = _columns(data)
+    columns = columns_of(data)
     # Targets of several classes, and a loss that predicts no number, have no range or no error.
     if not columns.get("target_range"):
         return
@@ -77,7 +77,7 @@ def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> 
             yield f"{told}, in units of {columns['target']}", converted, meaning
 
 
-def _columns(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def columns_of(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the table's columns are declared to be; a public data set has declarations of its own."""
     if data.get("kind") != "public":
         return data

@@ -37,7 +37,8 @@ from strategies.core.ways import Course, Remaining
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import calibrate_noise
 from userdp.arrays.types import Vector
-from userdp.problems import GeneralisedLinear, Poisson
+from userdp.problems import Poisson
+from userdp.problems.linear_scores import LinearScores
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _SHARES: Mapping[type[Stage], float] = {
@@ -97,7 +98,7 @@ class AutoScheme(SharedScheme):
 class Auto(UserLevelStrategy):
     """Zero tuning: scales, second moments, clips and steps are found privately, then descended in good coordinates.
 
-    A generalised linear model on dense features goes through these rounds, each with all users:
+    A generalised linear model, or softmax, on dense features goes through these rounds, each with all users:
 
     1. *Counts only:* the mean target; the intercept starts at its logarithm.
     2. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
@@ -113,6 +114,10 @@ class Auto(UserLevelStrategy):
        hidden in noise and gradients turn out to be more curved than noise explains, steps are shortened.
     7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
        noise explains (two standard deviations), the initial model is released.
+
+    Classes have a score each, all of them in the same coordinates. What one score's gradient changes by when another
+    moves follows from how likely the classes are; steps solve for that, and are shrunk where noise hides where to go
+    (`strategies.auto.several_scores`).
 
     A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
@@ -133,7 +138,7 @@ class Auto(UserLevelStrategy):
     removing) a user moves the sum by
 
     - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared
-      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 p for the columns;
+      widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
@@ -215,7 +220,7 @@ class Auto(UserLevelStrategy):
         return Pace.of(self.public.users, self.problem.dimension, whole, drawn=drawn)
 
     @property
-    def _linear_model(self) -> GeneralisedLinear | None:
+    def _linear_model(self) -> LinearScores | None:
         return linear_model(self.problem)
 
     def _stages(self) -> tuple[Stage, ...]:
@@ -261,8 +266,9 @@ class Auto(UserLevelStrategy):
         noise = scheme.sampler.sensitivity_factor * last * math.sqrt(p) / scheme.sampler.expected(gradient[-1])
         share = noise**2 / len(gradient)
         if self._linear_model is not None:
-            # Equally curved in all p coordinates, in which users' first gradients are as long as p of its slopes.
-            share *= p
+            # Equally curved in all d coordinates of a score, in which users' first gradients are as long as d of its
+            # slopes.
+            share *= self._linear_model.width
         else:
             # A gradient that all users share is shorter than each one's where theirs lie in other columns. The choice
             # keeps what that costs below what the initial model does.

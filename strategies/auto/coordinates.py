@@ -1,7 +1,7 @@
 """Coordinates from released sizes and second moments: post-processing, on which no privacy rests."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -21,8 +21,8 @@ class Whitening(Stateful):
     """Coordinates in which second moments are about one at most.
 
     Attributes:
-        matrix: (p, p) W with ``W^T A W`` near the identity.
-        raised: (p,) the second moments along its columns, at least the floor.
+        matrix: (d, d) W with ``W^T A W`` near the identity.
+        raised: (p,) the second moments along its columns, at least the floor; once for each block of d parameters.
         seen: (p,) what they were before, over that: 1 but where they were raised.
         deviation: of the noise of A.
     """
@@ -40,7 +40,13 @@ class Whitening(Stateful):
 
     def doubt(self, move: Vector) -> Vector:
         """(p,) variance of the change of a gradient by a move, per curvature^2, for A is only known with its noise."""
-        return np.asarray(0.5 * self.deviation**2 * float((move**2 / self.raised).sum()) / self.raised)
+        d = len(self.matrix)
+        lengths = (move**2 / self.raised).reshape(-1, d).sum(axis=1)
+        return np.asarray(0.5 * self.deviation**2 * np.repeat(lengths, d) / self.raised)
+
+    def repeated(self, blocks: int) -> "Whitening":
+        """The same for so many blocks of parameters, each of all columns."""
+        return replace(self, raised=np.tile(self.raised, blocks), seen=np.tile(self.seen, blocks))
 
 
 def whitening(moments: Array, deviation: float) -> Whitening:

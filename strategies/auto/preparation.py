@@ -115,9 +115,11 @@ class LearnCoordinates(Preparation):
             whole = certificate.smoothness is not None and certificate.strong_convexity == certificate.smoothness
             step = self._step
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
-        rate = 1 / progress.curvature
-        seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(p))
-        return seen, Found(length, p, rate, rate / p, self.public.min_samples, learnt=True)
+        rate, d = 1 / progress.curvature, self._model.width
+        seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
+        # One sample is curved by 1/2 where it is between two classes, whose all are curved by about 1 / K.
+        own = rate * min(self._model.outputs, 2) / p
+        return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:
         """What makes second moments one that are as large as declared bounds allow, and equal."""

@@ -7,10 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.auto.coordinates import Whitening
+from strategies.auto.several_scores import step_of_scores
 from strategies.clipping.moving_centre import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.read_only import frozen
 from userdp.arrays.types import Array, Vector
+from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
 
 CERTAIN = 2.0
@@ -63,16 +65,18 @@ class Progress(Stateful):
 
     Attributes:
         initial: (p,) the model before the first round.
-        curvature: what phi'' is taken to be at most, of a generalised linear model.
+        curvature: what the second derivative of the loss by its scores is taken to be at most, in any direction.
         centre: what `Recentred` steps follow.
         learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
+        across: (K, K) the second derivatives by the K scores, each of which has a block of d = p / K parameters, over
+            their largest eigenvalue, the curvature; see `strategies.auto.several_scores.split`.
         start: (p,) where the descent begins.
         z: (p,) how far it has come, in the coordinates: the model is ``start + T z``.
         move: (p,) its last step.
         damping: what steps are divided by where curvature is hidden in noise; see `heed`.
-        scales: (p,) what columns are divided by.
+        scales: (d,) what columns are divided by.
         size: norm of a user's second moments beyond which the user weighs less.
-        coordinates: (p, p) T.
+        coordinates: (d, d) what T does to each block.
         whitened: how they were found.
         known: of the gradient; None before the first release of one.
         radius: of the next clip.
@@ -83,13 +87,16 @@ class Progress(Stateful):
 
     remembered: ClassVar[tuple[str, ...]] = (
         *("initial", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius", "gradient", "unit"),
+        *("curvature", "across"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
-    given: ClassVar[tuple[str, ...]] = ("curvature", "learns")
+    added: ClassVar[tuple[str, ...]] = ("curvature", "across")
+    given: ClassVar[tuple[str, ...]] = ("learns",)
     initial: Vector
     curvature: float
     centre: Centre
     learns: bool = True
+    across: Array = field(default_factory=lambda: np.eye(1))
     start: Vector = field(init=False)
     z: Vector = field(init=False)
     move: Vector = field(init=False)
@@ -107,8 +114,9 @@ class Progress(Stateful):
     def __post_init__(self) -> None:
         self.begin(self.initial)
         p = len(self.initial)
-        self.scales, self.size = np.ones(p), float(p)
-        self.coordinates = np.eye(p if self.learns else 0)
+        d = p // len(self.across)
+        self.scales, self.size = np.ones(d), float(d)
+        self.coordinates = np.eye(d if self.learns else 0)
         self.whitened = Whitening(self.coordinates, np.ones(p), np.ones(p), 0.0)
 
     def begin(self, initial: Vector) -> None:
@@ -126,7 +134,7 @@ class Progress(Stateful):
         if self.known is None or not hidden.any():
             return
         move = np.where(hidden, self.move, 0.0)
-        length = self.curvature * float(move @ move)
+        length = self.curvature * float(move @ self.spread(move))
         if length == 0:
             return
         felt = float((released - self.known.gradient) @ move) / length
@@ -136,6 +144,16 @@ class Progress(Stateful):
     def damped(self, step: Vector) -> Vector:
         """(p,) the step, shortened where curvature is hidden."""
         return np.asarray(np.where(self.whitened.seen < 1, step / self.damping, step))
+
+    def spread(self, move: Vector) -> Vector:
+        """(p,) how a move changes the gradient where second moments are one, over the curvature."""
+        return np.asarray((self.across @ move.reshape(len(self.across), -1)).ravel())
+
+    def towards(self, known: Known) -> Vector:
+        """(p,) the step to where the gradient vanishes; of several scores only as far as noise lets tell."""
+        if len(self.across) == 1:
+            return np.asarray(-known.gradient / self.curvature)
+        return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
 
     def follow_with(self, optimiser: ServerOptimiser, unit: float) -> None:
         """Follow released gradients with that, in units of that length."""
@@ -152,4 +170,8 @@ class Progress(Stateful):
     @property
     def model(self) -> Vector:
         """(p,) where the descent is."""
-        return np.asarray(self.start + self.coordinates @ self.z) if self.learns else self.start
+        return self.model_at(self.z) if self.learns else self.start
+
+    def model_at(self, z: Vector) -> Vector:
+        """(p,) the model at these coordinates."""
+        return self.start + turned(z, self.coordinates.T)

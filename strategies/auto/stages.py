@@ -16,6 +16,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box
+from userdp.problems.in_coordinates import turned_back
 
 _NORM = STATISTICS["log_norm"]
 
@@ -29,7 +30,7 @@ COLUMN_WIDTH = 2.0
 """Width of the interval of a column's size, where that of whether it is there is one: what noise matters more for."""
 
 SIZES = (0.05, 4.0)
-"""Between what parts of p the norms of users' second moments are told apart, in scaled columns."""
+"""Between what parts of d the norms of users' second moments are told apart, in scaled columns."""
 
 GENEROSITY = 1.25
 """Largest norm that weighs fully, over the users' typical one."""
@@ -98,17 +99,17 @@ class Columns(Stage):
     def computation(self, progress: Progress) -> Computation:
         """Of each user and column, whether it is there and the logarithm of its size."""
         parameters = {"low": SMALLEST * self.largest, "high": self.largest, "width": COLUMN_WIDTH}
-        reach = self._movement(len(progress.z)).added
-        return Computation("column_scales", "sum", reach, parameters=parameters)
+        reach = self._movement(len(progress.scales)).added
+        return Computation("column_scales", "sum", reach, parameters=parameters, arrays={"scales": progress.scales})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """Divide columns by their sizes from now on."""
-        released, deviation = release.mean(sums, self._movement(len(progress.z)))
+        released, deviation = release.mean(sums, self._movement(len(progress.scales)))
         progress.scales = column_scales(released, deviation, SMALLEST * self.largest, self.largest, COLUMN_WIDTH)
         return {"noise_deviation": deviation}
 
-    def _movement(self, p: int) -> Movement:
-        return Movement.of_box(p * (1 + COLUMN_WIDTH**2))
+    def _movement(self, d: int) -> Movement:
+        return Movement.of_box(d * (1 + COLUMN_WIDTH**2))
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Sizes(Stage):
 
     def computation(self, progress: Progress) -> Computation:
         """Of each user the logarithm of the norm."""
-        low, high = (part * len(progress.z) for part in SIZES)
+        low, high = (part * len(progress.scales) for part in SIZES)
         return Computation(
             "moment_size", "sum", 0.5, parameters={"low": low, "high": high}, arrays={"scales": progress.scales}
         )
@@ -125,7 +126,7 @@ class Sizes(Stage):
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """From what norm on users weigh less."""
         released, deviation = release.mean(sums, Movement.of_box(1.0))
-        low, high = (part * len(progress.z) for part in SIZES)
+        low, high = (part * len(progress.scales) for part in SIZES)
         typical = low * (high / low) ** min(max(float(released[0]) + 0.5, 0.0), 1.0)
         progress.size = GENEROSITY * typical
         return {"moment_size": typical, "noise_deviation": deviation}
@@ -149,9 +150,10 @@ class Moments(Stage):
         """Turn and stretch the coordinates until all second moments are about one."""
         released, deviation = release.mean(sums, Movement.of_matrices(progress.size))
         pull = np.diag(self.ridge / progress.curvature / progress.scales**2)
-        progress.whitened = whitening(symmetric(released) + pull, deviation)
-        progress.coordinates = progress.whitened.matrix / progress.scales[:, None]
-        return {"noise_deviation": deviation, "floored": float(progress.whitened.floored)}
+        found = whitening(symmetric(released) + pull, deviation)
+        progress.whitened = found.repeated(len(progress.across))
+        progress.coordinates = found.matrix / progress.scales[:, None]
+        return {"noise_deviation": deviation, "floored": float(found.floored)}
 
 
 @dataclass(frozen=True)
@@ -217,11 +219,12 @@ class Gradient(Stage):
         if progress.known is None:
             progress.known = Known.first(released, deviation)
         else:
-            change = curvature * progress.whitened.seen * progress.move
-            doubt = curvature**2 * progress.whitened.doubt(progress.move)
+            spread = progress.spread(progress.move)
+            change = curvature * progress.whitened.seen * spread
+            doubt = curvature**2 * progress.whitened.doubt(spread)
             progress.heed(released, deviation)
             progress.known = progress.known.corrected(released, deviation, change, doubt)
-        step = self._held(progress.damped(-progress.known.gradient / curvature))
+        step = self._held(progress.damped(progress.towards(progress.known)))
         following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
         progress.radius = typical * self._width(typical * deviation / radius, progress.known)
@@ -229,11 +232,11 @@ class Gradient(Stage):
 
     def _inside(self, progress: Progress, z: Vector) -> Vector:
         """The coordinates of the nearest model in the domain."""
-        model = progress.start + progress.coordinates @ z
+        model = progress.model_at(z)
         inside = self.domain.project(model)
         if np.array_equal(model, inside):
             return z
-        return np.asarray(np.linalg.solve(progress.coordinates, inside - progress.start))
+        return turned_back(inside - progress.start, progress.coordinates)
 
     def _held(self, move: Vector) -> Vector:
         length = float(np.linalg.norm(move))

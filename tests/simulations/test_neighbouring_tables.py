@@ -392,6 +392,8 @@ SPARSE = {"kind": "sparse_squared"}
 HASHED = {"codes": ["team", "n"], "buckets": 24, "target": "y", "target_range": [-1.0, 1.0]}
 CLASSES = {"kind": "torch", "outputs": 3, "loss": "cross_entropy"}
 TO_CLASSES = {"categorical": NUMBERS["categorical"], "target": "k"}
+SOFTMAX = {"kind": "softmax"}
+TO_LEVELS = {**NUMBERS, "categorical": None, "target_range": None, "target": "team", "target_levels": ["red", "green"]}
 SOURCES = [
     *(
         Case("dp_fed_sgd", SGD, problem, data, suffix=suffix)
@@ -412,6 +414,8 @@ SOURCES = [
         )
     ),
     Case("dp_fed_sgd", SGD, CLASSES, TO_CLASSES),
+    *(Case("dp_fed_sgd", SGD, SOFTMAX, TO_LEVELS, suffix=suffix) for suffix in ("csv", "parquet")),
+    Case("auto", {}, SOFTMAX, TO_LEVELS),
     Case("output_perturbation", {"rounds": 2}, SPARSE, HASHED),
     Case("output_perturbation", {"rounds": 2}, SPARSE, HASHED, unit="sample"),
     Case("stopped_sgd", {}, SPARSE, HASHED, epsilon=1.0),

@@ -81,7 +81,7 @@ def test_no_imputed_value_and_no_derived_column_hides_it(path, how):
 
 @pytest.mark.parametrize("problem", ["logistic", {"kind": "torch", "loss": "cross_entropy", "outputs": 3}])
 def test_a_target_of_words_without_a_positive_cell_stops_a_simulation(path, problem):
-    told = r"the target 'grade' .* its cells are text; for two classes set positive .* for several write them"
+    told = r"the target 'grade' .* its cells are text; for two classes set positive .* for several list them"
     with pytest.raises(BadInput, match=told):
         load_datasets(configuration(path, problem, target="grade", positive=None))
 

@@ -24,6 +24,9 @@ CONFIGS = Path(__file__).resolve().parents[2] / "simulations" / "configs"
 CODES = {"features": None, "ranges": None, "categorical": None}
 NUMBERS = {"target": "count", "positive": None}
 SHARES = [f"probability.{k}" for k in range(10)]
+LEVELS = ["red", "blue", "none of these"]
+CLASSES = {"positive": None, "target_levels": LEVELS}
+NAMED = [f"probability of {level}" for level in LEVELS]
 KINDS = {
     "logistic": ({}, {}, ["prediction", "probability"]),
     "squared": ({}, {**NUMBERS, "target_range": [0.0, 8.0]}, ["prediction"]),
@@ -34,6 +37,7 @@ KINDS = {
     "one_hot_logistic": ({}, {**CODES, "codes": "team", "levels": ["red", "blue"]}, ["prediction", "probability"]),
     "one_hot_squared": ({}, {**CODES, **NUMBERS, "codes": "team", "levels": ["red", "green", "blue"]}, ["prediction"]),
     "sparse_logistic": ({}, {**CODES, "codes": ["team", "height"], "buckets": 64}, ["prediction", "probability"]),
+    "softmax": ({}, {"target": "team", **CLASSES, "categorical": None}, ["prediction", *NAMED]),
     "torch": ({"loss": "cross_entropy", "outputs": 10, "hidden": [4]}, NUMBERS, ["prediction", *SHARES]),
 }
 """Problem -> (its settings, settings of the table, columns of its predictions)."""

@@ -35,6 +35,7 @@ class Shape:
         feature_norm: bound on the l1 norm of a sample's features; None when nothing is declared.
         target_range: (low, high) of the target; None when nothing is declared.
         scaled_target: whether the target's own numbers were scaled to that range.
+        classes: K, of a target that is one of K declared levels, and then a number 0..K - 1; None for other targets.
         levels: of a column of codes; None for other features.
         sparsity: most entries of a sample that are not zero, where samples are sparse rows; None for other features.
         feature_length: bound on the l2 norm of a sparse sample; None when nothing is declared.
@@ -53,6 +54,7 @@ class Shape:
     code_levels: tuple[int, ...] | None = None
     sequence: Sequence | None = None
     scaled_target: bool = False
+    classes: int | None = None
 
     @property
     def codes_from(self) -> str | None:

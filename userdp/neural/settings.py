@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LOSSES = ("cross_entropy", "mse", "bce_with_logits")
 _CLASSES = {"cross_entropy": "classes 0, 1, 2 and so on", "bce_with_logits": "0 and 1, or shares between"}
 """Loss -> what its targets are."""
+_MOST_CLASSES = {"mse": 0, "bce_with_logits": 2}
+"""Loss -> how many classes it can have; any number for others, such as one's own."""
 
 
 def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module":
@@ -101,13 +103,18 @@ class TorchSettings(ProblemSettings):
     certificate: ClassVar[str] = "none"
     summary: ClassVar[str] = "any torch module with a loss"
     code_fields: ClassVar[tuple[str, ...]] = ("module", "loss", "metrics")
+    most_classes: ClassVar[int | None] = None
     module: str | None = Field(
         None,
         description="'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments "
         "and returns a torch module. A perceptron if not given.",
     )
     hidden: list[int] = Field(default_factory=list, description="Widths of the perceptron's hidden layers.")
-    outputs: int = Field(1, ge=1, description="Outputs of the perceptron.")
+    outputs: int | None = Field(
+        None,
+        ge=1,
+        description="Outputs of the perceptron; if not given, one for each of data.target_levels, or 1.",
+    )
     loss: str = Field(
         description="Of outputs and target: 'cross_entropy', 'mse', 'bce_with_logits', or a function named as module "
         "is, from outputs and targets to one loss a sample (of sequences: a step)."
@@ -133,6 +140,8 @@ class TorchSettings(ProblemSettings):
                 f"data.target_range scales the target to [-1, 1], and problem.loss = {self.loss!r} needs "
                 f"{_CLASSES[self.loss]}: leave data.target_range out"
             )
+        if self.has_targets:
+            self._check_classes(shape.classes, _MOST_CLASSES.get(self.loss), f"problem.loss = {self.loss!r}")
         from userdp.neural.problem import TorchProblem  # noqa: PLC0415  (torch is slow to import)
 
         return TorchProblem(
@@ -163,7 +172,23 @@ class TorchSettings(ProblemSettings):
                 "problem.module is missing: samples are codes, which a perceptron of numbers cannot read; give "
                 "'file.py:function', whose module begins with torch.nn.Embedding"
             )
-        return partial(perceptron, shape.columns, tuple(self.hidden), self.outputs)
+        return partial(perceptron, shape.columns, tuple(self.hidden), self._outputs(shape))
+
+    def _outputs(self, shape: Shape) -> int:
+        """Of the perceptron.
+
+        Raises:
+            BadInput: they are another number than there are classes.
+        """
+        classes = shape.classes if self.loss == "cross_entropy" and self.has_targets else None
+        if self.outputs is None:
+            return classes or 1
+        if classes not in (None, self.outputs):
+            raise BadInput(
+                f"problem.outputs = {self.outputs}, but data.target_levels lists {classes} classes, and each needs an "
+                "output: leave problem.outputs out"
+            )
+        return self.outputs
 
     def _named(self, field: str, place: str) -> Named:
         """The function of that place.

@@ -295,7 +295,9 @@ class Computation:
             return dimension * self.partition.count
         if self.name in BY_MODEL:
             return len(self.arrays["models"])
-        return LENGTHS[self.name](dimension) if self.name in LENGTHS else dimension
+        if self.name not in LENGTHS:
+            return dimension
+        return LENGTHS[self.name](len(self.arrays["scales"]) if "scales" in self.arrays else dimension)
 
 
 def _user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
@@ -337,11 +339,11 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "loss_changes": moments.loss_changes,
 }
 LENGTHS: dict[str, Callable[[int], int]] = {
-    "column_scales": lambda p: 2 * p,
+    "column_scales": lambda d: 2 * d,
     "moment_size": lambda _: 1,
-    "second_moments": lambda p: p * (p + 1) // 2,
+    "second_moments": lambda d: d * (d + 1) // 2,
     "mean_target": lambda _: 1,
     "improved": lambda _: 1,
     "curvature_along": lambda _: 1,
 }
-"""Entries of a row, from p, of computations whose rows are no gradients."""
+"""Entries of a row of computations whose rows are no gradients, from d: how many columns scales are given for, or p."""

@@ -1,8 +1,11 @@
-"""Message computations that learn the coordinates of a generalised linear model, and how a model does in them.
+"""Message computations that learn the coordinates of scores linear in features, and how a model does in them.
 
 Columns are divided by public scales s. A user's matrix of second moments is ``H = mean b b^T`` of its scaled samples
 ``b = a / s``. A user whose H has a Frobenius norm beyond a public ``size`` weighs ``w = size / ||H||``, in H and in
 gradients alike: that weight is the clip of H, so the curvature of the weighted loss is not taken for less than it is.
+
+A loss of K scores has K blocks of d parameters. All of them are about the same d columns, so columns, scales, H and
+coordinates are of size d, and coordinates turn each block of a gradient.
 """
 
 import math
@@ -11,12 +14,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.problems.bounds import targets_of
-from userdp.problems.generalised_linear import QUIET, GeneralisedLinear
+from userdp.problems.in_coordinates import turned
+from userdp.problems.linear_scores import QUIET, LinearScores
 from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, weighted_sums
 
 Positions = NDArray[np.intp]
@@ -37,18 +42,21 @@ def symmetric(entries: Vector) -> Array:
     return matrix
 
 
-def column_scales(problem: Problem, x: Vector, block: Block, low: float, high: float, width: float) -> Rows:
-    """Of each user, whether each parameter's feature is ever above ``low``, and how large it then typically is.
+def column_scales(
+    problem: Problem, x: Vector, block: Block, low: float, high: float, width: float, scales: Vector | float = 1.0
+) -> Rows:
+    """Of each user, whether each feature, over its scale, is ever above ``low``, and how large it then typically is.
 
     Returns:
-        (U, 2 p): p times 1/2 or -1/2, whether the root mean square over the user's samples exceeds ``low``; then its
+        (U, 2 d): d times 1/2 or -1/2, whether the root mean square over the user's samples exceeds ``low``; then its
         logarithm, scaled so that ``low`` (or less) is ``-width / 2`` and ``high`` (or more) ``width / 2``. What is not
         above ``low`` counts as ``width / 2`` there: its part is known from the first half.
     """
-    model, squares = _dense_model(problem), np.zeros((block.users, problem.dimension))
+    model = _dense_model(problem)
+    squares = np.zeros((block.users, model.width))
     for users, part, features in _with_intercept(model, block):
         squares[users] += weighted_sums(features * features, part.offsets, np.ones(part.samples))
-    lengths = np.sqrt(squares / block.sizes[:, None])
+    lengths = np.sqrt(squares / block.sizes[:, None]) / scales
     present = lengths > low
     return np.hstack([np.where(present, 0.5, -0.5), width * np.where(present, _held_log(lengths, low, high), 0.5)])
 
@@ -59,9 +67,9 @@ def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
 
 def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
-    """(U, p (p + 1) / 2): `triangle` of each user's H, positive semidefinite. Clipped to ``size`` it becomes w H."""
-    model, p = _dense_model(problem), problem.dimension
-    sums = np.zeros((block.users, p * (p + 1) // 2))
+    """(U, d (d + 1) / 2): `triangle` of each user's H, positive semidefinite. Clipped to ``size`` it becomes w H."""
+    model = _dense_model(problem)
+    sums = np.zeros((block.users, model.width * (model.width + 1) // 2))
     for users, part, features in _with_intercept(model, block):
         scaled, own = features / scales, sums[users]
         for members, samples in _of_equal_size(part):
@@ -73,10 +81,13 @@ def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) ->
 def weighted_gradient(
     problem: Problem, x: Vector, block: Block, size: float, scales: Vector, coordinates: Array
 ) -> Rows:
-    """(U, p): ``w T^T`` times each user's mean gradient, the derivative of its weighted loss by z for ``x = T z``."""
+    """(U, p): ``w T^T`` times each user's mean gradient, the derivative of its weighted loss by z for ``x = T z``.
+
+    T is (d, d), and turns each of the K blocks.
+    """
     model = _dense_model(problem)
     weights = size / np.maximum(_sizes(model, block, scales), size)
-    return np.asarray((weights[:, None] * model.user_gradients(x, block)) @ coordinates)
+    return turned(weights[:, None] * dense(model.user_gradients(x, block)), coordinates)
 
 
 def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: float) -> Rows:
@@ -117,19 +128,19 @@ def loss_changes(problem: Problem, x: Vector, block: Block, models: Array, reach
     return np.where(np.isfinite(before)[:, None], held, np.nan)
 
 
-def _dense_model(problem: Problem) -> GeneralisedLinear:
-    """The problem, which these computations need to be a generalised linear model on dense features.
+def _dense_model(problem: Problem) -> LinearScores:
+    """The problem, which these computations need to be of scores that are linear in dense features.
 
     Raises:
         BadInput: it is not.
     """
-    if not isinstance(problem, GeneralisedLinear):
+    if not isinstance(problem, LinearScores):
         raise BadInput(f"problem.kind = {problem.name!r} is no generalised linear model on dense features")
     return problem
 
 
-def _with_intercept(model: GeneralisedLinear, block: Block) -> Iterator[tuple[slice, Block, Array]]:
-    """(users, piece, its features (N, p) in float64, the intercept's 1 included)."""
+def _with_intercept(model: LinearScores, block: Block) -> Iterator[tuple[slice, Block, Array]]:
+    """(users, piece, its features (N, d) in float64, the intercept's 1 included)."""
     for users, part, features in float64_parts(block):
         yield users, part, np.column_stack([features, np.ones(part.samples)]) if model.intercept else features
 
@@ -139,13 +150,13 @@ def _held_log(values: Array, low: float, high: float) -> Array:
     return np.asarray(np.log(np.clip(values, low, high) / low) / math.log(high / low) - 0.5)
 
 
-def _sizes(model: GeneralisedLinear, block: Block, scales: Vector) -> Array:
+def _sizes(model: LinearScores, block: Block, scales: Vector) -> Array:
     """(U,): each user's ``||H||``: from products of samples where they are fewer than columns, of columns elsewhere."""
-    squares, p = np.zeros(block.users), model.dimension
+    squares, d = np.zeros(block.users), model.width
     # Of users who may come in several pieces only sums over samples can be put together.
-    fewest = min(p, CHUNK_BYTES // (block.dense_features.itemsize * model.columns))
+    fewest = min(d, CHUNK_BYTES // (block.dense_features.itemsize * model.columns))
     many = np.flatnonzero(block.sizes >= fewest)
-    sums = np.zeros((len(many), p * (p + 1) // 2))
+    sums = np.zeros((len(many), d * (d + 1) // 2))
     for users, part, features in _with_intercept(model, block):
         scaled, numbers = features / scales, np.arange(block.users)[users]
         for members, samples in _of_equal_size(part):

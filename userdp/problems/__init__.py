@@ -14,6 +14,7 @@ from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHo
 from userdp.problems.regressions import Logistic, Poisson, Squared
 from userdp.problems.robust_regression import HuberRegression, LpRegression
 from userdp.problems.separable import Bernoulli, Huber, Quadratic
+from userdp.problems.softmax import Softmax
 from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "Poisson",
     "Problem",
     "Quadratic",
+    "Softmax",
     "SparseLinear",
     "SparseLogistic",
     "SparseSquared",

@@ -10,33 +10,18 @@ from numpy.typing import NDArray
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.bounds import (
-    check_columns,
-    clip_features,
-    clip_targets,
-    count,
-    counted,
-    not_negative,
-    positive,
-    rebuilt,
-    scale_features,
-    set_aside_not_finite,
-    targets_of,
-)
+from userdp.problems.base import Certificate
+from userdp.problems.bounds import clip_targets, counted, positive, rebuilt, targets_of
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
+from userdp.problems.linear_scores import QUIET, LinearScores, finite_or_none
 from userdp.problems.rough import rough_gradients
 from userdp.problems.segments import Number, clip_factors, float64_parts, user_averages, weighted_sums
-
-QUIET = np.errstate(over="ignore", invalid="ignore")
-"""Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
 
 Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 
-class GeneralisedLinear(Problem):
+class GeneralisedLinear(LinearScores):
     """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2``, ``||a||_1 <= feature_norm``, ``|a_j| <= feature_bound``.
 
     Args:
@@ -51,11 +36,7 @@ class GeneralisedLinear(Problem):
             by one, before samples are scaled down. Infinite for none.
 
     Formal guarantees:
-        With k columns ``||a||_1 <= k b`` (and 1 for an intercept), so A is the least of that and ``feature_norm``.
-        Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them
-        ``|a_j| <= c = min(b, R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``).
-        `bound` sees to it for every sample: clipping leaves ``|a_j| <= b``, scaling down by one factor below 1 leaves
-        it so, and makes ``||a||_1 <= A``.
+        A, c, R and ``peak`` bound a sample as in `LinearScores`.
         Write ``phi'' <= K`` and ``|phi'| <= L`` over scores ``|s| <= A radius``.
         The Hessian is ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
@@ -79,8 +60,6 @@ class GeneralisedLinear(Problem):
         BadInput: an argument out of range.
     """
 
-    has_targets = True
-
     def __init__(
         self,
         family: Family,
@@ -92,30 +71,25 @@ class GeneralisedLinear(Problem):
         intercept: bool,
         feature_bound: float = math.inf,
     ) -> None:
+        super().__init__(
+            1, columns, feature_norm, radius, ridge=ridge, intercept=intercept, feature_bound=feature_bound
+        )
         self.family = family
-        self.columns = count("problem.columns", columns)
-        self.feature_bound = positive("problem.feature_bound", feature_bound, infinite=True)
-        declared = positive("problem.feature_norm", feature_norm, infinite=True)
-        self.feature_norm = min(declared, self.columns * self.feature_bound + intercept)
-        if intercept and declared <= 1:
-            raise BadInput(
-                f"problem.feature_norm = {feature_norm}: must exceed 1, which the intercept takes; "
-                "raise it or leave out the intercept"
-            )
-        self.ridge = not_negative("problem.ridge", ridge)
-        self.intercept = intercept
-        self.dimension = self.columns + intercept
-        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
         self.certificate = self._certify()
         self.landscape = self._landscape() if family.convex else None
 
-    def _length(self) -> float:
-        """Bound on ``||a||_2``, the intercept's 1 included."""
-        rest = self.feature_norm - self.intercept
-        return math.hypot(1.0 if self.intercept else 0.0, math.sqrt(min(self.feature_bound, rest) * rest))
+    @property
+    def first_slope(self) -> float:
+        """``|phi'(0)|``."""
+        return self.family.slope_bound(0.0)
+
+    @property
+    def first_hessian(self) -> Array:
+        """``phi''(0)``."""
+        return np.array([[self.family.curvature_bound(0.0)]])
 
     def _landscape(self) -> Landscape:
-        family, length, reach = self.family.bounded(ASSUMED_SIZE), self._length(), self.feature_norm
+        family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm
         if math.isinf(length):
             length = reach = ASSUMED_SIZE * math.sqrt(self.dimension)
         return Landscape(
@@ -123,15 +97,11 @@ class GeneralisedLinear(Problem):
             family.curvature_bound(0.0) * length**2,
             AVERAGE_SIZE * family.slope_bound(reach * self.domain.radius) * length,
             pull=self.ridge * self.dimension,
-            assumed=family is not self.family or math.isinf(self._length()),
+            assumed=family is not self.family or math.isinf(self.length),
         )
 
     def _certify(self) -> Certificate:
-        norm, radius = self.feature_norm, self.domain.radius
-        rest = norm - self.intercept
-        cell = min(self.feature_bound, rest)
-        peak = max(1.0, cell) if self.intercept else cell
-        length = self._length()
+        norm, radius, peak, length = self.feature_norm, self.domain.radius, self.peak, self.length
         slope = self.family.slope_bound(norm * radius)
         curvature = self.family.curvature_bound(norm * radius)
         pull = self.ridge * radius if self.ridge else 0.0
@@ -155,7 +125,7 @@ class GeneralisedLinear(Problem):
         if math.isinf(self.feature_norm):
             return math.inf
         norm = self.feature_norm
-        cell = min(norm / 4, self.feature_bound, norm - self.intercept)
+        cell = min(norm / 4, self.cell)
         return curvature * max(cell * (norm - 2 * cell), norm - 2 if self.intercept else 0.0)
 
     def _hoelder(self, length: float) -> tuple[float, float] | None:
@@ -188,25 +158,15 @@ class GeneralisedLinear(Problem):
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """Features clipped one by one, samples scaled down into the l1 ball, targets clipped into their range."""
-        check_columns(block, self.columns)
-        block = set_aside_not_finite(block)
-        features, changed = clip_features(block, -self.feature_bound, self.feature_bound)
-        features, scaled = scale_features(rebuilt(block, features, block.targets), self.feature_norm - self.intercept)
+        block, changed = self.bound_features(block)
         targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, features, targets), counted(block, changed | scaled | clipped)
+        return rebuilt(block, block.features, targets), counted(block, changed | clipped)
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
         """(users, piece, its features in float64 until the next piece, its scores)."""
         weights, offset = x[: self.columns], x[self.columns] if self.intercept else 0.0
         for users, part, features in float64_parts(block):
             yield users, part, features, features @ weights + offset
-
-    def _ridged(self, sums: Array, models: Array, block: Block) -> Array:
-        """Sums over each user's samples made its average gradient, in place; ``models`` is (p,) or (U, p)."""
-        sums /= block.sizes[:, None]
-        if self.ridge:
-            sums += self.ridge * models
-        return sums
 
     def _add(self, sums: NDArray[Number], part: Block, features: NDArray[Number], weights: NDArray[Number]) -> None:
         """Add each user's weighted sum of samples, the intercept's 1 included, to its row of ``sums``."""
@@ -220,7 +180,7 @@ class GeneralisedLinear(Problem):
         sums = np.zeros((block.users, self.dimension))
         for users, part, features, scores in self._pieces(x, block):
             self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
-        return self._ridged(sums, x, block)
+        return self._averaged(sums, x, block)
 
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
@@ -246,7 +206,7 @@ class GeneralisedLinear(Problem):
             if self.intercept:
                 scores += own[:, self.columns]
             self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
-        return self._ridged(sums, models, block)
+        return self._averaged(sums, models, block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> Array:
@@ -312,11 +272,6 @@ class GeneralisedLinear(Problem):
         best = np.concatenate([weights, np.zeros(int(self.intercept))])
         inside = self.domain.project(best)
         return inside if isinstance(self.family, SquaredFamily) or np.array_equal(inside, best) else None
-
-
-def finite_or_none(value: float) -> float | None:
-    """The value, unless it is infinite."""
-    return value if math.isfinite(value) else None
 
 
 def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:

@@ -14,13 +14,25 @@ from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.landscape import Landscape, MeasuredCurvature
 
 
+def turned(rows: Array, matrix: Array) -> Array:
+    """(..., p): each block of d numbers of rows (..., p), as a row, times ``matrix`` (d, d); d divides p."""
+    if rows.shape[-1] == len(matrix):
+        return np.asarray(rows @ matrix)
+    return np.asarray((rows.reshape(-1, len(matrix)) @ matrix).reshape(rows.shape))
+
+
+def turned_back(models: Array, matrix: Array) -> Array:
+    """(..., p): the rows whose blocks `turned` by the transpose of ``matrix`` are those of ``models`` (..., p)."""
+    return np.asarray(np.linalg.solve(matrix, models.reshape(-1, len(matrix)).T).T.reshape(models.shape))
+
+
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """``x = start + matrix z``: public.
+    """``x = start + T z``: public.
 
     Attributes:
         start: (p,) the model at z = 0.
-        matrix: (p, p) T, invertible.
+        matrix: (p, p) T, invertible; or (d, d), d a divisor of p, what T does to each of the p / d blocks of z.
 
     Raises:
         BadInput: shapes that do not fit, or values that are not finite.
@@ -31,18 +43,22 @@ class Coordinates:
 
     def __post_init__(self) -> None:
         p = len(self.start)
-        if self.start.shape != (p,) or self.matrix.shape != (p, p):
-            raise BadInput(f"coordinates of shapes {self.start.shape} and {self.matrix.shape}: must be (p,) and (p, p)")
+        d = len(self.matrix)
+        if self.start.shape != (p,) or self.matrix.shape != (d, d) or d == 0 or p % d:
+            raise BadInput(
+                f"coordinates of shapes {self.start.shape} and {self.matrix.shape}: must be (p,) and (p, p), or (d, d) "
+                "where d divides p"
+            )
         if not (np.isfinite(self.start).all() and np.isfinite(self.matrix).all()):
             raise BadInput("coordinates must be finite numbers")
 
     def models(self, places: Array) -> Array:
         """(p,) or (U, p): x of each z."""
-        return np.asarray(self.start + places @ self.matrix.T)
+        return np.asarray(self.start + turned(places, self.matrix.T))
 
     def places(self, models: Array) -> Array:
         """(p,) or (U, p): z of each x."""
-        return np.asarray(np.linalg.solve(self.matrix, (models - self.start).T).T)
+        return turned_back(models - self.start, self.matrix)
 
 
 class SeenBox(Box):
@@ -114,4 +130,4 @@ class InCoordinates(Problem):
 
     def _turned(self, gradients: Rows) -> Rows:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as zero later
-            return np.asarray(gradients @ self.coordinates.matrix)
+            return turned(gradients, self.coordinates.matrix)

@@ -28,8 +28,8 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.generalised_linear import QUIET
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
+from userdp.problems.linear_scores import QUIET
 from userdp.problems.segments import clip_factors, user_averages
 from userdp.problems.settings import RADIUS, RIDGE, CountBound, ProblemSettings, TargetRange
 
@@ -226,6 +226,7 @@ class OneHotLogisticSettings(OneHotSettings):
     kind: Literal["one_hot_logistic"]
     summary: ClassVar[str] = OneHotLogistic.summary
     unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
+    most_classes: ClassVar[int | None] = 2
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return OneHotLogistic(shape.levels or 1, self.radius, ridge=self.ridge)

@@ -18,6 +18,7 @@ PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
         "huber_regression": "userdp.problems.robust_regression:HuberRegressionSettings",
         "lp_regression": "userdp.problems.robust_regression:LpRegressionSettings",
         "biweight_regression": "userdp.problems.biweight:BiweightRegressionSettings",
+        "softmax": "userdp.problems.softmax:SoftmaxSettings",
         "poisson": "userdp.problems.regressions:PoissonSettings",
         "one_hot_logistic": "userdp.problems.one_hot:OneHotLogisticSettings",
         "one_hot_squared": "userdp.problems.one_hot:OneHotSquaredSettings",

@@ -121,6 +121,7 @@ class LogisticSettings(GeneralisedLinearSettings):
     kind: Literal["logistic"]
     summary: ClassVar[str] = Logistic.summary
     unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
+    most_classes: ClassVar[int | None] = 2
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return Logistic(**self._arguments(shape))

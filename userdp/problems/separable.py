@@ -331,6 +331,7 @@ class SeparableSettings(ProblemSettings):
 
     family: ClassVar[str] = "separable"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
+    most_classes: ClassVar[int | None] = None
 
     def build(self, shape: Shape, seed: int) -> Problem:
         """See `ProblemSettings.build`."""

@@ -27,6 +27,8 @@ class ProblemSettings(Section):
     sparse: ClassVar[bool] = False
     unscaled: ClassVar[str | None] = None
     """What targets are to be, as they stand in the table; None for numbers on any scale."""
+    most_classes: ClassVar[int | None] = 0
+    """How many classes a target of declared levels may have; 0 where targets are numbers, None for any or no target."""
     code_fields: ClassVar[tuple[str, ...]] = ()
     """Fields, or tables of them, that may name code."""
 
@@ -59,6 +61,7 @@ class ProblemSettings(Section):
                 f"data.target_range scales the target to [-1, 1], and problem.kind = {self.kind!r} needs "
                 f"{self.unscaled}: leave data.target_range out"
             )
+        self._check_classes(shape.classes, self.most_classes)
         problem = self._make(shape, seed)
         if problem.has_targets and not shape.has_target:
             raise BadInput(f"problem.kind = {self.kind!r} predicts a target, and the data have none: set data.target")
@@ -68,6 +71,25 @@ class ProblemSettings(Section):
                 "leave problem.dimension out or change the data's columns"
             )
         return problem
+
+    def _check_classes(self, classes: int | None, most: int | None, told: str = "") -> None:
+        """Refuse a target of declared classes where the loss needs another.
+
+        Raises:
+            BadInput: there are classes, and the loss takes ``most`` of them.
+        """
+        if classes is None or most is None or 2 <= classes <= most:
+            return
+        told = told or f"problem.kind = {self.kind!r}"
+        if most:
+            raise BadInput(
+                f"data.target_levels lists {classes} classes, and {told} tells two apart: use problem.kind = 'softmax' "
+                "for several, or list two"
+            )
+        raise BadInput(
+            f"data.target_levels makes the target one of {classes} classes, and {told} needs numbers: leave "
+            "data.target_levels out, or use problem.kind = 'softmax'"
+        )
 
     def named_code(self) -> dict[str, str]:
         """Field -> "file.py:function" or "package.module:function", of all code that building the problem imports."""

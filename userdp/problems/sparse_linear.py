@@ -35,8 +35,9 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.generalised_linear import QUIET, finite_or_none, ghost_factors, score_metrics
+from userdp.problems.generalised_linear import ghost_factors, score_metrics
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
+from userdp.problems.linear_scores import QUIET, finite_or_none
 from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
 
 
@@ -291,6 +292,7 @@ class SparseLogisticSettings(SparseLinearSettings):
     kind: Literal["sparse_logistic"]
     summary: ClassVar[str] = SparseLogistic.summary
     unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
+    most_classes: ClassVar[int | None] = 2
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return SparseLogistic(**self._arguments(shape))

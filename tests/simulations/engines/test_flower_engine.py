@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import write_table
 from helpers_flower import FlowerEngine
 
 from simulations.config.run_config import load_config
@@ -41,6 +42,14 @@ REGRESSION = (
 )
 
 
+CLASSES = (
+    'problem={kind="softmax"}',
+    'data={kind="table", path="people.csv", user="who", features=["height"], ranges={height=[150.0, 200.0]}, '
+    'target="team", target_levels=["red", "green", "blue"]}',
+    'strategy={kind="auto"}',
+)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     engine = FlowerEngine(tmp_path_factory.mktemp("flower"))
@@ -56,6 +65,7 @@ def engine(tmp_path_factory):
         (8, ()),
         (4, ('strategy={kind="localized_robust_sgd", deviation=1.0}', "seed=6")),
         (8, ('strategy={kind="dp_fed_avg", rounds=2}', "preparation=learn", *REGRESSION)),
+        (8, CLASSES),
         (8, ('privacy.trust="sum"', "privacy.colluding=0.3")),
         (8, ('privacy.trust="sum"', 'strategy={kind="adaptive_clipping", rounds=2}')),
     ],
@@ -63,6 +73,7 @@ def engine(tmp_path_factory):
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):
     path = tmp_path / "run.toml"
     path.write_text(CONFIG)
+    write_table(tmp_path / "people.csv", users=500)  # 400 of whom train
     there = tmp_path / "flower"
     engine.run(ROOT, nodes, {"config": str(path), "overrides": "; ".join(overrides), "output": str(there)})
     here = run(load_config(path, (*overrides, "engine.users_per_node=50")), directory=tmp_path / "local")

@@ -23,17 +23,18 @@ from userdp.accounting.costs import Cost
 from userdp.nodes.moments import column_scales as sent_scales
 from userdp.nodes.moments import symmetric
 from userdp.nodes.node import Node
-from userdp.problems import Box, Huber, Logistic, LpRegression, Poisson, Quadratic, SparseSquared, Squared
+from userdp.problems import Box, Huber, Logistic, LpRegression, Poisson, Quadratic, Softmax, SparseSquared, Squared
 
 USERS, COLUMNS = 4, 2
 PROBLEMS = {
     "squared": Squared(COLUMNS, np.inf, 5.0, low=-2.0, high=2.0, intercept=True),
     "logistic": Logistic(COLUMNS, np.inf, 5.0, ridge=0.1),
     "poisson": Poisson(COLUMNS, 4.0, 1.0, count_bound=9.0, intercept=True),
+    "softmax": Softmax(3, COLUMNS, np.inf, 5.0, ridge=0.1, intercept=True),
     "quadratic": Quadratic(COLUMNS, 5.0, 3.0),
     "huber": Huber(COLUMNS, 5.0, 3.0, 1.0),
 }
-ROUNDS = {"squared": 14, "logistic": 14, "poisson": 15, "quadratic": 7, "huber": 14}
+ROUNDS = {"squared": 14, "logistic": 14, "poisson": 15, "softmax": 14, "quadratic": 7, "huber": 14}
 every_round = pytest.mark.parametrize(("name", "index"), [(name, k) for name in ROUNDS for k in range(ROUNDS[name])])
 cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
 

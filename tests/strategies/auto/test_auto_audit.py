@@ -13,7 +13,7 @@ from strategies import Auto
 from strategies.wire.replies import Gathered
 from userdp.audit import epsilon_lower_bound
 from userdp.nodes.node import Node
-from userdp.problems import Linear, Squared
+from userdp.problems import Linear, Softmax, Squared
 
 FAR = 50.0
 RUNS = 1500
@@ -30,7 +30,7 @@ def whole_runs(method, federation, first_seed):
             request = method._ask(index)
             answer = node.compute(x, EVERYBODY, request.computation)
             x = method._step(index, x, Gathered(answer.values[0], 0, answer.non_finite)).following
-        scores[run] = x.sum()
+        scores[run] = x[0]
     return scores
 
 
@@ -62,6 +62,17 @@ def learnt_sides():
     return sides
 
 
+def classes():
+    """Softmax: a score of each class in the same coordinates."""
+    return make(Auto, Softmax(3, 1, 1.0, 1e3), 4, epsilon=1.0, delta=0.02)
+
+
+def classes_sides():
+    """Everybody at the same small sample; one user with the largest feature in the first class, or in another."""
+    features = np.array([[1.0], [0.1], [0.1], [0.1]])
+    return [federation_of(features, targets=np.array([own, 1, 2, 2])) for own in (0, 1)]
+
+
 def leaked(make_method, sides):
     method = make_method()
     scores = [whole_runs(method, side, first_seed=number * RUNS) for number, side in enumerate(sides())]
@@ -70,7 +81,9 @@ def leaked(make_method, sides):
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(("make_method", "sides"), [(plain, plain_sides), (learnt, learnt_sides)])
+@pytest.mark.parametrize(
+    ("make_method", "sides"), [(plain, plain_sides), (learnt, learnt_sides), (classes, classes_sides)]
+)
 def test_whole_runs_leak_no_more_than_they_claim(make_method, sides):
     """What a quarter of the noise tells, below, says what such an audit can see."""
     found, claimed = leaked(make_method, sides)

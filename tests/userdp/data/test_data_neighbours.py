@@ -265,6 +265,7 @@ KINDS = [
     "dates",
     "kept target",
     "binary target",
+    "target of levels",
     "numbered codes",
     "listed codes",
     "hashed codes",
@@ -299,6 +300,7 @@ def form_of(draw, kind, columns):
         },
         "kept target": numbers | {"scale": "unit"},
         "binary target": numbers | {"positive": columns["y"][0]},
+        "target of levels": numbers | {"target_levels": [*levels, "none of these"][:3]},
         "numbered codes": {"codes": "a", "levels": 4, "target": "y"},
         "listed codes": {"codes": "a", "levels": levels},
         "hashed codes": {"codes": ["a", "b"], "buckets": 64, "target": "y"},
@@ -318,7 +320,7 @@ def neighbouring_tables(draw):
     columns = {
         "a": draw(usual(FAMILIES if kind == "dates" or ("codes" in kind and kind != "numbered codes") else numeric)),
         "b": draw(usual(["words", "numerals"] if kind == "text" else FAMILIES)),
-        "y": draw(usual(FAMILIES if kind == "binary target" else numeric)),
+        "y": draw(usual(FAMILIES if kind in ("binary target", "target of levels") else numeric)),
     }
     assume(kind != "binary target" or cell_text(columns["y"][0]))
     label, *others = draw(st.sampled_from(LABELS))
@@ -340,7 +342,7 @@ def neighbouring_tables(draw):
 def as_numbers(form):
     """The columns that are read as numbers."""
     codes = form["codes"] if form.get("levels") == 4 else None
-    target = None if "positive" in form else form.get("target")
+    target = None if form.keys() & {"positive", "target_levels"} else form.get("target")
     steps = form.get("sequence")
     sequence = {steps.order, steps.predict} if steps else set()
     return {*form.get("features", ()), codes, target, *sequence} - {None}

@@ -160,6 +160,20 @@ def test_targets_are_kept_scaled_or_made_binary(tmp_path):
     assert whole(numeric).targets.sum() == (table.passed == "yes").sum()
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_classes_are_numbered_as_they_are_listed_and_others_are_unknown(tmp_path, suffix):
+    form = {"target": "year", "target_range": None, "target_levels": ["3", 1], "categorical": {}}
+    table = people()
+    loaded = read(tmp_path, table, suffix, **form)
+    here = table.year.isin([1, 3])
+    targets = whole(loaded).targets
+    assert np.isnan(targets).sum() == (~here).sum() == loaded.report.unusable["year"]
+    assert loaded.report.unknown_levels["year"] == loaded.report.unusable["year"] > 0
+    assert (targets == 0).sum() == (table.year == 3).sum()
+    assert (targets == 1).sum() == (table.year == 1).sum()
+    assert loaded.report.met_nowhere == ()
+
+
 def test_codes_are_levels_in_their_declared_order(tmp_path):
     table = people()
     form = {"features": (), "ranges": {}, "categorical": {}}
@@ -250,6 +264,7 @@ def put(column, value, row=4):
 
 
 BINARY = {"target": "passed", "target_range": None, "positive": "yes"}
+CLASSES = {"target": "passed", "target_range": None, "target_levels": ["no", "yes"]}
 CODES = {"features": (), "ranges": {}, "categorical": {}}
 UNUSABLE_CELLS = [
     (no_cells("age"), {}, "age", 1),
@@ -262,6 +277,8 @@ UNUSABLE_CELLS = [
     (put("score", "1e300"), {"target_range": None}, "score", 1),
     (lambda table: table.assign(age="Zebra"), {}, "age", 19),
     (put("passed", None), BINARY, "passed", 1),
+    (put("passed", None), CLASSES, "passed", 1),
+    (put("passed", "Zebra"), CLASSES, "passed", 1),
     (put("year", 3), CODES | {"codes": "year", "levels": 4}, "year", 0),
     (put("year", 4), CODES | {"codes": "year", "levels": 4}, "year", 1),
     (put("year", -1), CODES | {"codes": "year", "levels": 4}, "year", 1),
@@ -332,8 +349,12 @@ def test_a_positive_that_nobody_has_is_a_warning_for_one_cell_can_decide_it(tmp_
             {"features": [], "ranges": {}, "categorical": {}, "codes": "year", "levels": 1},
             "'year' holds a declared level (0 to 0)",
         ),
+        (
+            {"target": "passed", "target_range": None, "target_levels": ["Yes", "No"]},
+            "'passed' holds a declared level ('Yes', 'No')",
+        ),
     ],
-    ids=["categorical", "listed codes", "numbered codes"],
+    ids=["categorical", "listed codes", "numbered codes", "classes"],
 )
 def test_a_column_without_any_declared_level_is_a_warning_for_one_cell_can_decide_it(tmp_path, caplog, declared, told):
     loaded = read(tmp_path, people(), **declared)
@@ -386,6 +407,15 @@ BAD_FORMS = [
     ({"target": "age"}, "column 'age' is declared twice"),
     ({"target": None}, "target names no column"),
     ({"positive": "yes"}, "exclude each other"),
+    ({"target_levels": ["yes", "no"]}, "target_range and target_levels exclude each other"),
+    ({"target_range": None, "positive": "yes", "target_levels": ["yes", "no"]}, "positive and target_levels exclude"),
+    ({"target": None, "target_range": None, "target_levels": [0, 1]}, "target_levels describes a target, and target"),
+    (
+        {"target_range": None, "target_levels": ["yes"]},
+        r"target_levels = \['yes'\]: a target of one class tells nothing",
+    ),
+    ({"target_range": None, "target_levels": [1, 1.0]}, "target_levels lists '1' twice"),
+    ({"target_range": None, "target_levels": []}, "target_levels must be a list of levels"),
     ({"scale": "log"}, "scale must be symmetric or unit, got 'log'"),
     ({"categorical": {"dept": []}}, r"categorical\.dept must be a list of levels"),
     ({"categorical": {"dept": "law"}}, r"categorical\.dept must be a list of levels"),

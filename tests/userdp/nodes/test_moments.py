@@ -24,7 +24,7 @@ from userdp.nodes.moments import (
     weighted_gradient,
 )
 from userdp.nodes.node import Node
-from userdp.problems import Logistic, Poisson, Quadratic, Squared
+from userdp.problems import Logistic, Poisson, Quadratic, Softmax, Squared
 
 P = 4
 MODELS = [
@@ -183,6 +183,33 @@ def test_a_node_answers_with_rows_of_the_length_that_is_announced():
     for name, (parameters, public) in asked.items():
         computation = Computation(name, "sum", 3.0, parameters=parameters, arrays=public)
         assert node.compute(np.zeros(P), np.arange(2), computation).values.shape == (1, LENGTHS[name](P))
+
+
+def test_classes_share_the_columns_that_they_are_about():
+    """Columns, sizes and second moments are those of one score; a gradient is turned class by class."""
+    rng, one = np.random.default_rng(8), MODELS[0]
+    several = Softmax(3, 3, np.inf, 5.0, ridge=0.1, intercept=True)
+    block, scales = block_of(one, [3, 1, 4]), np.array([0.5, 2.0, 1.0, 1.5])
+    x, coordinates = rng.normal(size=3 * P), rng.normal(size=(P, P))
+    for compute, more in (
+        (column_scales, (1e-3, 10.0, 2.0, scales)),
+        (moment_size, (1e-3, 1e3, scales)),
+        (second_moments, (scales,)),
+    ):
+        np.testing.assert_array_equal(compute(several, x, block, *more), compute(one, np.zeros(P), block, *more))
+    found = weighted_gradient(several, x, block, 2.0, scales, coordinates).reshape(3, 3, P)
+    weights = 2.0 / np.maximum(2.0, np.linalg.norm(second_moments(one, np.zeros(P), block, scales), axis=1))
+    gradients = several.user_gradients(x, block).reshape(3, 3, P)
+    np.testing.assert_allclose(found, weights[:, None, None] * gradients @ coordinates)
+    asked = Computation("second_moments", "sum", 1.0, arrays={"scales": scales})
+    assert asked.length(3 * P) == LENGTHS["second_moments"](P)
+
+
+def test_columns_over_their_scales_are_as_much_larger():
+    block = block_of(MODELS[0], [5, 2])
+    plain = column_scales(MODELS[0], np.zeros(P), block, 1e-6, 1e6, 2.0)
+    halved = column_scales(MODELS[0], np.zeros(P), block, 1e-6, 1e6, 2.0, np.full(P, 0.5))
+    np.testing.assert_allclose(halved[:, P:] - plain[:, P:], 2.0 * math.log(2.0) / math.log(1e12))
 
 
 def test_other_losses_have_no_second_moments():

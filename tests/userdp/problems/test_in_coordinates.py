@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers import federation_of
 
-from userdp.problems import Logistic, Poisson, Quadratic, Squared
+from userdp.errors import BadInput
+from userdp.problems import Logistic, Poisson, Quadratic, Softmax, Squared
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
 
 
@@ -29,6 +30,28 @@ def test_gradients_in_coordinates_are_the_derivatives_of_losses_by_them(problem)
         ]
         np.testing.assert_allclose(row, slopes, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(seen.user_gradients_at(np.tile(z, (3, 1)), block), seen.user_gradients(z, block))
+
+
+def test_one_matrix_turns_every_block_of_parameters():
+    rng = np.random.default_rng(6)
+    start, matrix = rng.normal(size=6), rng.normal(size=(2, 2))
+    blocks, whole = Coordinates(start, matrix), Coordinates(start, np.kron(np.eye(3), matrix))
+    places = rng.normal(size=(4, 6))
+    np.testing.assert_allclose(blocks.models(places), whole.models(places))
+    np.testing.assert_allclose(blocks.places(blocks.models(places)), places)
+    np.testing.assert_allclose(blocks.models(places[0]), whole.models(places[0]))
+    problem = Softmax(3, 2, 4.0, 5.0)
+    users = problem.bound(federation_of(rng.normal(size=(5, 2)), targets=rng.integers(0, 3, 5)).block(np.arange(5)))[0]
+    views = [InCoordinates(problem, one) for one in (blocks, whole)]
+    for name in ("user_gradients", "sample_gradients", "sample_losses"):
+        one, two = (getattr(view, name)(places[0], users) for view in views)
+        np.testing.assert_allclose(one, two)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3), (0, 0)])
+def test_a_matrix_that_divides_no_model_is_refused(shape):
+    with pytest.raises(BadInput, match="where d divides p"):
+        Coordinates(np.zeros(6), np.ones(shape))
 
 
 def test_models_outside_the_domain_are_projected_as_models_row_by_row():

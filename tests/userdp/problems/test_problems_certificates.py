@@ -480,6 +480,7 @@ def test_which_problems_are_certified():
         "huber_regression_ridge",
         "lp_regression_of_order_two",
         "poisson_ridge",
+        "softmax_ridge_intercept",
         "sparse_logistic_single",
         "sparse_logistic_ridge",
         "one_hot_logistic",
@@ -488,6 +489,7 @@ def test_which_problems_are_certified():
         "one_hot_poisson",
     }
     expected = {f"{name}-d1" for name in d1} | {f"{name}-d4" for name in d1 - {"logistic"}}
+    expected |= {"softmax-d1"}
     expected |= {"sparse_logistic-d1", "sparse_squared-d1", "sparse_squared_ridge-d1"}
     assert set(CERTIFIED) == expected
     for name in set(CASES) - expected:

@@ -166,7 +166,7 @@ def test_names_and_summaries_tell_problems_apart():
     names = [problem.name for problem in problems]
     families = ["logistic", "squared", "poisson"]
     regressions = [*families, "biweight_regression", "huber_regression", "lp_regression"]
-    one_hot = [f"one_hot_{family}" for family in families] + ["sparse_logistic", "sparse_squared"]
+    one_hot = [f"one_hot_{family}" for family in families] + ["sparse_logistic", "sparse_squared", "softmax"]
     assert sorted(names) == sorted(["linear", "quadratic", "huber", "bernoulli", "torch", *regressions, *one_hot])
     assert len({problem.summary for problem in problems}) == len(problems)
 

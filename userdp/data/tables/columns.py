@@ -17,6 +17,7 @@ from userdp.data.tables.derived import Derivation
 from userdp.data.tables.imputed import OWN_LEVEL, imputed_code, imputed_level, imputed_number
 from userdp.data.tables.patterns import expanded, expanded_keys
 from userdp.data.tables.sequences import SequenceColumns
+from userdp.data.tables.target_declarations import check_target
 from userdp.errors import BadInput
 
 
@@ -36,6 +37,7 @@ class Columns:
     target: str | None = None
     target_range: Sequence[float] | None = None
     positive: object | None = None
+    target_levels: Sequence[object] | None = None
     codes: str | Sequence[str] | None = None
     levels: Levels | Mapping[str, Levels] | None = None
     buckets: int | None = None
@@ -58,15 +60,7 @@ class Columns:
             object.__setattr__(self, name, expanded_keys(name, getattr(self, name)))
         if self.scale not in ("symmetric", "unit"):
             raise BadInput(f"scale must be symmetric or unit, got {self.scale!r}")
-        if self.target_range is not None and self.positive is not None:
-            raise BadInput("target_range and positive exclude each other: one is for numbers, one for two classes")
-        if self.target is None and (self.target_range is not None or self.positive is not None):
-            raise BadInput("target_range and positive describe a target, and target names no column")
-        if isinstance(self.positive, Mapping | list | tuple | set):
-            raise BadInput(
-                f"positive = {self.positive!r}: must be the one cell that means 1; to join several, add a column of 0 "
-                "and 1 to the table, and make it the target"
-            )
+        check_target(self.target, self.target_range, self.positive, self.target_levels)
         if (self.split_column is None) != (self.split_test is None):
             raise BadInput("split_test is the cell of split_column of users who are held out; give both or neither")
         self._check_kind()
@@ -126,14 +120,12 @@ class Columns:
                     f"ranges names {column!r}, which is not in features{did_you_mean(column, self.features)}"
                 )
             checked_range(f"ranges.{column}", bounds)
-        if self.target_range is not None:
-            checked_range("target_range", self.target_range)
 
     def _check_codes(self) -> None:
         if self.codes is None and self.levels is not None:
             raise BadInput(
                 "levels describes codes, and codes names no column; for features use categorical, for a target of two "
-                "classes positive, and write one of several classes as numbers 0, 1, 2 and so on"
+                "classes positive, for one of several target_levels"
             )
         if self.codes is None or isinstance(self.codes, str):
             if self.buckets is not None:
@@ -375,11 +367,12 @@ class Columns:
     @property
     def text(self) -> set[str]:
         """Columns compared as text."""
-        binary = {self.target} if self.target is not None and self.positive is not None else set()
+        named = self.positive is not None or self.target_levels is not None
+        classes = {self.target} if self.target is not None and named else set()
         split = set() if self.split_column is None else {self.split_column}
         listed = {name for name, levels in self.coded.items() if not isinstance(levels, int)}
         listed |= set() if self.sequence is None else self.sequence.listed
-        return {self.user, *self.categorical, *self.hashed, *binary, *split, *listed}
+        return {self.user, *self.categorical, *self.hashed, *classes, *split, *listed}
 
     @property
     def raw(self) -> set[str]:

@@ -44,7 +44,7 @@ def public_columns(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if given.keys() & _FEATURES:
         replaced |= {*_FEATURES, "ranges", "image_shape"}
     if "target" in given:
-        replaced |= {"target", "target_range", "positive"}
+        replaced |= {"target", "target_range", "positive", "target_levels"}
     own = public_dataset(name).columns
     columns = {key: value for key, value in own.items() if key not in replaced} | dict(given)
     mine, theirs = given.get("sequence"), own.get("sequence")

@@ -1,11 +1,19 @@
 """What the declarations of a table say about a sample."""
 
+from dataclasses import replace
+
 from userdp.data.shape import Sequence, Shape
 from userdp.data.tables.columns import Columns
 
 
 def shape_of(columns: Columns) -> Shape:
     """The shape of samples that `userdp.data.tables.tabular.read_table` makes of these columns; reads no data."""
+    shape = _shape_of_features(columns)
+    return shape if columns.target_levels is None else replace(shape, classes=len(columns.target_levels))
+
+
+def _shape_of_features(columns: Columns) -> Shape:
+    """The same, but for a target's classes."""
     has_target, target_range = columns.target is not None, None
     if columns.positive is not None:
         target_range = (0.0, 1.0)

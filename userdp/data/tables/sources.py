@@ -54,6 +54,11 @@ class TableColumns(DataSettings):
     positive: Any = Field(
         None, description="The target cell that means 1; all others mean 0, and a missing one sets its sample aside."
     )
+    target_levels: list[Any] | None = Field(
+        None,
+        description="The classes of the target, such as ['low', 'high'] or [0, 1, 2]: a cell that is none of them sets "
+        "its sample aside. For softmax and classes of torch modules; predictions then have these names.",
+    )
     codes: str | list[str] | None = Field(
         None,
         description="Instead of features: one categorical column, for one-hot problems; or a list of them, with levels "

@@ -62,6 +62,7 @@ def read_table(
     target: str | None = None,
     target_range: Sequence[float] | None = None,
     positive: object | None = None,
+    target_levels: Sequence[object] | None = None,
     codes: str | Sequence[str] | None = None,
     levels: Levels | Mapping[str, Levels] | None = None,
     buckets: int | None = None,
@@ -111,10 +112,12 @@ def read_table(
             `userdp.data.tables.cells.cell_text`.
         ranges: numeric column -> declared [low, high].
         scale: "symmetric" maps ranges to [-1, 1], "unit" to [0, 1].
-        target: column to predict; a number kept as it is (beyond float32's range: NaN), unless one of the next two is
-            given.
+        target: column to predict; a number kept as it is (beyond float32's range: NaN), unless one of the next three
+            is given.
         target_range: declared [low, high] of the target, clipped into and mapped to [-1, 1].
         positive: the cell that means 1; all others mean 0, but for a missing one, which is NaN. Compared as text.
+        target_levels: the classes, two or more: the target is a cell's position among them, NaN for a cell that is none
+            of them, which is counted. Compared as text.
         codes: instead of features: one column of categories for one-hot problems, kept as int32 codes; or a list of
             columns: with ``levels`` each is kept as int32 codes, with ``buckets`` the cells are hashed for sparse
             problems: see `userdp.data.tables.hashed_codes.hashed_rows`.
@@ -159,6 +162,7 @@ def read_table(
         target=target,
         target_range=target_range,
         positive=positive,
+        target_levels=target_levels,
         codes=codes,
         levels=levels,
         buckets=buckets,

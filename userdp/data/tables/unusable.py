@@ -75,7 +75,8 @@ def _sentence(columns: Columns, column: str, kind: str) -> str:
     if kind == MISSING:
         return f"{role} {column!r} has no cell with a value: check the file, or declare another column"
     if kind == NO_LEVEL:
-        return f"no cell of the codes {column!r} is a declared level: check levels and the spelling of the cells"
+        what, field = ("target", "target_levels") if column == columns.target else ("codes", "levels")
+        return f"no cell of the {what} {column!r} is a declared level: check {field} and the spelling of the cells"
     if kind == WRONG_LENGTH:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
@@ -95,9 +96,7 @@ def _remedy(kind: str, columns: Columns, column: str) -> str:
     if kind in _REMEDIES:
         return _REMEDIES[kind]
     if column == columns.target:
-        return (
-            "for two classes set positive to the cell that means 1; for several write them as numbers 0, 1, 2 and so on"
-        )
+        return "for two classes set positive to the cell that means 1; for several list them in target_levels"
     if column in columns.coded:
         return "declare the list of its levels in place of their number"
     return "list the column under categorical with its levels, or write numbers"

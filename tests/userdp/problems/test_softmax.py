@@ -1,0 +1,233 @@
+"""Classes: certificates by brute force, the loss against its definition, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_softmax, softmax
+
+from userdp.data.block import Block
+from userdp.data.shape import Shape
+from userdp.errors import BadInput
+from userdp.problems import Logistic, Softmax
+from userdp.problems.registry import PROBLEMS
+from userdp.problems.softmax import LEAST_SHARE
+
+SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, classes=3)
+
+
+def with_ones(problem, block):
+    rows = block.features.astype(np.float64)
+    return np.hstack([rows, np.ones((len(rows), 1))]) if problem.intercept else rows
+
+
+def scores_of(problem, x, block):
+    return with_ones(problem, block) @ x.reshape(problem.outputs, -1).T
+
+
+def hessians(problem, x, block):
+    """(N, p, p), block by block of classes, from the definition."""
+    rows, shares = with_ones(problem, block), softmax(scores_of(problem, x, block), axis=1)
+    among = np.einsum("ic,ce->ice", shares, np.eye(problem.outputs)) - shares[:, :, None] * shares[:, None, :]
+    blocks = np.einsum("ice,ij,ik->icjek", among, rows, rows)
+    return blocks.reshape(len(rows), problem.dimension, problem.dimension) + problem.ridge * np.eye(problem.dimension)
+
+
+def extreme_block(problem, rng, samples=24):
+    """Samples far outside in the l1 sense, clipped on it: vertices, mixtures of two columns, random directions."""
+    features = rng.normal(size=(samples, problem.columns))
+    features[:16] = 0.0
+    features[:8, 0] = 1.0
+    features[8:16, 0] = 0.5
+    features[8:16, -1] += 0.5
+    targets = rng.integers(0, problem.outputs, samples).astype(np.float32)
+    rows = (features * 10 * problem.feature_norm).astype(np.float32)
+    return problem.bound(Block(rows, np.arange(samples + 1), targets))[0]
+
+
+def models(problem, rng):
+    """Of the domain: its middle, corners, and one that makes a class as likely as all others together."""
+    radius, p = problem.domain.radius, problem.dimension
+    wrong = np.full((problem.outputs, problem.width), radius)
+    wrong[0] = -radius
+    even = np.zeros((problem.outputs, problem.width))
+    even[0] = min(radius, np.log(problem.outputs - 1) / problem.feature_norm)
+    return [np.zeros(p), wrong.ravel(), -wrong.ravel(), even.ravel(), rng.choice([-radius, radius], p)]
+
+
+cases = given(
+    classes=st.integers(2, 5),
+    columns=st.integers(1, 3),
+    norm=st.floats(1.01, 3.0),
+    radius=st.floats(0.1, 2.0),
+    share=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    intercept=st.booleans(),
+    cell=st.sampled_from([0.3, 1.0, np.inf]),
+    seed=st.integers(0, 10**6),
+)
+
+
+@settings(max_examples=60)
+@cases
+def test_constants_are_never_exceeded_within_the_bounds(classes, columns, norm, radius, share, intercept, cell, seed):
+    """A1 to A4, the l2 norm and the curvature, of samples and models as far out as they can be."""
+    rng = np.random.default_rng(seed)
+    options = {"intercept": intercept, "feature_bound": cell}
+    needed = Softmax(classes, columns, norm, radius, **options)._ridge_for_dominance(0.5)
+    problem = Softmax(classes, columns, norm, radius, ridge=share * needed, **options)
+    block, certificate = extreme_block(problem, rng), problem.certificate
+    assert certificate.diagonally_dominant or share < 1
+    for x in models(problem, rng):
+        gradients, found = problem.sample_gradients(x, block), hessians(problem, x, block)
+        assert np.abs(gradients).max() <= certificate.lipschitz * (1 + 1e-12)
+        assert np.linalg.norm(gradients, axis=1).max() <= certificate.gradient_norm * (1 + 1e-12)
+        sums, diagonal = np.abs(found).sum(axis=2), np.diagonal(found, axis1=1, axis2=2)
+        assert sums.max() <= certificate.smoothness * (1 + 1e-12)
+        assert np.linalg.eigvalsh(found).min() >= certificate.strong_convexity - 1e-12
+        if certificate.diagonally_dominant:
+            assert (2 * diagonal - sums).min() >= -1e-12
+    start = problem.sample_gradients(np.zeros(problem.dimension), block)
+    assert np.abs(start).max() <= certificate.first_gradient * (1 + 1e-12)
+
+
+@settings(max_examples=60)
+@cases
+def test_constants_are_attained_within_a_factor_two(classes, columns, norm, radius, share, intercept, cell, seed):
+    rng = np.random.default_rng(seed)
+    options = {"ridge": share, "intercept": intercept, "feature_bound": cell}
+    problem = Softmax(classes, columns, norm, radius, **options)
+    block, certificate = extreme_block(problem, rng), problem.certificate
+    of_first = Block(block.features, block.offsets, np.zeros(block.samples, np.float32))
+    gradients = np.concatenate([problem.sample_gradients(x, of_first) for x in models(problem, rng)])
+    found = np.concatenate([hessians(problem, x, block) for x in models(problem, rng)])
+    assert np.abs(gradients).max() >= certificate.lipschitz / 2
+    assert np.abs(found).sum(axis=2).max() >= certificate.smoothness / 2
+    assert np.linalg.norm(gradients, axis=1).max() >= certificate.gradient_norm / 4
+
+
+@pytest.mark.parametrize(("columns", "intercept"), [(2, False), (3, False), (1, True), (3, True)])
+def test_a_ridge_just_below_what_is_needed_leaves_a_row_that_is_not_dominated(columns, intercept):
+    norm, radius = 2.0, 3.0
+    needed = Softmax(3, columns, norm, radius, intercept=intercept)._ridge_for_dominance(0.5)
+    assert Softmax(3, columns, norm, radius, ridge=needed, intercept=intercept).certificate.diagonally_dominant
+    problem = Softmax(3, columns, norm, radius, ridge=0.99 * needed, intercept=intercept)
+    assert not problem.certificate.diagonally_dominant
+    assert "it takes at least" in problem.certificate.reason
+    block = extreme_block(problem, np.random.default_rng(0))
+    worst = np.inf
+    for x in models(problem, np.random.default_rng(1)):
+        found = hessians(problem, x, block)
+        gaps = 2 * np.diagonal(found, axis1=1, axis2=2) - np.abs(found).sum(axis=2)
+        worst = min(worst, float(gaps.min()))
+    assert worst < 0
+
+
+def test_loss_metrics_and_predictions_are_those_of_their_definitions():
+    rng = np.random.default_rng(2)
+    problem = Softmax(4, 3, np.inf, np.inf, ridge=0.2, intercept=True)
+    block = Block(rng.normal(size=(9, 3)).astype(np.float32), np.array([0, 2, 9]), np.float32(rng.integers(0, 4, 9)))
+    x = rng.normal(size=16)
+    logs = log_softmax(scores_of(problem, x, block), axis=1)
+    losses = -logs[np.arange(9), block.targets.astype(int)]
+    np.testing.assert_allclose(problem.sample_losses(x, block), losses + 0.1 * x @ x, rtol=1e-12)
+    told = problem.predict(x, block)
+    np.testing.assert_array_equal(told["prediction"], logs.argmax(axis=1))
+    np.testing.assert_allclose([told[f"probability.{k}"] for k in range(4)], np.exp(logs).T, rtol=1e-12)
+    metrics = problem.metrics(x, block)
+    right = logs.argmax(axis=1) == block.targets
+    np.testing.assert_allclose(metrics["accuracy"], [right[:2].mean(), right[2:].mean()])
+    np.testing.assert_allclose(metrics["log_loss"], [losses[:2].mean(), losses[2:].mean()])
+
+
+def test_two_classes_are_a_logistic_regression_of_the_difference():
+    rng = np.random.default_rng(3)
+    block = Block(rng.normal(size=(6, 2)).astype(np.float32), np.array([0, 4, 6]), np.float32([0, 1, 1, 0, 1, 0]))
+    x = rng.normal(size=4)
+    two, one = Softmax(2, 2, np.inf, np.inf), Logistic(2, np.inf, np.inf)
+    np.testing.assert_allclose(two.sample_losses(x, block), one.sample_losses(x[2:] - x[:2], block))
+    gradients = two.user_gradients(x, block)
+    np.testing.assert_allclose(gradients[:, 2:], one.user_gradients(x[2:] - x[:2], block))
+    np.testing.assert_allclose(gradients[:, :2], -gradients[:, 2:])
+
+
+def test_scores_of_any_size_give_finite_losses():
+    problem = Softmax(3, 1, np.inf, np.inf)
+    block = Block(np.float32([[1.0], [-1.0]]), np.array([0, 1, 2]), np.float32([0, 2]))
+    x = np.array([1e4, 0.0, -1e4])
+    np.testing.assert_allclose(problem.sample_losses(x, block), [0.0, 0.0])
+    np.testing.assert_allclose(problem.user_gradients(x, block), 0.0)
+
+
+def test_a_target_that_is_none_of_the_classes_sets_its_own_sample_aside():
+    targets = np.float32([0, 3, -1, 1.5, np.nan, 2])
+    features = np.ones((6, 1), np.float32)
+    block, clipped = Softmax(3, 1, np.inf, 1.0).bound(Block(features, np.arange(7), targets))
+    assert block.usable.tolist() == [True, False, False, False, False, True]
+    assert clipped == 0
+    np.testing.assert_array_equal(block.targets, [0, 0, 0, 0, 0, 2])
+
+
+def test_the_best_constant_model_predicts_the_shares_it_is_given():
+    problem = Softmax(3, 2, 3.0, 9.0, intercept=True)
+    x = problem.constant_model(np.array([0.7, 0.3, -0.01]))
+    block = Block(np.zeros((1, 2), np.float32), np.array([0, 1]), np.zeros(1, np.float32))
+    told = [problem.predict(x, block)[f"probability.{k}"][0] for k in range(3)]
+    np.testing.assert_allclose(told, np.array([0.7, 0.3, LEAST_SHARE]) / (1 + LEAST_SHARE))
+    assert not x.reshape(3, 3)[:, :2].any()
+    assert abs(x.sum()) < 1e-12
+    assert not Softmax(3, 2, 3.0, 9.0).constant_model(np.ones(3) / 3).any()
+
+
+@given(st.integers(2, 6), st.integers(0, 999))
+def test_curvature_at_the_mean_shares_is_no_less_than_that_on_average(classes, seed):
+    shares = np.random.default_rng(seed).dirichlet(np.full(classes, 0.4), 20)
+    problem = Softmax(classes, 1, 2.0, 1.0)
+    average = np.mean([problem.hessian_at(one) for one in shares], axis=0)
+    excess = problem.hessian_at(shares.mean(axis=0)) - average
+    assert np.linalg.eigvalsh(excess).min() >= -1e-12
+    assert np.linalg.eigvalsh(average).max() <= 0.5
+    assert np.linalg.eigvalsh(problem.first_hessian)[-1] == pytest.approx(1 / classes)
+
+
+def test_the_loss_is_as_steep_as_its_landscape_says_at_most():
+    rng = np.random.default_rng(4)
+    problem = Softmax(4, 2, 2.0, 1.5, intercept=True)
+    block, x, deviation = extreme_block(problem, rng), rng.uniform(-1.5, 1.5, 12), 0.01
+    losses = [problem.sample_losses(x + deviation * rng.normal(size=12), block) for _ in range(400)]
+    grown = np.mean(losses, axis=0) - problem.sample_losses(x, block)
+    assert grown.max() <= problem.landscape.steepness * deviation
+    assert problem.sample_losses(np.zeros(12), block).max() <= problem.landscape.start + 1e-12
+
+
+@pytest.mark.parametrize("classes", [1, 0, True, 2.5])
+def test_a_number_of_classes_that_is_none_is_refused(classes):
+    with pytest.raises(BadInput, match=r"problem.classes = .*: must be a whole number, two or more"):
+        Softmax(classes, 2, 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "classes", "told"),
+    [
+        ("softmax", {}, None, "'softmax' needs to know the classes of the target: set data.target_levels"),
+        ("logistic", {}, 3, r"lists 3 classes, and problem.kind = 'logistic' tells two apart: use .*'softmax'"),
+        ("squared", {"target_range": [0.0, 1.0]}, 3, "one of 3 classes, and problem.kind = 'squared' needs numbers"),
+        ("squared", {}, 2, "one of 2 classes, and problem.kind = 'squared' needs numbers"),
+        ("poisson", {"count_bound": 3.0}, 2, "needs numbers: leave data.target_levels out"),
+        ("torch", {"loss": "mse"}, 3, "one of 3 classes, and problem.loss = 'mse' needs numbers"),
+        ("torch", {"loss": "bce_with_logits"}, 3, "and problem.loss = 'bce_with_logits' tells two apart"),
+        ("torch", {"loss": "cross_entropy", "outputs": 2}, 3, "problem.outputs = 2, but data.target_levels lists 3"),
+    ],
+)
+def test_losses_and_targets_that_do_not_fit_are_refused_with_what_to_do(kind, more, classes, told):
+    shape = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, classes=classes)
+    with pytest.raises(BadInput, match=told):
+        PROBLEMS[kind].model_validate({"kind": kind, **more}).build(shape, seed=0)
+
+
+def test_losses_that_fit_are_made_for_as_many_classes_as_there_are():
+    assert PROBLEMS["softmax"].model_validate({"kind": "softmax"}).build(SHAPE, 0).dimension == 9
+    two = Shape(2, has_target=True, bound=1.0, feature_norm=2.0, classes=2)
+    assert PROBLEMS["logistic"].model_validate({"kind": "logistic"}).build(two, 0).dimension == 3
+    torch = PROBLEMS["torch"].model_validate({"kind": "torch", "loss": "cross_entropy"})
+    assert torch.build(SHAPE, 0).dimension == 9
+    assert PROBLEMS["quadratic"].model_validate({"kind": "quadratic"}).build(SHAPE, 0).dimension == 2
