@@ -9,6 +9,7 @@ _KIND_OF_ERROR = {"type(error).__name__": "kind of the error, never its text"}
 _NODE = {"node": "number of the node"}
 _OF_COHORT = {"plan.cohort": "of the plan", "plan.users": "n, public"}
 _OF_PLAN = {"plan.rounds": "of the plan", **_OF_COHORT}
+_OF_ITSELF = {"self.strategy": "its name", "self.rounds": "of it", "self.cohort": "of it", "self.users": "n, public"}
 _USERS = {"users": "n, public"}
 _NODES = {"connected": "nodes that are there", **_USERS}
 _OF_NOISE = {"_short(plan.noise)": "of the plan", "_short(plan.signal)": "of the plan"}
@@ -188,14 +189,11 @@ LOG_LINES: tuple[LogLine, ...] = (
             "private",
             {"self.name": "of the strategy"},
         ),
-        (
-            "info",
-            "%s: %d rounds of %d of %d users",
-            "server",
-            "public",
-            {"self.name": "of the strategy"} | _OF_PLAN,
-        ),
-        ("info", "%s", "server", "public", {"plan.guarantee.sentence()": _PROMISED}),
+    ),
+    *lines(
+        "strategies.core.plan",
+        ("info", "%s: %d rounds of %d of %d users", "server", "public", _OF_ITSELF),
+        ("info", "%s", "server", "public", {"self.guarantee.sentence()": _PROMISED}),
         ("warning", "%s", "server", "public", {"warning": "of the plan"}),
     ),
     *lines(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release
-from strategies.auto.stages import MEASURED, START_WIDTH, Stage
+from strategies.auto.stages import LEAST_WIDTH, MEASURED, Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
@@ -86,7 +86,7 @@ class ClipScale(Stage):
         """The first clip, in whose units gradients are followed."""
         released, deviation = release.mean(sums[-1:], Movement.of_interval(_SIZE.low, _SIZE.high))
         typical = math.exp(min(max(float(released[0]), _SIZE.low), _SIZE.high))
-        progress.radius = START_WIDTH * typical
+        progress.radius = LEAST_WIDTH * typical
         progress.follow_with(following_optimiser(len(progress.start)), typical)
         return {"length": typical, "noise_deviation": deviation}
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, SharedScheme
 from strategies.auto.stages import (
     LONGEST_COUNT_STEP,
+    MEASURED,
     Choice,
     Columns,
     Gradient,
@@ -25,6 +26,7 @@ from strategies.auto.stages import (
     Sizes,
     Stage,
     StepLength,
+    clip_width,
 )
 from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.recentred_clipping import epoch_shares
@@ -42,7 +44,7 @@ from userdp.problems.linear_scores import LinearScores
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _SHARES: Mapping[type[Stage], float] = {
-    Level: 0.03,
+    Level: 0.05,
     Columns: 0.05,
     Sizes: 0.01,
     Moments: 0.15,
@@ -100,7 +102,8 @@ class Auto(UserLevelStrategy):
 
     A generalised linear model, or softmax, on dense features goes through these rounds, each with all users:
 
-    1. *Counts only:* the mean target; the intercept starts at its logarithm.
+    1. *Level*, of targets in a range and with an intercept: the mean target. Training starts at the model that predicts
+       it of everybody, the best constant.
     2. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
        small columns than for large ones. Columns are divided by what is released.
     3. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
@@ -110,14 +113,12 @@ class Auto(UserLevelStrategy):
     5. *Lengths* of the users' gradients at the start: the first clip.
     6. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
        the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
-       the others. Each clip follows the lengths released before, wider where noise permits. Where the moments were
-       hidden in noise and gradients turn out to be more curved than noise explains, steps are shortened.
-    7. *Choice.* Users tell whether the model serves them better than the initial one. If more of them say no than
-       noise explains (two standard deviations), the initial model is released.
-
-    Classes have a score each, all of them in the same coordinates. What one score's gradient changes by when another
-    moves follows from how likely the classes are; steps solve for that, and are shrunk where noise hides where to go
-    (`strategies.auto.several_scores`).
+       the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones move the
+       model towards what most users want. Where the moments were
+       hidden in noise and gradients turn out to be more curved than noise explains, steps are shortened. What all
+       gradients say of the best constant is put together with the mean target, by their precision.
+    7. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
+       is known). If more of them say no than noise explains (two standard deviations), the constant is released.
 
     A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of
     any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
@@ -169,7 +170,7 @@ class Auto(UserLevelStrategy):
         "gradient_rounds": "rounds that move the model",
         "measuring_share": "share of the budget for what is measured before the first step",
         "gradient_users": "users in each of them, on average where they are drawn in secret",
-        "choice_share": "share of the budget for comparing the model with the initial one",
+        "choice_share": "share of the budget for comparing the model with the best constant, or else the initial model",
         "no_better_chance": "chance that noise leaves the model no better than the start, as far as can be predicted",
         "choice_noise": "standard deviation of the noise on the share of users who are better off",
     }
@@ -188,7 +189,7 @@ class Auto(UserLevelStrategy):
         stages = self._stages()
         sampler = self._sampler(stages)
         multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        return AutoScheme(
+        scheme = AutoScheme(
             guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
             ledger=partial(sampler.ledger, multiplier),
             new_memory=partial(new_progress, self.problem, self._default_step),
@@ -196,6 +197,14 @@ class Auto(UserLevelStrategy):
             noise_multiplier=multiplier,
             stages=stages,
         )
+        return replace(scheme, stages=tuple(self._clipped(stage, index, scheme) for index, stage in enumerate(stages)))
+
+    def _clipped(self, stage: Stage, index: int, scheme: AutoScheme) -> Stage:
+        """The same, its clip as wide as the noise of its round permits."""
+        if not isinstance(stage, Gradient):
+            return stage
+        noise = scheme.mechanism(index, Movement.of_ball(1.0), 1 - MEASURED).standard_deviation
+        return replace(stage, width=clip_width(noise, self.problem.dimension, stage.left + 1))
 
     def _sampler(self, stages: Sequence[Stage]) -> WeightedBatches | WeightedSlots | MixedBatches:
         """Who takes part in each of them; all users, but for the steps of modules under add-or-remove."""
@@ -344,4 +353,4 @@ class Auto(UserLevelStrategy):
             noise = facts["noise_deviation"] * math.sqrt(self.problem.dimension)
             facts |= clip_facts(gathered, facts["radius"], mean, noise)
         following = self.problem.domain.project(progress.model)
-        return Step(following, following, facts)
+        return Step(following, following, facts, constant=progress.released_constant)

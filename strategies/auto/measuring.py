@@ -6,15 +6,13 @@ import numpy as np
 
 from strategies.auto.progress import Progress
 from strategies.auto.several_scores import split
-from strategies.auto.stages import START_WIDTH, Columns, Gradient, Lengths, Level, Moments, Sizes, Stage
+from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Level, Moments, Sizes, Stage
 from strategies.clipping.moving_centre import Centre, Curvatures, Geometry
-from userdp.problems import Poisson, Problem
+from userdp.problems import GeneralisedLinear, Problem
 from userdp.problems.linear_scores import LinearScores
 
 _MOST_COLUMNS = 1000
 """Beyond, second moments are too many numbers to ask for, and plain coordinates are used."""
-_COUNT_CURVATURE = 1.5
-"""What the curvature of counts is taken to be, over their mean."""
 _LARGEST_CELL, _LONGEST = 10.0, 10.0
 """What cells, and users' gradients at the start, are taken to be at most where nothing is declared."""
 
@@ -29,7 +27,7 @@ def linear_model(problem: Problem) -> LinearScores | None:
 
 def measuring_stages(model: LinearScores, gradient: Gradient) -> tuple[Stage, ...]:
     """Those that learn coordinates, and how long users' gradients, asked like that one, are in them."""
-    level = (Level(model.family.high),) if isinstance(model, Poisson) and model.intercept else ()
+    level = (Level(model),) if isinstance(model, GeneralisedLinear) and model.mean_range is not None else ()
     lengths = Lengths(gradient, longest_gradient(model))
     return (*level, Columns(_largest_cell(model)), Sizes(), Moments(model.ridge), lengths)
 
@@ -47,10 +45,8 @@ def new_progress(problem: Problem, step: float) -> Progress:
     """Before the first round; ``step`` is that of plain coordinates."""
     model, longest = linear_model(problem), longest_gradient(problem)
     curvature, across = split(np.eye(1) if model is None else model.first_hessian)
-    if isinstance(model, Poisson):
-        curvature *= _COUNT_CURVATURE
     geometry = Geometry.of(
-        Curvatures.of(problem), problem.domain, step, None, START_WIDTH, least_radius=1e-9 * longest, resampling=None
+        Curvatures.of(problem), problem.domain, step, None, LEAST_WIDTH, least_radius=1e-9 * longest, resampling=None
     )
     centre = Centre(geometry, problem.dimension, longest)
     return Progress(problem.initial(), curvature, centre, learns=model is not None, across=across)

@@ -10,7 +10,7 @@ import numpy as np
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, SharedScheme
-from strategies.auto.stages import START_WIDTH, Columns, Gradient, Lengths, Level, Moments, Recentred, Sizes, Stage
+from strategies.auto.stages import Columns, Gradient, Lengths, Level, Moments, Recentred, Sizes, Stage
 from strategies.core.options import Found
 from strategies.core.plan import PublicFacts
 from strategies.core.preparation import Preparation
@@ -104,12 +104,12 @@ class LearnCoordinates(Preparation):
         progress = self.memory.progress
         facts = self._stages[index].take(progress, gathered.values, Release(self._scheme(), index, noise))
         self.memory.left -= 1
-        return Step(progress.model, None, facts)
+        return Step(progress.model, None, facts, constant=progress.released_constant)
 
     def found(self) -> tuple[Coordinates | None, Found]:
         """What was; before the last round, for a loss as curved as its bounds allow, equally in all directions."""
         progress, left, p = self.memory.progress, self.memory.left, self.problem.dimension
-        length = progress.radius / START_WIDTH if not left else self._expected_length()
+        length = progress.length if not left else self._expected_length()
         if self._model is None:
             certificate = self.problem.certificate
             whole = certificate.smoothness is not None and certificate.strong_convexity == certificate.smoothness

@@ -1,7 +1,7 @@
 """What the server of `Auto` knows between rounds, all of it released."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,9 @@ from strategies.core.read_only import frozen
 from userdp.arrays.types import Array, Vector
 from userdp.problems.in_coordinates import turned
 from userdp.state import State, Stateful
+
+CLIP_BIAS = 0.2
+"""Deviations of users' slopes by which clips are taken to move the best constant."""
 
 CERTAIN = 2.0
 """Standard deviations of noise by which curvature must be felt to be heeded."""
@@ -33,20 +36,16 @@ class Known(Stateful):
     Attributes:
         gradient: (p,).
         variance: (p,) of its error.
-        signal: squared length of the first gradient.
     """
 
-    remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance", "signal")
+    remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance")
     gradient: Vector
     variance: Vector
-    signal: float
 
     @classmethod
     def first(cls, released: Vector, deviation: float) -> "Known":
         """After the first release."""
-        p, noise = len(released), deviation**2
-        signal = max(float(released @ released) - p * noise, math.sqrt(2 * p) * noise)
-        return cls(released, np.full(p, noise), signal)
+        return cls(released, np.full(len(released), deviation**2))
 
     def corrected(self, released: Vector, deviation: float, change: Vector, doubt: Vector) -> "Known":
         """After another release, since when the gradient has changed by ``change``, known up to variance ``doubt``.
@@ -56,7 +55,7 @@ class Known(Stateful):
         variance = self.variance + doubt
         gain = variance / (variance + deviation**2)
         predicted = self.gradient + change
-        return Known(predicted + gain * (released - predicted), gain * deviation**2, self.signal)
+        return Known(predicted + gain * (released - predicted), gain * deviation**2)
 
 
 @dataclass
@@ -65,6 +64,8 @@ class Progress(Stateful):
 
     Attributes:
         initial: (p,) the model before the first round.
+        constant: (p,) the best that is known of those that predict the same of everybody; the initial model where none
+            is looked for.
         curvature: what the second derivative of the loss by its scores is taken to be at most, in any direction.
         centre: what `Recentred` steps follow.
         learns: whether coordinates are learnt; else there are no matrices, which a module's would not fit into memory.
@@ -79,6 +80,8 @@ class Progress(Stateful):
         coordinates: (d, d) what T does to each block.
         whitened: how they were found.
         known: of the gradient; None before the first release of one.
+        level_deviation: of the noise on the constant's score; infinite where no mean target was released.
+        length: users' typical gradient length, as last released.
         radius: of the next clip.
         gradient: (p,) along which the next `StepLength` goes.
         optimiser: what `AdaptiveStep` follows.
@@ -86,17 +89,18 @@ class Progress(Stateful):
     """
 
     remembered: ClassVar[tuple[str, ...]] = (
-        *("initial", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius", "gradient", "unit"),
-        *("curvature", "across"),
+        *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
+        *("across", "level_deviation", "length", "gradient", "unit"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
     added: ClassVar[tuple[str, ...]] = ("curvature", "across")
     given: ClassVar[tuple[str, ...]] = ("learns",)
-    initial: Vector
+    initial: InitVar[Vector]
     curvature: float
     centre: Centre
     learns: bool = True
     across: Array = field(default_factory=lambda: np.eye(1))
+    constant: Vector = field(init=False)
     start: Vector = field(init=False)
     z: Vector = field(init=False)
     move: Vector = field(init=False)
@@ -106,14 +110,16 @@ class Progress(Stateful):
     coordinates: Array = field(init=False)
     whitened: Whitening = field(init=False)
     known: Known | None = None
+    level_deviation: float = math.inf
+    length: float = 1.0
     radius: float = 1.0
     gradient: Vector = field(default_factory=lambda: np.zeros(0))
     optimiser: ServerOptimiser = field(init=False)
     unit: float = 1.0
 
-    def __post_init__(self) -> None:
-        self.begin(self.initial)
-        p = len(self.initial)
+    def __post_init__(self, initial: Vector) -> None:
+        self.begin(initial)
+        p = len(initial)
         d = p // len(self.across)
         self.scales, self.size = np.ones(d), float(d)
         self.coordinates = np.eye(d if self.learns else 0)
@@ -121,8 +127,13 @@ class Progress(Stateful):
 
     def begin(self, initial: Vector) -> None:
         """Begin at this model."""
-        self.initial = self.start = frozen(initial)  # later steps replace the start; nothing changes it in place
+        self.constant = self.start = frozen(initial)  # later steps replace the start; nothing changes it in place
         self.z, self.move = np.zeros_like(initial), np.zeros_like(initial)
+
+    @property
+    def released_constant(self) -> Vector | None:
+        """(p,) the constant; None where no mean target was released."""
+        return None if self.level_deviation == math.inf else self.constant
 
     def heed(self, released: Vector, deviation: float) -> None:
         """Shorten steps where the gradient changed by more than the coordinates explain.
@@ -155,6 +166,27 @@ class Progress(Stateful):
             return np.asarray(-known.gradient / self.curvature)
         return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
 
+    def settle(self, typical: float) -> None:
+        """Find the constant anew: the released mean target, and what all gradients say of it, by their precision.
+
+        A range far wider than the targets makes the mean's noise large, and gradients are clipped to what users have.
+        In the coordinates a constant is a multiple of one direction, and the best one, for equal curvature, the
+        model's part along it.
+
+        Args:
+            typical: length of users' gradients.
+        """
+        if self.known is None or self.level_deviation == math.inf:
+            return
+        p = len(self.z)
+        along = np.linalg.solve(self.coordinates, np.eye(p)[-1])
+        square = float(along @ along)
+        bias = CLIP_BIAS * typical / math.sqrt(p) / self.curvature
+        own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2 + bias**2
+        constant = self.constant.copy()
+        constant[-1] += self.level_deviation**2 / (own + self.level_deviation**2) * float(along @ self.z) / square
+        self.constant = frozen(constant)
+
     def follow_with(self, optimiser: ServerOptimiser, unit: float) -> None:
         """Follow released gradients with that, in units of that length."""
         self.optimiser, self.unit = optimiser, unit
@@ -165,7 +197,7 @@ class Progress(Stateful):
 
     def new_part(self, attribute: str, state: State) -> Stateful:
         """What is there from a later round on."""
-        return Known(self.z, self.z, 0.0) if attribute == "known" else following_optimiser(len(self.initial))
+        return Known(self.z, self.z) if attribute == "known" else following_optimiser(len(self.start))
 
     @property
     def model(self) -> Vector:

@@ -15,8 +15,9 @@ from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 from userdp.nodes.statistics import STATISTICS
-from userdp.problems import Box
+from userdp.problems import Box, GeneralisedLinear
 from userdp.problems.in_coordinates import turned_back
+from userdp.problems.one_hot import OneHot
 
 _NORM = STATISTICS["log_norm"]
 
@@ -35,18 +36,37 @@ SIZES = (0.05, 4.0)
 GENEROSITY = 1.25
 """Largest norm that weighs fully, over the users' typical one."""
 
-START_WIDTH, LEAST_WIDTH, MOST_WIDTH = 1.5, 1.25, 4.0
-"""Radius of the clip over the users' typical length: at first, and where noise is large and small."""
+LEAST_WIDTH, MOST_WIDTH = 1.5, 4.0
+"""Radius of the clip over the users' typical length, where noise is large and where it is small."""
 
 BEARABLE = 0.005
-"""Squared noise of all rounds left, over the squared length of the first gradient, that a wider clip may cost."""
+"""Squared noise of all rounds left, over a user's squared typical length, that a wider clip may cost."""
 
 CAUTION = 3.0
 """What measured curvature is multiplied by: a mean of roots is below the root of the mean, the more so the fewer
 samples users have, and the step is taken along a gradient that noise has turned."""
 
+LEAST_PART = 1e-3
+"""Rates and counts are not taken to be nearer to an end of their range than this part of it, or than their noise."""
+
+MARGIN = 1.5
+"""What the curvature at the mean target is multiplied by, where curvature is another at each score."""
+
 LONGEST_COUNT_STEP = 1.0
 """Of counts, whose curvature grows with the score, no step is longer than this in the coordinates."""
+
+
+def clip_width(noise: float, dimension: int, rounds: int) -> float:
+    """Radius of a clip over the users' typical length: as wide as noise permits, for narrow clips move the model.
+
+    Args:
+        noise: standard deviation, in each coordinate, over the radius.
+        dimension: p.
+        rounds: over which it averages.
+    """
+    if noise == 0:
+        return MOST_WIDTH
+    return min(max(math.sqrt(BEARABLE * rounds / dimension) / noise, LEAST_WIDTH), MOST_WIDTH)
 
 
 class Stage(ABC):
@@ -63,27 +83,32 @@ class Stage(ABC):
 
 @dataclass(frozen=True)
 class Level(Stage):
-    """The mean target, for counts: the intercept starts at its logarithm.
+    """The mean target: training starts at the model that predicts it of everybody, and the best constant is known.
 
     Attributes:
-        most: largest target.
-        least_mean: the mean is never taken for less than this part of it.
+        problem: of targets in a range.
     """
 
-    most: float
-    least_mean: float = 1e-3
+    problem: GeneralisedLinear | OneHot
 
     def computation(self, progress: Progress) -> Computation:
-        """Of each user the mean target, in units of the largest, minus 1/2."""
-        return Computation("mean_target", "sum", 0.5, parameters={"low": 0.0, "high": self.most})
+        """Of each user the mean target, from -1/2 at the least one to 1/2 at the largest."""
+        family = self.problem.family
+        return Computation("mean_target", "sum", 0.5, parameters={"low": family.low, "high": family.high})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Start at the intercept's best value; curvature grows with the mean count."""
+        """Start there; the curvature of rates and counts follows their mean."""
         released, deviation = release.mean(sums, Movement.of_box(1.0))
-        mean = self.most * min(max(float(released[0]) + 0.5, deviation, self.least_mean), 1.0)
-        progress.start = np.append(progress.start[:-1], math.log(mean))
-        progress.curvature *= mean
-        return {"mean_target": mean}
+        family = self.problem.family
+        least = max(deviation, LEAST_PART) if family.open_ends else 0.0
+        mean = family.low + min(max(float(released[0]) + 0.5, least), 1 - least) * (family.high - family.low)
+        progress.begin(self.problem.constant_model(np.array([mean])))
+        curvature = family.curvature_at(mean)
+        progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
+        # By how much the score of a mean changes with it: one over the curvature of the canonical losses.
+        slope = 1 / curvature if family.open_ends else 1.0
+        progress.level_deviation = slope * deviation * (family.high - family.low)
+        return {"mean_target": mean, "noise_deviation": deviation}
 
 
 @dataclass(frozen=True)
@@ -173,10 +198,10 @@ class Lengths(Stage):
         return self.gradient.asked(progress, self.longest, "log_norm")
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """The first radius."""
+        """What clips are multiples of."""
         released, deviation = release.mean(sums[-1:], Movement.of_interval(_NORM.low, _NORM.high))
         typical = self.longest * math.exp(min(max(float(released[0]), _NORM.low), _NORM.high))
-        progress.radius = START_WIDTH * typical
+        progress.length = typical
         progress.centre.radius = max(typical, progress.centre.geometry.least_radius)
         return {"length": typical, "noise_deviation": deviation}
 
@@ -189,15 +214,17 @@ class Gradient(Stage):
         left: how many gradient rounds follow.
         domain: of the model.
         longest_step: None for steps of any length.
+        width: radius of the clip over the users' typical length; see `clip_width`.
     """
 
     left: int
     domain: Box
     longest_step: float | None = None
+    width: float = LEAST_WIDTH
 
     def computation(self, progress: Progress) -> Computation:
         """Of each user the gradient, clipped, and the logarithm of its length."""
-        return self.asked(progress, progress.radius, "log_distance")
+        return self.asked(progress, self.width * progress.length, "log_distance")
 
     def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
         """The same, clipped to that, with that statistic."""
@@ -211,8 +238,8 @@ class Gradient(Stage):
         )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Move by a whole step over the curvature; the next radius follows the released length."""
-        radius, curvature = progress.radius, progress.curvature
+        """Move by a whole step over the curvature; the next clip follows the released length."""
+        radius, curvature = self.width * progress.length, progress.curvature
         released, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
         measured, _ = release.mean(sums[-1:], Movement.of_interval(LOG_DISTANCE.low, LOG_DISTANCE.high), MEASURED)
         typical = radius * math.exp(min(max(float(measured[0]), LOG_DISTANCE.low), LOG_DISTANCE.high))
@@ -227,7 +254,9 @@ class Gradient(Stage):
         step = self._held(progress.damped(progress.towards(progress.known)))
         following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
-        progress.radius = typical * self._width(typical * deviation / radius, progress.known)
+        progress.length = typical
+        if self.left == 0:
+            progress.settle(typical)
         return {"radius": radius, "length": typical, "noise_deviation": deviation}
 
     def _inside(self, progress: Progress, z: Vector) -> Vector:
@@ -243,13 +272,6 @@ class Gradient(Stage):
         if self.longest_step is None or length <= self.longest_step:
             return move
         return np.asarray(move * (self.longest_step / length))
-
-    def _width(self, deviation: float, known: Known) -> float:
-        """As wide as noise permits, which has that deviation in a round whose clip is the typical length."""
-        if self.left == 0 or deviation == 0:
-            return LEAST_WIDTH
-        noise = len(known.gradient) * deviation**2 / self.left
-        return min(max(math.sqrt(BEARABLE * known.signal / noise), LEAST_WIDTH), MOST_WIDTH)
 
 
 @dataclass(frozen=True)
@@ -320,7 +342,7 @@ class StepLength(Stage):
 
 @dataclass(frozen=True)
 class Choice(Stage):
-    """Whether the model serves more users than the initial one; if it clearly does not, that is released instead.
+    """Whether the model serves more users than the constant; if it clearly does not, that is released instead.
 
     Attributes:
         doubts: standard deviations of the noise by which it must be worse.
@@ -330,12 +352,12 @@ class Choice(Stage):
 
     def computation(self, progress: Progress) -> Computation:
         """Of each user, which of the two has the smaller average loss."""
-        return Computation("improved", "sum", 0.5, arrays={"initial": progress.initial})
+        return Computation("improved", "sum", 0.5, arrays={"initial": progress.constant})
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Go back to the initial model, or stay."""
+        """Go back to the constant, or stay."""
         released, deviation = release.mean(sums, Movement.of_box(1.0))
         back = float(released[0]) < -self.doubts * deviation
         if back:
-            progress.begin(progress.initial)
+            progress.begin(progress.constant)
         return {"improved_share": float(released[0]) + 0.5, "went_back": float(back), "noise_deviation": deviation}

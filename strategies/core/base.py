@@ -75,7 +75,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
     require_identities: bool = False
     scheme: Scheme
     memory: Any
-    _x, _initial, _released = ReadOnly(), ReadOnly(), ReadOnly()
+    _x, _initial, _constant, _released = ReadOnly(), ReadOnly(), ReadOnly(), ReadOnly()
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         self._build()
         self.plan: Plan = self._make_plan()
         self.result = PrivateResult()
-        self._x = self._initial = self._released = self.scheme.checked_start(problem, problem.initial())
+        self._x = self._initial = self.scheme.checked_start(problem, problem.initial())
+        self._constant = self._released = self._x
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
         self._roster = self.wire.roster(public.users, self.options.max_missing)
@@ -229,7 +230,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         """The request of a round, whosever it is."""
         part, index = self._around.place(server_round, self.plan.rounds)
         if part is not None:
-            return part.request(index, self._initial)
+            return part.request(index, self._constant)
         request = self._ask(index)
         if request is None or self._coordinates is None:
             return request
@@ -250,7 +251,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
                 part.charge(request)
                 # Numbers that no round of the strategy's own has.
                 noise = partial(self._noise, self.plan.rounds + server_round)
-                step = part.step(index, self._x, self._initial, gathered, noise)
+                step = part.step(index, self._x, self._constant, gathered, noise)
                 part.check_drawn(self._streams.drawn())
                 self._take(step, None)
         self._facts = dict(step.facts)
@@ -277,6 +278,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         releases a model follows from released values, and so does this. Inside a phase, where nothing is released, the
         iterate is what the step says, for it may not be looked at.
         """
+        if step.constant is not None:
+            self._constant = self.result.constant = step.constant
         if step.released is None:
             self._x = step.following
             return
@@ -298,11 +301,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
 
     def summary(self) -> None:
         """Log the plan and the guarantee."""
-        plan = self.plan
-        log.info("%s: %d rounds of %d of %d users", self.name, plan.rounds, plan.cohort, plan.users)
-        log.info("%s", plan.guarantee.sentence())
-        for warning in plan.warnings:
-            log.warning("%s", warning)
+        self.plan.tell(log)
 
     # The loop ------------------------------------------------------------------------------------------------------
 
@@ -355,7 +354,8 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
         self._check_declared()
         self.summary()
-        self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
+        start = self.scheme.checked_start(self.original, self.wire.vector(arrays))
+        self._initial = self._constant = self._released = start
         self._roster.require_identities = self.require_identities
         self._roster.keys = self.privacy.trust == "sum"
         self._roster.counts = self.server_trusted and not self._roster.keys

@@ -1,5 +1,6 @@
 """The plan: every number of a run, fixed before any data is seen."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -128,6 +129,13 @@ class Plan:
                 f"{self.strategy} has spent epsilon = {epsilon:.9g}, and its plan promises "
                 f"{self.guarantee.epsilon:.9g}: its model is not released"
             )
+
+    def tell(self, log: logging.Logger) -> None:
+        """Log what is going to be done, what it promises and what speaks against it."""
+        log.info("%s: %d rounds of %d of %d users", self.strategy, self.rounds, self.cohort, self.users)
+        log.info("%s", self.guarantee.sentence())
+        for warning in self.warnings:
+            log.warning("%s", warning)
 
     def __str__(self) -> str:
         sizes = {name: self.stated(name) for name in ("noise", "signal")}

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from userdp.accounting import Guarantee
+from userdp.arrays.types import Vector
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 """From (round, arrays of a model) to its metrics."""
@@ -69,12 +70,14 @@ class PrivateResult(Result):
         initial_metrics: ``evaluate_fn`` at the initial model.
         clipped_samples: samples that nodes had to clip into the declared bounds; exact, for the holder of the data
             alone, as the counts of users are.
+        constant: (p,) the best constant that was released on the way; None where none was.
     """
 
     guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))
     rounds: list[RoundRecord] = field(default_factory=list)
     initial_metrics: dict[str, float] = field(default_factory=dict)
     clipped_samples: int = 0
+    constant: Vector | None = None
 
     def add(
         self,

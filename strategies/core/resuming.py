@@ -17,6 +17,8 @@ from userdp.sampling import Sampler
 from userdp.state import OTHER_VERSION, State, Stateful
 
 log = logging.getLogger("userdp")
+_MODELS = ("x", "initial", "constant", "released")
+"""That a strategy holds, each under its name with an underscore."""
 
 
 class Keeper(Protocol):
@@ -81,6 +83,7 @@ class Resumable:
     result: PrivateResult
     _around: Around
     _build: Callable[[], None]
+    _constant: Vector
     _initial: Vector
     _ledger: AnyLedger | None
     _lost: int | None = None
@@ -106,8 +109,9 @@ class Resumable:
         """What is needed to go on after round ``server_round``."""
         taken, result = Snapshot(), self.result
         taken.add("round", server_round)
-        for name, model in {"x": self._x, "initial": self._initial, "released": self._released}.items():
-            taken.add(name, model)
+        for name in _MODELS:
+            taken.add(name, getattr(self, f"_{name}"))
+        taken.add("tells_constant", result.constant is not None)
         if (before := self._around.before) is not None:
             taken.add("found", state_of(before.memory))
             taken.add("found_ledger", before.ledger.state())
@@ -167,8 +171,10 @@ class Resumable:
         put_back(self.memory, kept.get("memory"))
         if self._ledger is not None:
             self._ledger.restore(kept.get("ledger"))
-        for name in ("x", "initial", "released"):
-            self._take_over(name, kept.get(name))
+        for name in _MODELS:
+            # Former versions compared with the initial model alone.
+            self._take_over(name, kept.get(name if name in kept.values else "initial"))
+        self.result.constant = self._constant if kept.values.get("tells_constant") else None
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
         self._draw_again(kept)
         if asked is not None and self.privacy.noise == "secure" and asked.get("round") == done + 1:

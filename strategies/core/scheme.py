@@ -119,11 +119,14 @@ class Step:
         following: (p,) where the next round asks for gradients; private itself only if it is released.
         released: (p,) the newly released model; None if the round releases nothing.
         facts: numbers to keep of the round; exact ones have names that end in ``_private``.
+        constant: (p,) the best that is known of the models that predict the same of everybody, released like all that
+            it follows from, in the loss's own parameters; None if the round says nothing of it.
     """
 
     following: Vector
     released: Vector | None
     facts: Mapping[str, float] = field(default_factory=dict)
+    constant: Vector | None = None
 
 
 def no_ledger(privacy: Privacy) -> AnyLedger:

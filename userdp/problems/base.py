@@ -125,6 +125,8 @@ class Problem(ABC):
         domain: where x may lie.
         certificate: what is proven of f on the declared bounds.
         start: (p,) where training starts; None for the centre of the domain.
+        mean_range: where users' mean targets lie of which `constant_model` makes a model; None where none predicts the
+            same of every sample, or targets have no bounds.
         landscape: what a plan predicts accuracy by; None where nothing is known of the loss.
         measured: a curvature that was measured; None where steps follow the certificate.
         sparse: whether samples are sparse rows, and gradients too: then gradients and sums of them are
@@ -144,6 +146,7 @@ class Problem(ABC):
     domain: Box
     certificate: Certificate
     start: Vector | None = None
+    mean_range: tuple[float, float] | None = None
     landscape: Landscape | None = None
     measured: MeasuredCurvature | None = None
     sparse: bool = False
@@ -250,6 +253,17 @@ class Problem(ABC):
     def observed(self, block: Block) -> NDArray[np.float64] | None:
         """(N,): what `predict` is to be compared with; None where samples have no target."""
         return None if block.targets is None else block.targets.astype(np.float64)
+
+    def constant_model(self, mean: Vector) -> Vector:
+        """(p,): the model of the domain that predicts, as nearly as it can, that mean target of every sample.
+
+        Args:
+            mean: (1,), or of several classes their shares.
+
+        Raises:
+            BadInput: no model does: there is no ``mean_range``.
+        """
+        raise BadInput(f"problem.kind = {self.name!r} has no model that predicts the same of every sample")
 
     def computed(self) -> dict[str, bool | int | float]:
         """How gradients are computed, by name, where that was chosen among several ways; empty elsewhere."""

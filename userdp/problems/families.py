@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, xlogy
+from scipy.special import expit, logit, xlogy
 
 from userdp.arrays.types import Array
 from userdp.data.federation import RegressionModel
@@ -31,6 +31,7 @@ class Family(ABC):
         parameter: what the slope depends on besides score and target, for those losses.
         low: least target; smaller ones are clipped to it.
         high: largest target.
+        open_ends: whether no score predicts a mean target at an end of the range.
         convex: whether ``phi'' >= 0`` everywhere; elsewhere ``|phi''|`` has the bound that is given for ``phi''``.
         hoelder: (nu, H) with ``|phi'(s) - phi'(t)| <= H |s - t|^nu`` for all s and t, where ``phi''`` is unbounded and
             this is what there is instead; None elsewhere.
@@ -41,6 +42,7 @@ class Family(ABC):
     low: float
     high: float
     parameter: float = 0.0
+    open_ends: ClassVar[bool] = False
     convex: bool = True
     hoelder: tuple[float, float] | None = None
 
@@ -73,6 +75,11 @@ class Family(ABC):
         bounded.low, bounded.high = max(self.low, -size), min(self.high, size)
         return bounded
 
+    @property
+    def mean_range(self) -> tuple[float, float] | None:
+        """The range of targets, where it is bounded."""
+        return (self.low, self.high) if math.isfinite(self.low) and math.isfinite(self.high) else None
+
     @abstractmethod
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
         """Measures of prediction, name -> (N,)."""
@@ -80,6 +87,14 @@ class Family(ABC):
     def predictions(self, scores: Array) -> dict[str, Array]:
         """What is predicted of samples with these scores (N,), name -> (N,): here the score itself."""
         return {"prediction": scores}
+
+    def score_of(self, mean: float) -> float:
+        """The score that predicts this mean target of every sample: here the mean itself."""
+        return mean
+
+    def curvature_at(self, mean: float) -> float:
+        """What ``phi''`` is where that mean is predicted of every sample: here its bound at zero."""
+        return self.curvature_bound(0.0)
 
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """(d,): weights that minimise ``E phi(<a, x> + b, y) + (ridge / 2) ||x||^2`` together with an intercept b = 0.
@@ -107,6 +122,7 @@ class LogisticFamily(Family):
 
     name = "logistic"
     kind = LOGISTIC
+    open_ends = True
     low, high = 0.0, 1.0
 
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -138,6 +154,14 @@ class LogisticFamily(Family):
     def predictions(self, scores: Array) -> dict[str, Array]:
         """The likelier class, as accuracy counts it, and the probability of class 1."""
         return {"prediction": (scores > 0).astype(np.float64), "probability": np.asarray(expit(scores))}
+
+    def score_of(self, mean: float) -> float:
+        """Its log-odds."""
+        return float(logit(mean))
+
+    def curvature_at(self, mean: float) -> float:
+        """The variance of a target with that mean."""
+        return mean * (1.0 - mean)
 
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """A multiple of the parameter that the model knows; 1 for logistic noise."""
@@ -300,6 +324,7 @@ class PoissonFamily(Family):
 
     name = "poisson"
     kind = POISSON
+    open_ends = True
 
     def __init__(self, count_bound: float) -> None:
         self.low, self.high = 0.0, positive("problem.count_bound", count_bound)
@@ -334,3 +359,11 @@ class PoissonFamily(Family):
     def predictions(self, scores: Array) -> dict[str, Array]:
         """The expected count."""
         return {"prediction": np.exp(scores)}
+
+    def score_of(self, mean: float) -> float:
+        """Its logarithm."""
+        return math.log(mean)
+
+    def curvature_at(self, mean: float) -> float:
+        """The mean."""
+        return mean

@@ -74,7 +74,7 @@ class GeneralisedLinear(LinearScores):
         super().__init__(
             1, columns, feature_norm, radius, ridge=ridge, intercept=intercept, feature_bound=feature_bound
         )
-        self.family = family
+        self.family, self.mean_range = family, family.mean_range if intercept else None
         self.certificate = self._certify()
         self.landscape = self._landscape() if family.convex else None
 
@@ -256,6 +256,12 @@ class GeneralisedLinear(LinearScores):
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """The family's predictions, name -> (N,)."""
         return self.family.predictions(np.concatenate([scores for *_, scores in self._pieces(x, block)]))
+
+    def constant_model(self, mean: Vector) -> Vector:
+        """The score of that mean as the intercept, and all weights zero."""
+        if not self.intercept:
+            return super().constant_model(mean)
+        return self.domain.project(np.append(np.zeros(self.columns), self.family.score_of(float(mean[0]))))
 
     def optimum(self, federation: Federation) -> Vector | None:
         """Known for a synthetic regression of this family's kind, of which the declared bounds clip nothing.

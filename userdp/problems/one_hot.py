@@ -58,7 +58,7 @@ class OneHot(Problem):
     columns = 1
 
     def __init__(self, family: Family, levels: int, radius: float, ridge: float) -> None:
-        self.family = family
+        self.family, self.mean_range = family, family.mean_range
         self.dimension = count("problem.levels", levels)
         self.ridge = not_negative("problem.ridge", ridge)
         self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
@@ -163,6 +163,10 @@ class OneHot(Problem):
         return {**super().metrics(x, block), **averages}
 
     @QUIET
+    def constant_model(self, mean: Vector) -> Vector:
+        """The score of that mean at every level."""
+        return self.domain.project(np.full(self.dimension, self.family.score_of(float(mean[0]))))
+
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """The family's predictions, name -> (N,)."""
         return self.family.predictions(x[_codes(block)])

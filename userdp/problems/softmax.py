@@ -112,7 +112,7 @@ class Softmax(LinearScores):
         """
         return np.diag(shares) - np.outer(shares, shares)
 
-    def constant_model(self, shares: Vector) -> Vector:
+    def constant_model(self, mean: Vector) -> Vector:
         """(p,) the best model that is the same for all samples, at classes' shares (K,), which may be noisy.
 
         Intercepts are the logarithms of the shares, none below `LEAST_SHARE`, and add up to zero; all else is zero.
@@ -120,7 +120,7 @@ class Softmax(LinearScores):
         """
         model = np.zeros((self.outputs, self.width))
         if self.intercept:
-            logarithms = np.log(np.maximum(shares, LEAST_SHARE))
+            logarithms = np.log(np.maximum(mean, LEAST_SHARE))
             model[:, -1] = logarithms - logarithms.mean()
         return self.domain.project(model.ravel())
 

@@ -148,10 +148,13 @@ def test_a_checkpoint_of_the_former_format_goes_on(case):
 
     A searched factorisation follows them further, and format 1 did not keep what was found.
     """
+    if case.startswith(("auto", "prepared")):  # whose rounds and clips are others since
+        with pytest.raises(BadInput, match="resume with the version of userdp that the run began with"):
+            kept_by(RUNS[case], former(FORMER[case]["kept"]), None)
+        return
     close = 1e-2 if case.removeprefix("dp_ftrl, ") in ("banded", "banded_inverse", "buffered") else 1e-5
     run, kept = RUNS[case], former(FORMER[case]["kept"])
-    rounds = None if case != "auto, torch_bce" else 6  # of many
-    again = kept_by(run, kept, rounds)
+    again = kept_by(run, kept)
     assert again[0].get("round") == kept.get("round") > 0
     if run.noise == "secure":
         asked = Resumed(kept, former(FORMER[case]["asked"]))
