@@ -1,0 +1,105 @@
+"""The best constant: released first, where training starts, and what the last comparison is with."""
+
+import numpy as np
+import pytest
+from helpers import federation_of, final, make, run
+
+from strategies import Auto
+from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, Choice, clip_width
+from userdp.errors import BadInput
+from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, OneHotSquared, Poisson, Quadratic, Squared
+
+USERS = 1500
+FAMILIES = {
+    "squared": Squared(2, 3.0, 9.0, low=0.0, high=8.0, intercept=True),
+    "logistic": Logistic(2, 3.0, 9.0, intercept=True),
+    "poisson": Poisson(2, 3.0, 9.0, count_bound=8.0, intercept=True),
+    "one_hot_squared": OneHotSquared(3, 9.0, low=0.0, high=8.0),
+    "one_hot_logistic": OneHotLogistic(3, 9.0),
+    "one_hot_poisson": OneHotPoisson(3, 9.0, count_bound=8.0),
+}
+LEARNT = ("squared", "logistic", "poisson")
+
+
+def people(name, rng, mean, signal=0.0):
+    rows = rng.uniform(-1, 1, size=(USERS, 2))
+    wanted = mean * (1 + signal * rows[:, 0])
+    draw = {
+        "squared": lambda: np.clip(wanted + 0.1 * rng.normal(size=USERS), 0, 8),
+        "logistic": lambda: (rng.random(USERS) < wanted).astype(float),
+        "poisson": lambda: rng.poisson(wanted).astype(float),
+    }[name]
+    return federation_of(rows, targets=draw())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_constant_model_predicts_its_mean_of_every_sample(name):
+    problem = FAMILIES[name]
+    x = problem.constant_model(np.array([0.3]))
+    scores = x if name.startswith("one_hot") else x[-1:]
+    told = problem.family.predictions(scores)
+    assert told.get("probability", told["prediction"]) == pytest.approx(np.full(len(scores), 0.3))
+    assert not name.startswith("one_hot") or len(scores) == problem.dimension
+    assert problem.mean_range == (0.0, 1.0 if "logistic" in name else 8.0)
+
+
+def test_without_an_intercept_no_model_predicts_the_same_of_everybody():
+    problem = Squared(2, 2.0, 9.0, low=0.0, high=8.0)
+    assert problem.mean_range is None
+    with pytest.raises(BadInput, match="has no model that predicts the same of every sample"):
+        problem.constant_model(np.array([1.0]))
+    assert make(Auto, problem, 400).plan.rounds == make(Auto, FAMILIES["squared"], 400).plan.rounds - 1
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_training_starts_at_the_released_mean_wherever_it_lies_in_the_range(name):
+    method = make(Auto, FAMILIES[name], USERS, 8.0, 1e-4)
+    mean = 0.2 if name == "logistic" else 6.0
+    run(method, people(name, np.random.default_rng(2), mean))
+    constant = method.result.constant
+    np.testing.assert_array_equal(constant[:-1], [0.0, 0.0])
+    score = {"squared": 6.0, "logistic": np.log(0.2 / 0.8), "poisson": np.log(6.0)}[name]
+    assert constant[-1] == pytest.approx(score, abs=0.15)
+
+
+def test_gradients_make_the_constant_better_where_the_range_is_wide():
+    """The mean of targets in a range of 8,000 is released with noise of tens; targets lie within one of 4,000."""
+    problem = Squared(2, 3.0, 9.0e3, low=0.0, high=8.0e3, intercept=True)
+    method = make(Auto, problem, USERS, 1.0, 1e-4)
+    rng = np.random.default_rng(3)
+    run(method, federation_of(rng.uniform(-1, 1, (USERS, 2)), targets=4000.0 + rng.normal(size=USERS)))
+    level = method.memory.start[-1]
+    assert abs(method.result.constant[-1] - 4000.0) < abs(level - 4000.0) / 2
+    assert abs(level - 4000.0) > 5.0
+
+
+def test_a_model_that_most_people_are_served_worse_by_gives_way_to_the_constant():
+    """Of targets without any relation to the features, the last round takes back whatever noise has made."""
+    method = make(Auto, FAMILIES["squared"], USERS, 8.0, 1e-4)
+    federation = people("squared", np.random.default_rng(4), 6.0)
+    for index, stage in enumerate(method.scheme.stages):
+        if isinstance(stage, Choice):
+            asked = stage.computation(method.memory)
+            np.testing.assert_array_equal(asked.arrays["initial"], method.memory.constant)
+            assert index == method.plan.rounds - 1
+    run(method, federation)
+    assert method.memory.constant is not None
+    assert abs(final(method.result)[-1] - 6.0) < 0.1
+
+
+def test_a_loss_without_a_constant_is_compared_with_the_initial_model():
+    method = make(Auto, Quadratic(2, 1.0, 3.0), USERS, 8.0, 1e-4)
+    run(method, federation_of(np.random.default_rng(5).uniform(-1, 1, (USERS, 2))))
+    assert method.result.constant is None
+    np.testing.assert_array_equal(method.memory.constant, [0.0, 0.0])
+
+
+def test_a_clip_is_as_wide_as_noise_permits():
+    assert clip_width(0.0, 10, 9) == MOST_WIDTH
+    assert clip_width(1e-6, 10, 9) == MOST_WIDTH
+    assert clip_width(1.0, 10, 9) == LEAST_WIDTH
+    assert LEAST_WIDTH < clip_width(0.025, 10, 9) < MOST_WIDTH
+    widths = [
+        stage.width for stage in make(Auto, FAMILIES["squared"], 100_000).scheme.stages if hasattr(stage, "width")
+    ]
+    assert set(widths) == {MOST_WIDTH}
