@@ -1,6 +1,7 @@
 """What ``userdp compare`` does, in Python."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -16,6 +17,7 @@ from simulations.api.keywords import OF_A_COMPARISON, absolute_path, refuse_sett
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
+from simulations.comparison.live import live
 from simulations.comparison.report import costs_together
 from simulations.comparison.table import TABLE
 from simulations.reports.explain import shown
@@ -78,7 +80,12 @@ class ComparisonResult:
 
 
 def compare(
-    data: Data, *, directory: str | Path | None = None, workers: int | None = 0, **settings: Any
+    data: Data,
+    *,
+    directory: str | Path | None = None,
+    workers: int | None = 0,
+    progress: bool = True,
+    **settings: Any,
 ) -> ComparisonResult:
     """Compare strategies at one epsilon and delta, exactly as ``userdp compare`` does.
 
@@ -88,6 +95,7 @@ def compare(
         directory: where to write the comparison's files. What lies there already is not run again, unless ``data`` is
             a DataFrame. If None, nothing is kept on disk.
         workers: Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process.
+        progress: show on standard error how far the cells are: a table on a terminal, a line a minute elsewhere.
         **settings: as for `simulations.train`, with a list of ``strategies``, ``seeds``, ``grid`` and ``tuning``.
             ``epsilon`` and ``delta`` may be lists, which then are the grid's.
 
@@ -97,7 +105,8 @@ def compare(
     """
     with TemporaryDirectory(prefix="userdp-") as tables, folder_of(directory) as folder:
         comparison = _configured(data, settings, Path(tables))
-        run_all(comparison, workers=workers, directory=folder)
+        with live(comparison) if progress else nullcontext() as watch:
+            run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")
         table, lines = pd.read_parquet(folder / TABLE), tuple(costs_together(folder))
         return ComparisonResult(table, page, kept_folder(directory), lines)

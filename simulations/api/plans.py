@@ -1,5 +1,6 @@
 """Plans on a terminal: the numbers of one, and many side by side."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from simulations.reports.explain import NOTHING_PROMISED, show_promise, shown, shown_number
+from simulations.reports.minutes import Clock, MinuteLines
 from simulations.runs.advice import Advice
 from simulations.runs.advice import Progress as OnPlan
 from strategies.core.plan import Plan
@@ -44,11 +46,12 @@ def show_plan(plan: Plan, values: Mapping[str, Any], meanings: Mapping[str, str]
 
 
 @contextmanager
-def planning_bar() -> Iterator[OnPlan | None]:
-    """What is called before each plan; None where standard error is no terminal."""
+def planning_bar(clock: Clock = time.monotonic) -> Iterator[OnPlan]:
+    """What is called before each plan: a bar on a terminal, a line a minute elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        lines = MinuteLines(clock)
+        yield lambda _, done, of: lines.tell(done, of, lambda: f"{done} of {of} strategies planned")
         return
     columns = (TextColumn("planning"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:

@@ -130,7 +130,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
         data: a DataFrame or the path of a CSV or Parquet file, one row a sample, described by ``settings``; or a
             configuration, which has all settings.
         directory: where to write the run's files; if None, nothing is kept on disk.
-        progress: draw a progress bar on standard error, if that is a terminal.
+        progress: show on standard error how far the run is: a bar on a terminal, a line a minute elsewhere.
         **settings: the keys of a configuration by their names, as docs/configuration.md has them. Those of [data] for
             a table: ``user``, ``target``, ``features``, ``ranges``, ``users``, ... Those of [privacy]: ``epsilon``,
             ``delta``, ... And ``problem``, ``strategy`` and ``engine``, each the name of a kind or a dict with ``kind``

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from simulations.config.run_config import REFERENCE, RunConfig, parse_config
 from simulations.records.environment import versions
 from simulations.records.run_directory import new_directory, plain
 from simulations.reports.explain import shown
+from simulations.reports.minutes import Clock, MinuteLines
 from strategies.registry import STRATEGIES
 from userdp.errors import BadInput
 
@@ -79,7 +81,7 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
     found: list[Audit] = []
     kind = "all" if wanted.everything else config.strategy.kind
     directory = new_directory(Path(config.output.directory) / f"{config.name}-{kind}-audit", secure=False)
-    with _bar() as told:
+    with audit_bar() as told:
         if wanted.one_run:
             found.append(_one(config, wanted, told))
         elif wanted.everything:
@@ -95,7 +97,9 @@ def audit_file(config: RunConfig, wanted: Wanted) -> Done:
 
 def _one(config: RunConfig, wanted: Wanted, told: "Told") -> Audit:
     canaries, confidence = wanted.canaries, wanted.confidence
-    return audit_one_run(config, canaries=canaries, confidence=confidence, progress=told(config.strategy.kind))
+    return audit_one_run(
+        config, canaries=canaries, confidence=confidence, progress=told(config.strategy.kind, "rounds")
+    )
 
 
 def _many(config: RunConfig, wanted: Wanted, told: "Told") -> Audit:
@@ -104,7 +108,7 @@ def _many(config: RunConfig, wanted: Wanted, told: "Told") -> Audit:
         runs=wanted.runs,
         confidence=wanted.confidence,
         workers=wanted.workers,
-        progress=told(config.strategy.kind),
+        progress=told(config.strategy.kind, "runs"),
     )
 
 
@@ -227,21 +231,27 @@ def _explain(one: Audit, console: Console) -> None:
         )
 
 
-Told = Callable[[str], Callable[[int, int], None]]
-"""From the name of what is done to what is called with (done, of)."""
+Told = Callable[[str, str], Callable[[int, int], None]]
+"""From the name of what is audited, and what is counted, to what is called with (done, of)."""
 
 
 @contextmanager
-def _bar() -> Iterator[Told]:
-    """A progress bar on standard error, if that is a terminal."""
+def audit_bar(clock: Clock = time.monotonic) -> Iterator[Told]:
+    """What tells how far audits are, on standard error: a bar on a terminal, a line a minute elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda name: lambda done, of: None
+        lines = MinuteLines(clock)
+
+        def counted(name: str, what: str) -> Callable[[int, int], None]:
+            lines.count_from(0)
+            return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {what} done")
+
+        yield counted
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
 
-        def told(name: str) -> Callable[[int, int], None]:
+        def told(name: str, _: str) -> Callable[[int, int], None]:
             task = bar.add_task(name, total=None)
             return lambda done, of: bar.update(task, completed=done, total=of)
 

@@ -70,6 +70,7 @@ def audit(
     with laboratory(config, workers) as rooms:
         cases = _promising(rooms, runs)
         count = _Count(runs + (pilot * len(cases) if len(cases) > 1 else 0), progress)
+        count(0)
         case = _best_attack(rooms, cases, pilot, runs, count)
         made, exact = rooms.runs(case, range(runs), count), _exact(rooms.instances)
     observer = rooms.observer(case)

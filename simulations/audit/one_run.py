@@ -103,7 +103,7 @@ def audit_one_run(
         config: of the run; its engine is this process.
         canaries: m, at least 20; as many as the model has parameters if not given, 20 at least and 1000 at most.
         confidence: of the bound.
-        progress: called with rounds done and rounds in all.
+        progress: called with rounds done and rounds in all, those of rehearsals among them.
 
     Raises:
         BadInput: the strategy promises nothing or clips nobody, or a number is out of range.
@@ -132,16 +132,21 @@ def audit_one_run(
     absent = guarantee.relation == "add_or_remove"
     users = np.arange(n, n + count)
 
+    finished = 0
+
     def moved(made: UserLevelStrategy, node: Canaries) -> Vector:
         """(p,) how far the released models of a run lie from the first, on average."""
-        models: list[Vector] = []
+        nonlocal finished
+        models, rounds = list[Vector](), strategy.plan.rounds
 
         def seen(server_round: int, arrays: ArrayRecord) -> None:
             models.append(model_vector(arrays))
-            progress(server_round, made.plan.rounds)
+            # Where cohorts are drawn anew, a run may have more rounds than its plan.
+            progress(finished * rounds + min(server_round, rounds), (1 + _REHEARSALS) * rounds)
 
         with LocalGrid([*crowd, cast(Node, node)]) as grid:
             made.start(grid, evaluate_fn=seen)
+        finished += 1
         return np.asarray(np.mean(models[1:], axis=0) - models[0])
 
     audited = moved(strategy, Canaries(problem, users, pulls, coins, absent=absent))

@@ -55,8 +55,8 @@ class Job:
         return f"{self.stage}/{self.label}-seed{self.config.seed}-{self.digest[:10]}"
 
 
-Watch = Callable[[Job, Record], None]
-"""Called with every finished run, those of earlier calls included."""
+Watch = Callable[[Job, Record, bool], None]
+"""Called with every finished run, and whether it was made now: those of earlier calls are told as well."""
 
 
 @dataclass(frozen=True)
@@ -196,16 +196,16 @@ class _Course:
             if record is None:
                 missing.append(job)
             else:
-                self._note(job, record)
+                self._note(job, record, made_now=False)
         now = missing[: int(min(self.left, len(missing)))]
         for job, record in execute(now, self.root):
             self.left, self.ran = self.left - 1, self.ran + 1
-            self._note(job, record)
+            self._note(job, record, made_now=True)
 
-    def _note(self, job: Job, record: Record) -> None:
+    def _note(self, job: Job, record: Record, *, made_now: bool) -> None:
         self.records[job.digest] = record
         if self.watch is not None:
-            self.watch(job, record)
+            self.watch(job, record, made_now)
 
     def rows(self) -> list[dict[str, Any]]:
         """One a cell, in the order of the file."""

@@ -1,7 +1,8 @@
-"""The table that a terminal shows while a comparison runs."""
+"""How far a comparison is, on standard error: a table on a terminal, a line a minute elsewhere."""
 
 import math
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from simulations.comparison.jobs import Job, Watch, measured
 from simulations.comparison.one_cell import Record
 from simulations.comparison.oracle import TRIED
 from simulations.reports.explain import shown
+from simulations.reports.minutes import Clock, MinuteLines
 
 
 @dataclass
@@ -25,12 +27,14 @@ class Progress:
         comparison: what is run.
         searched: runs of searches that are done.
         looked: the same of the oracle's.
+        others: the same of references.
         values: strategy -> main metric of every cell that is done; infinite for those that failed.
     """
 
     comparison: Comparison
     searched: int = 0
     looked: int = 0
+    others: int = 0
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, job: Job, record: Record) -> None:
@@ -41,6 +45,19 @@ class Progress:
             self.searched += 1
         elif job.stage == "oracle":
             self.looked += 1
+        else:
+            self.others += 1
+
+    @property
+    def done(self) -> int:
+        """Cells."""
+        return sum(map(len, self.values.values()))
+
+    def sentence(self) -> str:
+        """How far the comparison is."""
+        before = self.searched + self.looked + self.others
+        runs = f" after {before} run{'' if before == 1 else 's'} to search and to compare with" if before else ""
+        return f"{self.done} of {len(self.comparison.cells)} cells done{runs}"
 
     def table(self) -> Table:
         """One row a strategy: cells done, failed, median of the main metric so far."""
@@ -58,17 +75,34 @@ class Progress:
 
 
 @contextmanager
-def live(comparison: Comparison) -> Iterator[Watch | None]:
-    """A table on standard error that follows the comparison, if that is a terminal."""
-    console = Console(stderr=True)
+def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
+    """What a comparison calls after every run.
+
+    Args:
+        comparison: to follow.
+        clock: that tells when a line is due.
+    """
+    progress, console = Progress(comparison), Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        yield _lines(progress, clock)
         return
-    progress = Progress(comparison)
     with Live(progress.table(), console=console, refresh_per_second=4) as view:
 
-        def watch(job: Job, record: Record) -> None:
+        def watch(job: Job, record: Record, _: bool) -> None:
             progress.note(job, record)
             view.update(progress.table())
 
         yield watch
+
+
+def _lines(progress: Progress, clock: Clock) -> Watch:
+    lines = MinuteLines(clock)
+
+    def watch(job: Job, record: Record, made_now: bool) -> None:
+        progress.note(job, record)
+        if job.stage != "cells" or not made_now:
+            # What came before says nothing about how long a cell takes.
+            lines.count_from(progress.done)
+        lines.tell(progress.done, len(progress.comparison.cells), progress.sentence)
+
+    return watch

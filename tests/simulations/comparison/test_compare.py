@@ -370,7 +370,7 @@ def test_unexpected_errors_of_one_cell_leave_the_others(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_comparison_leaves_its_table(tmp_path):
-    def stop(job, record):
+    def stop(job, record, made_now):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -618,7 +618,7 @@ def test_compare_refuses_bad_files_with_exit_code_2(tmp_path):
 def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
     comparison = parse_comparison(SMALL)
     progress = Progress(comparison)
-    compare(comparison, workers=0, directory=done.directory, watch=progress.note)
+    compare(comparison, workers=0, directory=done.directory, watch=lambda job, record, _: progress.note(job, record))
     shown = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     shown.print(progress.table())
     text = shown.export_text()
@@ -629,8 +629,5 @@ def test_the_live_table_counts_cells_failures_and_medians(done, monkeypatch):
         "simulations.comparison.live.Console", lambda **_: Console(force_terminal=True, file=sys.stderr)
     )
     with live(comparison) as watch:
-        watch(reference_job(comparison.cells[0]), {"error_private": None})
-    monkeypatch.undo()
-    with live(comparison) as watch:
-        assert watch is None
+        watch(reference_job(comparison.cells[0]), {"error_private": None}, True)
     assert np.isfinite([value for values in progress.values.values() for value in values]).any()

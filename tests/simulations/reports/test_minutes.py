@@ -1,0 +1,232 @@
+"""A line a minute where standard error is no terminal. Every test has a clock of its own."""
+
+from types import SimpleNamespace
+
+import pytest
+from examples import write_table
+
+import simulations.api.training
+from simulations import train
+from simulations.api.comparing import compare
+from simulations.api.plans import planning_bar
+from simulations.api.progress import progress_bar, round_lines
+from simulations.audit.command import audit_bar
+from simulations.audit.many_runs import audit
+from simulations.audit.one_run import _REHEARSALS, audit_one_run
+from simulations.comparison.config import parse_comparison
+from simulations.comparison.live import live
+from simulations.config.run_config import parse_config
+from simulations.reports.minutes import EVERY, FIRST, MinuteLines, time_left
+from simulations.runs.advice import advise
+from strategies.core.results import RoundRecord
+
+RAW = {
+    "name": "small",
+    "problem": {"kind": "quadratic", "bound": 5.0},
+    "data": {"kind": "synthetic", "population": "gaussian", "dimension": 3, "users": 300, "samples_per_user": 4},
+    "privacy": {"epsilon": 4.0, "delta": 1e-5},
+    "strategy": {"kind": "dp_fed_sgd", "rounds": 12},
+    "output": {"reference": False},
+}
+
+
+class Clock:
+    """Says what it is set to, and goes on by so much each time that it is looked at."""
+
+    def __init__(self, step=0.0):
+        self.now, self.step = 100.0, step
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def lines(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def test_the_first_line_waits_and_others_come_once_a_minute(capsys):
+    clock, said = Clock(), []
+    told = MinuteLines(clock)
+    for done in range(200):
+        told.tell(done, 200, lambda done=done: said.append(done) or f"{done} done")
+        clock.now += 1.0
+    written = lines(capsys)
+    assert said == [FIRST, FIRST + EVERY, FIRST + 2 * EVERY, FIRST + 3 * EVERY]
+    assert written[0] == "userdp: 10 done, about 3 minutes left"
+    assert written[-1] == "userdp: 190 done, about 10 seconds left"
+
+
+def test_what_was_done_before_says_nothing_about_the_time_left(capsys):
+    clock = Clock()
+    told = MinuteLines(clock)
+    clock.now += 20.0
+    told.count_from(50)
+    told.tell(50, 100, lambda: "50 of 100")
+    clock.now += 60.0
+    told.tell(52, 100, lambda: "52 of 100")
+    assert lines(capsys) == ["userdp: 50 of 100", "userdp: 52 of 100, about 24 minutes left"]
+
+
+def test_nothing_is_left_of_what_is_done(capsys):
+    clock = Clock(step=100.0)
+    MinuteLines(clock).tell(3, 3, lambda: "3 of 3")
+    assert lines(capsys) == ["userdp: 3 of 3"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "10 seconds"), (54, "50 seconds"), (55, "1 minute"), (5900, "98 minutes"), (9000, "2 hours")],
+)
+def test_time_left_is_no_more_exact_than_it_is(seconds, told):
+    assert time_left(seconds) == f"about {told} left"
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def record(number, seconds=1.0, spent=1.32):
+    return RoundRecord(number, seconds, 0, 0, None if spent is None else lambda: spent, {}, {})
+
+
+PLANNED = SimpleNamespace(rounds=100, guarantee=SimpleNamespace(holds=True, epsilon=4.0))
+
+
+def test_rounds_are_told_with_what_is_spent_of_how_much(capsys):
+    clock = Clock()
+    step = round_lines(clock)
+    for number in range(1, 35):
+        clock.now += 3.0
+        step(record(number, seconds=2.5), PLANNED)
+    assert lines(capsys) == [
+        "userdp: round 4 of 100, epsilon spent 1.32 of 4, about 5 minutes left",
+        "userdp: round 24 of 100, epsilon spent 1.32 of 4, about 4 minutes left",
+    ]
+
+
+def test_what_was_spent_is_asked_for_only_where_it_is_told():
+    """An accountant may take seconds for it."""
+
+    def fail():
+        raise AssertionError
+
+    round_lines(Clock())(RoundRecord(1, 1.0, 0, 0, fail, {}, {}), PLANNED)
+
+
+def test_rounds_of_a_killed_process_do_not_hurry_the_guess(capsys):
+    clock = Clock()
+    step = round_lines(clock)
+    clock.now += 20.0
+    for number in range(1, 91):
+        step(record(number, seconds=6.0, spent=None), PLANNED)
+    for number in range(91, 101):
+        clock.now += 6.0
+        step(record(number, seconds=6.0, spent=None), PLANNED)
+    first, second = lines(capsys)
+    assert first.endswith("no privacy of 4, about 10 minutes left")
+    assert second == "userdp: round 100 of 100, no privacy of 4"
+
+
+def test_a_run_tells_its_rounds_and_standard_output_holds_nothing(tmp_path, capsys):
+    config = parse_config(RAW)
+    with progress_bar(Clock(step=9.0)) as progress:
+        simulations.api.training.run(config, directory=tmp_path / "run", progress=progress, report=False)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("userdp: round ")
+    assert " of 12, epsilon spent " in told.err
+
+
+def test_a_short_run_says_nothing(tmp_path, capsys):
+    with progress_bar(Clock()) as progress:
+        simulations.api.training.run(parse_config(RAW), directory=tmp_path / "run", progress=progress, report=False)
+    assert lines(capsys) == []
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_train_tells_unless_it_is_asked_not_to(progress, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(simulations.api.training, "progress_bar", lambda: progress_bar(Clock(step=9.0)))
+    train(RAW, progress=progress)
+    assert ("round " in capsys.readouterr().err) == progress
+
+
+# Comparisons, plans and audits ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def comparison():
+    return parse_comparison(RAW | {"strategy": [{"kind": "dp_fed_sgd", "rounds": 2}], "seeds": 4, "output": {}})
+
+
+def test_cells_are_told_with_the_time_left_of_those_made_now(comparison, capsys):
+    clock = Clock()
+    with live(comparison, clock) as watch:
+        cell, other = SimpleNamespace(stage="cells", label="a"), SimpleNamespace(stage="reference", label="b")
+        clock.now += 50.0
+        watch(other, {}, True)
+        watch(cell, {}, False)
+        for _ in range(3):
+            clock.now += 60.0
+            watch(cell, {}, True)
+    after = "after 1 run to search and to compare with"
+    assert lines(capsys) == [
+        f"userdp: 0 of 4 cells done {after}",
+        f"userdp: 2 of 4 cells done {after}, about 2 minutes left",
+        f"userdp: 3 of 4 cells done {after}, about 1 minute left",
+        f"userdp: 4 of 4 cells done {after}",
+    ]
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_compare_in_python_tells_unless_it_is_asked_not_to(progress, comparison, capsys, monkeypatch):
+    monkeypatch.setattr("simulations.api.comparing.live", lambda one: live(one, Clock(step=9.0)))
+    compare(comparison, progress=progress)
+    assert ("of 4 cells done" in capsys.readouterr().err) == progress
+
+
+def test_plans_are_told(tmp_path, capsys):
+    table = {"kind": "table", "path": str(write_table(tmp_path / "people.csv")), "user": "who", "users": 500}
+    table |= {"features": ["height"], "ranges": {"height": [150, 200]}, "target": "count", "target_range": [0, 9]}
+    with planning_bar(Clock(step=5.0)) as progress:
+        found = advise(parse_config(RAW | {"problem": {"kind": "squared"}, "data": table}), progress)
+    told = lines(capsys)
+    assert f"of {len(found)} strategies planned" in told[0]
+    assert "left" in told[0]
+
+
+def test_audits_are_told_each_with_its_own_time_left(capsys):
+    clock = Clock()
+    with audit_bar(clock) as told:
+        first = told("auto", "runs")
+        clock.now += 10.0
+        first(100, 1000)
+        second = told("dp_fed_sgd", "rounds")
+        clock.now += 60.0
+        second(10, 30)
+    assert lines(capsys) == [
+        "userdp: audit of auto: 100 of 1000 runs done, about 2 minutes left",
+        "userdp: audit of dp_fed_sgd: 10 of 30 rounds done, about 2 minutes left",
+    ]
+
+
+@pytest.mark.slow
+def test_an_audit_counts_all_its_runs(capsys):
+    seen = []
+    audit(parse_config(RAW), runs=200, workers=0, progress=lambda done, of: seen.append((done, of)))
+    assert seen[0][0] == 0
+    assert seen[-1][0] == seen[-1][1]
+    assert sorted(seen) == seen
+
+
+def test_an_audit_of_one_run_counts_the_rounds_of_rehearsals_too():
+    seen = []
+    audit_one_run(parse_config(RAW), progress=lambda done, of: seen.append((done, of)))
+    assert seen[0] == (0, 12 * (1 + _REHEARSALS))
+    assert seen[-1] == (12 * (1 + _REHEARSALS),) * 2
+    assert sorted(seen) == seen
