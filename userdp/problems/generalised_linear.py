@@ -1,7 +1,6 @@
 """Generalised linear models on dense features, with ridge: ``f = phi(<a, x>, y) + (ridge / 2) ||x||^2``."""
 
 import math
-from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -11,14 +10,12 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.problems.base import Certificate
-from userdp.problems.bounds import clip_targets, counted, positive, rebuilt, targets_of
+from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearScores, finite_or_none
+from userdp.problems.linear_scores import QUIET, LinearScores, Pieces, finite_or_none
 from userdp.problems.rough import rough_gradients
-from userdp.problems.segments import Number, clip_factors, float64_parts, user_averages, weighted_sums
-
-Pieces = Iterator[tuple[slice, Block, Array, Array]]
+from userdp.problems.segments import Number, float64_parts, user_averages, weighted_sums
 
 
 class GeneralisedLinear(LinearScores):
@@ -174,13 +171,17 @@ class GeneralisedLinear(LinearScores):
         if self.intercept:
             sums[:, self.columns] += np.add.reduceat(weights, part.offsets[:-1])
 
-    @QUIET
-    def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, p): one pass over the features."""
-        sums = np.zeros((block.users, self.dimension))
-        for users, part, features, scores in self._pieces(x, block):
-            self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
-        return self._averaged(sums, x, block)
+    def _slopes(self, scores: Array, part: Block) -> Array:
+        """(N,): ``phi'``."""
+        return self.family.slopes(scores, targets_of(part))
+
+    def _directed(self, slopes: Array, scores: Array) -> tuple[Array, Array]:
+        """There is one score, and one direction."""
+        return slopes, scores
+
+    def _losses(self, scores: Array, part: Block) -> Array:
+        """(N,): phi."""
+        return self.family.losses(scores, targets_of(part))
 
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
@@ -205,7 +206,7 @@ class GeneralisedLinear(LinearScores):
             scores = np.einsum("ij,ij->i", features, own[:, : self.columns])
             if self.intercept:
                 scores += own[:, self.columns]
-            self._add(sums[users], part, features, self.family.slopes(scores, targets_of(part)))
+            self._add(sums[users], part, features, self._slopes(scores, part))
         return self._averaged(sums, models, block)
 
     @QUIET
@@ -214,48 +215,21 @@ class GeneralisedLinear(LinearScores):
         gradients = np.empty((block.samples, self.dimension))
         gradients[:, : self.columns] = block.dense_features
         gradients[:, self.columns :] = 1.0
-        slopes = [self.family.slopes(scores, targets_of(part)) for _, part, _, scores in self._pieces(x, block)]
+        slopes = [self._slopes(scores, part) for _, part, _, scores in self._pieces(x, block)]
         gradients *= np.concatenate(slopes)[:, None]
         if self.ridge:
             gradients += self.ridge * x
         return gradients
 
     @QUIET
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
-        """(U, p), by ghost clipping (Goodfellow, 2015): norms first, no (N, p) array.
-
-        See `ghost_factors`.
-        """
-        positive("clip_norm", clip_norm)
-        sums = np.zeros((block.users, self.dimension))
-        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        if not np.isfinite(pull).all():
-            return sums
-        for users, part, features, scores in self._pieces(x, block):
-            slopes = self.family.slopes(scores, targets_of(part))
-            squares = np.vecdot(features, features) + self.intercept
-            factors = ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
-            self._add(sums[users], part, features, factors * np.where(factors > 0, slopes, 0.0))
-            if self.ridge:
-                sums[users] += np.add.reduceat(factors, part.offsets[:-1])[:, None] * pull
-        return sums
-
-    @QUIET
-    def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,), the ridge term included."""
-        losses = [self.family.losses(scores, targets_of(part)) for _, part, _, scores in self._pieces(x, block)]
-        return np.concatenate(losses) + 0.5 * self.ridge * float(x @ x)
-
-    @QUIET
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
-        scores = np.concatenate([scores for *_, scores in self._pieces(x, block)])
-        return score_metrics(self.family, scores, block, 0.5 * self.ridge * float(x @ x))
+        return score_metrics(self.family, self._scores(x, block), block, self._penalty(x))
 
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """The family's predictions, name -> (N,)."""
-        return self.family.predictions(np.concatenate([scores for *_, scores in self._pieces(x, block)]))
+        return self.family.predictions(self._scores(x, block))
 
     def constant_model(self, mean: Vector) -> Vector:
         """The score of that mean as the intercept, and all weights zero."""
@@ -278,27 +252,6 @@ class GeneralisedLinear(LinearScores):
         best = np.concatenate([weights, np.zeros(int(self.intercept))])
         inside = self.domain.project(best)
         return inside if isinstance(self.family, SquaredFamily) or np.array_equal(inside, best) else None
-
-
-def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:
-    """(N,): what scales each sample's gradient to length at most ``clip_norm``, from norms alone.
-
-    A sample's gradient is ``r a + ridge x`` with ``r = phi'``, so its squared norm is
-    ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. Where these terms cancel, rounding could make a norm too
-    small, hence a clip too mild; a bound on that rounding is added, so no clipped gradient exceeds ``clip_norm``.
-
-    Args:
-        slopes: (N,) r.
-        scores: (N,) ``<a, x>``.
-        squares: (N,) ``||a||^2``.
-        ridge: as in the loss.
-        pull: (p,) ``ridge x``, finite.
-        clip_norm: the bound.
-    """
-    lengths = np.abs(slopes) * np.sqrt(squares)
-    pull_norm, safety = float(np.linalg.norm(pull)), (len(pull) + 8) * np.finfo(float).eps
-    cross = 2.0 * ridge * slopes * scores if ridge else 0.0
-    return clip_factors(lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2, clip_norm)
 
 
 def score_metrics(family: Family, scores: Array, block: Block, penalty: float) -> dict[str, Array]:

@@ -2,11 +2,12 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.types import Array
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Box, Problem
@@ -20,6 +21,9 @@ from userdp.problems.bounds import (
     scale_features,
     set_aside_not_finite,
 )
+from userdp.problems.segments import clip_factors
+
+Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
 """Around gradients and losses: a model that diverged gives values that are not finite, which the caller counts."""
@@ -116,12 +120,96 @@ class LinearScores(Problem):
         features, scaled = scale_features(rebuilt(block, features, block.targets), self.feature_norm - self.intercept)
         return rebuilt(block, features, block.targets), changed | scaled
 
+    @abstractmethod
+    def _pieces(self, x: Vector, block: Block) -> Pieces:
+        """(users, piece, its features in float64 until the next piece, its scores (n,) or (n, K))."""
+
+    @abstractmethod
+    def _slopes(self, scores: Array, part: Block) -> Array:
+        """(N,) or (N, K): the loss's derivatives by the scores."""
+
+    @abstractmethod
+    def _directed(self, slopes: Array, scores: Array) -> tuple[Array, Array]:
+        """(N,) each: the slope in the direction of the slopes, up to its sign, and the score in it."""
+
+    @abstractmethod
+    def _losses(self, scores: Array, part: Block) -> Array:
+        """(N,): without the ridge term."""
+
+    @abstractmethod
+    def _add(self, sums: Array, part: Block, features: Array, slopes: Array) -> None:
+        """Add what each user's samples give by their scores' slopes to its row of ``sums`` (U, p)."""
+
+    def _scores(self, x: Vector, block: Block) -> Array:
+        """(N,) or (N, K)."""
+        return np.concatenate([scores for *_, scores in self._pieces(x, block)])
+
+    def _penalty(self, x: Vector) -> float:
+        """The ridge term."""
+        return 0.5 * self.ridge * float(x @ x)
+
     def _averaged(self, sums: Array, models: Array, block: Block) -> Array:
         """Sums (U, p) over each user's samples made its average gradient, in place; ``models`` is (p,) or (U, p)."""
         sums /= block.sizes[:, None]
         if self.ridge:
             sums += self.ridge * models
         return sums
+
+    @QUIET
+    def user_gradients(self, x: Vector, block: Block) -> Array:
+        """(U, p): one pass over the features."""
+        sums = np.zeros((block.users, self.dimension))
+        for users, part, features, scores in self._pieces(x, block):
+            self._add(sums[users], part, features, self._slopes(scores, part))
+        return self._averaged(sums, x, block)
+
+    @QUIET
+    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
+        """(U, p), by ghost clipping (Goodfellow, 2015): norms first, no (N, p) array.
+
+        See `ghost_factors`.
+        """
+        positive("clip_norm", clip_norm)
+        sums = np.zeros((block.users, self.dimension))
+        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
+        if not np.isfinite(pull).all():
+            return sums
+        for users, part, features, scores in self._pieces(x, block):
+            slopes = self._slopes(scores, part)
+            squares = np.vecdot(features, features) + self.intercept
+            factors = ghost_factors(*self._directed(slopes, scores), squares, self.ridge, pull, clip_norm)
+            scale = factors if slopes.ndim == 1 else factors[:, None]
+            self._add(sums[users], part, features, scale * np.where(scale > 0, slopes, 0.0))
+            if self.ridge:
+                sums[users] += np.add.reduceat(factors, part.offsets[:-1])[:, None] * pull
+        return sums
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """(N,), the ridge term included."""
+        losses = [self._losses(scores, part) for _, part, _, scores in self._pieces(x, block)]
+        return np.concatenate(losses) + self._penalty(x)
+
+
+def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:
+    """(N,): what scales each sample's gradient to length at most ``clip_norm``, from norms alone.
+
+    A sample's gradient is ``r a + ridge x`` with ``r = phi'``, so its squared norm is
+    ``r^2 ||a||^2 + 2 r ridge <a, x> + ridge^2 ||x||^2``. Where these terms cancel, rounding could make a norm too
+    small, hence a clip too mild; a bound on that rounding is added, so no clipped gradient exceeds ``clip_norm``.
+
+    Args:
+        slopes: (N,) r.
+        scores: (N,) ``<a, x>``.
+        squares: (N,) ``||a||^2``.
+        ridge: as in the loss.
+        pull: (p,) ``ridge x``, finite.
+        clip_norm: the bound.
+    """
+    lengths = np.abs(slopes) * np.sqrt(squares)
+    pull_norm, safety = float(np.linalg.norm(pull)), (len(pull) + 8) * np.finfo(float).eps
+    cross = 2.0 * ridge * slopes * scores if ridge else 0.0
+    return clip_factors(lengths**2 + cross + pull_norm**2 + safety * (lengths + pull_norm) ** 2, clip_norm)
 
 
 def finite_or_none(value: float) -> float | None:

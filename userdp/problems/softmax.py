@@ -1,7 +1,6 @@
 """Classes: multinomial logistic regression on dense features, with ridge, one score a class."""
 
 import math
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,17 +12,14 @@ from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Certificate, Problem
-from userdp.problems.bounds import counted, positive, set_aside, targets_of
-from userdp.problems.generalised_linear import ghost_factors
+from userdp.problems.bounds import counted, set_aside, targets_of
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearScores, finite_or_none
+from userdp.problems.linear_scores import QUIET, LinearScores, Pieces, finite_or_none
 from userdp.problems.segments import Number, float64_parts, user_averages, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
 LEAST_SHARE = 1e-3
 """What a class's share is taken to be at least where its logarithm is."""
-
-Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 
 class Softmax(LinearScores):
@@ -206,13 +202,24 @@ class Softmax(LinearScores):
         if self.intercept:
             by_class[:, :, self.columns] += np.add.reduceat(slopes, part.offsets[:-1], axis=0)
 
-    @QUIET
-    def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, p): one pass over the features."""
-        sums = np.zeros((block.users, self.dimension))
-        for users, part, features, scores in self._pieces(x, block):
-            self._add(sums[users], part, features, _slopes(scores, part))
-        return self._averaged(sums, x, block)
+    def _slopes(self, scores: Array, part: Block) -> Array:
+        """(N, K): probabilities, less 1 for the sample's class."""
+        slopes = _probabilities(scores)
+        slopes[np.arange(len(slopes)), _classes(part)] -= 1.0
+        return slopes
+
+    def _directed(self, slopes: Array, scores: Array) -> tuple[Array, Array]:
+        """With r the slopes, ``||r||`` and ``<r, scores> / ||r||``.
+
+        A sample's gradient is ``r (x) a + ridge x``, of squared norm
+        ``||r||^2 ||a||^2 + 2 ridge <r, scores> + ridge^2 ||x||^2``: that of one score with these two.
+        """
+        lengths = np.linalg.norm(slopes, axis=1)
+        return lengths, np.vecdot(slopes, scores) / np.where(lengths > 0, lengths, 1.0)
+
+    def _losses(self, scores: Array, part: Block) -> Array:
+        """(N,): minus the logarithm of the probability of each sample's class."""
+        return np.asarray(_log_sums(scores) - scores[np.arange(len(scores)), _classes(part)])
 
     @QUIET
     def user_gradients_at(self, models: Array, block: Block) -> Array:
@@ -226,7 +233,7 @@ class Softmax(LinearScores):
                 scores[:, one] = np.einsum("ij,ij->i", features, own[:, : self.columns])
                 if self.intercept:
                     scores[:, one] += own[:, self.columns]
-            self._add(sums[users], part, features, _slopes(scores, part))
+            self._add(sums[users], part, features, self._slopes(scores, part))
         return self._averaged(sums, models, block)
 
     @QUIET
@@ -234,54 +241,20 @@ class Softmax(LinearScores):
         """(N, p)."""
         rows = np.ones((block.samples, self.width))
         rows[:, : self.columns] = block.dense_features
-        slopes = np.concatenate([_slopes(scores, part) for _, part, _, scores in self._pieces(x, block)])
+        slopes = np.concatenate([self._slopes(scores, part) for _, part, _, scores in self._pieces(x, block)])
         gradients = (slopes[:, :, None] * rows[:, None, :]).reshape(block.samples, self.dimension)
         if self.ridge:
             gradients += self.ridge * x
         return gradients
 
     @QUIET
-    def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
-        """(U, p), by ghost clipping (Goodfellow, 2015): norms first, no (N, p) array.
-
-        A sample's gradient is ``r (x) a + ridge x``, r the slopes by its scores, of squared norm
-        ``||r||^2 ||a||^2 + 2 ridge <r, scores> + ridge^2 ||x||^2``: that of one score, with ``||r||`` for its slope and
-        ``<r, scores> / ||r||`` for the score. See `ghost_factors`.
-        """
-        positive("clip_norm", clip_norm)
-        sums = np.zeros((block.users, self.dimension))
-        pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        if not np.isfinite(pull).all():
-            return sums
-        for users, part, features, scores in self._pieces(x, block):
-            slopes = _slopes(scores, part)
-            lengths = np.linalg.norm(slopes, axis=1)
-            along = np.vecdot(slopes, scores) / np.where(lengths > 0, lengths, 1.0)
-            squares = np.vecdot(features, features) + self.intercept
-            factors = ghost_factors(lengths, along, squares, self.ridge, pull, clip_norm)[:, None]
-            self._add(sums[users], part, features, factors * np.where(factors > 0, slopes, 0.0))
-            if self.ridge:
-                sums[users] += np.add.reduceat(factors, part.offsets[:-1]) * pull
-        return sums
-
-    def _log_losses(self, scores: Array, block: Block) -> Array:
-        """(N,): minus the logarithm of the probability of each sample's class."""
-        return np.asarray(_log_sums(scores) - scores[np.arange(len(scores)), _classes(block)])
-
-    @QUIET
-    def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,), the ridge term included."""
-        losses = [self._log_losses(scores, part) for _, part, _, scores in self._pieces(x, block)]
-        return np.concatenate(losses) + 0.5 * self.ridge * float(x @ x)
-
-    @QUIET
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user: "test_loss" (ridge term included), accuracy, and the log loss without that term."""
-        scores = np.concatenate([scores for *_, scores in self._pieces(x, block)])
-        losses = self._log_losses(scores, block)
+        scores = self._scores(x, block)
+        losses = self._losses(scores, block)
         right = (scores.argmax(axis=1) == _classes(block)).astype(np.float64)
         return {
-            "test_loss": user_averages(losses + 0.5 * self.ridge * float(x @ x), block),
+            "test_loss": user_averages(losses + self._penalty(x), block),
             "accuracy": user_averages(right, block),
             "log_loss": user_averages(losses, block),
         }
@@ -289,7 +262,7 @@ class Softmax(LinearScores):
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """The likeliest class, and the probability of each."""
-        scores = np.concatenate([scores for *_, scores in self._pieces(x, block)])
+        scores = self._scores(x, block)
         shares = {f"probability.{one}": share for one, share in enumerate(_probabilities(scores).T)}
         return {"prediction": scores.argmax(axis=1).astype(np.float64), **shares}
 
@@ -309,13 +282,6 @@ def _probabilities(scores: Array) -> Array:
     """(N, K)."""
     raised = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
-
-
-def _slopes(scores: Array, part: Block) -> Array:
-    """(N, K): derivatives of the loss by the scores (N, K)."""
-    slopes = _probabilities(scores)
-    slopes[np.arange(len(slopes)), _classes(part)] -= 1.0
-    return slopes
 
 
 def _outer_sums(values: NDArray[Number], offsets: NDArray[np.int64], weights: NDArray[Number]) -> NDArray[Number]:

@@ -35,9 +35,9 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.generalised_linear import ghost_factors, score_metrics
+from userdp.problems.generalised_linear import score_metrics
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, finite_or_none
+from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
 
 
