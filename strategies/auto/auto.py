@@ -114,9 +114,9 @@ class Auto(UserLevelStrategy):
     6. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
        the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
        the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones move the
-       model towards what most users want. Where the moments were
-       hidden in noise and gradients turn out to be more curved than noise explains, steps are shortened. What all
-       gradients say of the best constant is put together with the mean target, by their precision.
+       model towards what most users want. Where the moments were hidden in noise and gradients turn out to be more
+       curved than noise explains, steps are shortened. What all gradients say of the best constant is put together
+       with the mean target, by their precision.
     7. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
        is known). If more of them say no than noise explains (two standard deviations), the constant is released.
 

@@ -82,7 +82,7 @@ class Progress(Stateful):
         known: of the gradient; None before the first release of one.
         level_deviation: of the noise on the constant's score; infinite where no mean target was released.
         length: users' typical gradient length, as last released.
-        radius: of the next clip.
+        radius: of the next clip of adaptive steps.
         gradient: (p,) along which the next `StepLength` goes.
         optimiser: what `AdaptiveStep` follows.
         unit: length of the gradients that it is given as one.
@@ -166,22 +166,19 @@ class Progress(Stateful):
             return np.asarray(-known.gradient / self.curvature)
         return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
 
-    def settle(self, typical: float) -> None:
+    def settle(self) -> None:
         """Find the constant anew: the released mean target, and what all gradients say of it, by their precision.
 
         A range far wider than the targets makes the mean's noise large, and gradients are clipped to what users have.
         In the coordinates a constant is a multiple of one direction, and the best one, for equal curvature, the
         model's part along it.
-
-        Args:
-            typical: length of users' gradients.
         """
         if self.known is None or self.level_deviation == math.inf:
             return
         p = len(self.z)
         along = np.linalg.solve(self.coordinates, np.eye(p)[-1])
         square = float(along @ along)
-        bias = CLIP_BIAS * typical / math.sqrt(p) / self.curvature
+        bias = CLIP_BIAS * self.length / math.sqrt(p) / self.curvature
         own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2 + bias**2
         constant = self.constant.copy()
         constant[-1] += self.level_deviation**2 / (own + self.level_deviation**2) * float(along @ self.z) / square

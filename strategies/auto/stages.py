@@ -17,7 +17,6 @@ from userdp.nodes.moments import symmetric
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Box, GeneralisedLinear
 from userdp.problems.in_coordinates import turned_back
-from userdp.problems.one_hot import OneHot
 
 _NORM = STATISTICS["log_norm"]
 
@@ -89,7 +88,7 @@ class Level(Stage):
         problem: of targets in a range.
     """
 
-    problem: GeneralisedLinear | OneHot
+    problem: GeneralisedLinear
 
     def computation(self, progress: Progress) -> Computation:
         """Of each user the mean target, from -1/2 at the least one to 1/2 at the largest."""
@@ -256,7 +255,7 @@ class Gradient(Stage):
         progress.move, progress.z = following - progress.z, following
         progress.length = typical
         if self.left == 0:
-            progress.settle(typical)
+            progress.settle()
         return {"radius": radius, "length": typical, "noise_deviation": deviation}
 
     def _inside(self, progress: Progress, z: Vector) -> Vector:

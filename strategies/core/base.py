@@ -24,7 +24,7 @@ from strategies.core.forecast import Forecast, standstill
 from strategies.core.options import parse_options
 from strategies.core.plan import Plan, PublicFacts
 from strategies.core.preparation import Preparation
-from strategies.core.read_only import ReadOnly
+from strategies.core.read_only import ReadOnly, frozen
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.resuming import Keeper, Resumable, Resumed
 from strategies.core.scheme import Scheme, Step
@@ -75,7 +75,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
     require_identities: bool = False
     scheme: Scheme
     memory: Any
-    _x, _initial, _constant, _released = ReadOnly(), ReadOnly(), ReadOnly(), ReadOnly()
+    _x, _initial, _released = ReadOnly(), ReadOnly(), ReadOnly()
 
     def __init__(
         self,
@@ -99,8 +99,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         self._build()
         self.plan: Plan = self._make_plan()
         self.result = PrivateResult()
-        self._x = self._initial = self.scheme.checked_start(problem, problem.initial())
-        self._constant = self._released = self._x
+        self._x = self._initial = self._released = self.scheme.checked_start(problem, problem.initial())
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
         self._roster = self.wire.roster(public.users, self.options.max_missing)
@@ -279,7 +278,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         iterate is what the step says, for it may not be looked at.
         """
         if step.constant is not None:
-            self._constant = self.result.constant = step.constant
+            self.result.constant = frozen(step.constant)
         if step.released is None:
             self._x = step.following
             return
@@ -354,8 +353,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
         self._check_declared()
         self.summary()
-        start = self.scheme.checked_start(self.original, self.wire.vector(arrays))
-        self._initial = self._constant = self._released = start
+        self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
         self._roster.keys = self.privacy.trust == "sum"
         self._roster.counts = self.server_trusted and not self._roster.keys

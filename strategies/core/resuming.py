@@ -5,7 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from strategies.core.around import Around
+from strategies.core.read_only import frozen
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme
 from strategies.core.secure_noise import NOISE_SOURCES
@@ -17,8 +20,6 @@ from userdp.sampling import Sampler
 from userdp.state import OTHER_VERSION, State, Stateful
 
 log = logging.getLogger("userdp")
-_MODELS = ("x", "initial", "constant", "released")
-"""That a strategy holds, each under its name with an underscore."""
 
 
 class Keeper(Protocol):
@@ -83,7 +84,6 @@ class Resumable:
     result: PrivateResult
     _around: Around
     _build: Callable[[], None]
-    _constant: Vector
     _initial: Vector
     _ledger: AnyLedger | None
     _lost: int | None = None
@@ -109,9 +109,9 @@ class Resumable:
         """What is needed to go on after round ``server_round``."""
         taken, result = Snapshot(), self.result
         taken.add("round", server_round)
-        for name in _MODELS:
-            taken.add(name, getattr(self, f"_{name}"))
-        taken.add("tells_constant", result.constant is not None)
+        for name, model in {"x": self._x, "initial": self._initial, "released": self._released}.items():
+            taken.add(name, model)
+        taken.add("constant", result.constant)
         if (before := self._around.before) is not None:
             taken.add("found", state_of(before.memory))
             taken.add("found_ledger", before.ledger.state())
@@ -171,10 +171,11 @@ class Resumable:
         put_back(self.memory, kept.get("memory"))
         if self._ledger is not None:
             self._ledger.restore(kept.get("ledger"))
-        for name in _MODELS:
-            # Former versions compared with the initial model alone.
-            self._take_over(name, kept.get(name if name in kept.values else "initial"))
-        self.result.constant = self._constant if kept.values.get("tells_constant") else None
+        for name in ("x", "initial", "released"):
+            setattr(self, f"_{name}", self._of_this_run(name, kept.get(name)))
+        # Former versions knew none.
+        if (constant := kept.get("constant") if "constant" in kept.values else None) is not None:
+            self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
         self._draw_again(kept)
         if asked is not None and self.privacy.noise == "secure" and asked.get("round") == done + 1:
@@ -187,13 +188,23 @@ class Resumable:
             )
         return done
 
-    def _take_over(self, name: str, model: Any) -> None:
+    def _of_this_run(self, name: str, model: Any) -> Vector:
+        """The checkpoint's model of that name.
+
+        Raises:
+            BadInput: it is of another shape.
+        """
         if getattr(model, "shape", None) != self._x.shape or model.dtype != self._x.dtype:
             raise BadInput(
                 f"the checkpoint's model {name!r} is no vector of {self._x.size} numbers, as this run's is: resume "
                 "with the config.toml in the same folder"
             )
-        setattr(self, f"_{name}", model)
+        return np.asarray(model)
+
+    @property
+    def _constant(self) -> Vector:
+        """(p,) what a model is compared with: the best constant that was released, before there is one the initial."""
+        return self._initial if self.result.constant is None else self.result.constant
 
     @property
     def _drawn(self) -> Stateful | None:
