@@ -37,10 +37,11 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
     for block in blocks:
         for name, values in problem.metrics(x, block).items():
             users.setdefault(name, []).append(values)
-        if (found := _compared(problem, x, block)) is not None:
-            ranks = found[2]
-            compared.append(found[:2])
-        if (more := _confused(problem, x, block)) is not None:
+        if (pair := _told(problem, x, block)) is None:
+            continue
+        one, other, ranks = _compared(*pair)
+        compared.append((one, other))
+        if (more := _confused(*pair)) is not None:
             counts = more if counts is None else counts + more
     spread = _spread({name: np.concatenate(values) for name, values in users.items()})
     if not compared:
@@ -54,18 +55,22 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
     return {**spread, "calibration_error": error, "predicted_minus_observed": difference}
 
 
-def _compared(problem: Problem, x: Vector, block: Block) -> tuple[Array, Array, bool] | None:
-    """What is predicted of each sample, what was observed, and whether these are two classes; None if nothing is.
-
-    Of several classes the probability of the predicted one, and whether it was right.
-    """
+def _told(problem: Problem, x: Vector, block: Block) -> tuple[dict[str, Array], Array] | None:
+    """What `Problem.predict` says of each sample, and what was observed; None of a loss that has not both."""
     observed = problem.observed(block)
     if observed is None:
         return None
     try:
-        told = problem.predict(x, block)
+        return problem.predict(x, block), observed
     except BadInput:  # a mean of the samples, say
         return None
+
+
+def _compared(told: dict[str, Array], observed: Array) -> tuple[Array, Array, bool]:
+    """What is predicted of each sample, what was observed, and whether these are two classes.
+
+    Of several classes the probability of the predicted one, and whether it was right.
+    """
     if "probability" in told:
         return told["probability"], observed, True
     shares = [share for name, share in told.items() if name.startswith("probability.")]
@@ -84,19 +89,13 @@ def confusion(problem: Problem, x: Vector, blocks: Iterable[Block]) -> NDArray[n
         x: (p,) the model.
         blocks: samples, all usable.
     """
-    found = [counts for block in blocks if (counts := _confused(problem, x, block)) is not None]
+    pairs = filter(None, (_told(problem, x, block) for block in blocks))
+    found = [counts for pair in pairs if (counts := _confused(*pair)) is not None]
     return np.sum(found, axis=0) if found else None
 
 
-def _confused(problem: Problem, x: Vector, block: Block) -> NDArray[np.int64] | None:
-    """(K, K) the same of one block."""
-    observed = problem.observed(block)
-    if observed is None:
-        return None
-    try:
-        told = problem.predict(x, block)
-    except BadInput:
-        return None
+def _confused(told: dict[str, Array], observed: Array) -> NDArray[np.int64] | None:
+    """(K, K) counts of one block; None without classes, or with too many."""
     classes = sum(name.startswith("probability.") for name in told)
     if not 0 < classes <= MOST_CLASSES or not ((observed >= 0) & (observed < classes)).all():
         return None
@@ -117,14 +116,10 @@ def only_class(problem: Problem, x: Vector, blocks: Iterable[Block]) -> bool:
     """Whether targets are classes, and all samples are of one: whoever always says it is right, so nothing is shown."""
     classes: set[float] = set()
     for block in blocks:
-        observed = problem.observed(block)
-        try:
-            told = problem.predict(x, block)
-        except BadInput:
+        pair = _told(problem, x, block)
+        if pair is None or not any(name.startswith("probability") for name in pair[0]):
             return False
-        if observed is None or not any(name.startswith("probability") for name in told):
-            return False
-        classes |= set(np.unique(observed).tolist())
+        classes |= set(np.unique(pair[1]).tolist())
         if len(classes) > 1:
             return False
     return len(classes) == 1
