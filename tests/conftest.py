@@ -100,6 +100,14 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def flower_identity() -> None:
+    """Flower's messages can only be made inside a run; a grid sees to that."""
+    from simulations.engines.grids import LocalGrid
+
+    LocalGrid([]).close()
+
+
+@pytest.fixture(scope="session")
 def public_cache() -> Path:
     """A folder that holds the public data sets that can be fetched; skips where there is none."""
     from userdp.data.tables.public_sets import PUBLIC_DATASETS

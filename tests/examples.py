@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from userdp.data import read_table
+from userdp.data.tables.columns import Columns
+from userdp.data.tables.tabular import read_features
+
 BASE: dict[str, Any] = {
     "name": "small",
     "seed": 3,
@@ -52,6 +56,17 @@ def write_table(path: Path, users: int = 60, rows: int = 4) -> Path:
         }
     ).to_csv(path, index=False)
     return path
+
+
+def rows_of_table(folder: Path, people: dict[str, Any], form: dict[str, Any], suffix: str = "csv"):
+    """(rows of features in the table's order, the names of the features, the report) of a table declared so."""
+    path, frame = folder / f"table.{suffix}", pd.DataFrame(people)
+    if suffix == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    loaded = read_table(path, **form)
+    return read_features(path, Columns(**form))[0], loaded.feature_names, loaded.report
 
 
 def write_clinic(path: Path) -> Path:

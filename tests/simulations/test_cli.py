@@ -348,15 +348,10 @@ def test_progress_is_drawn_on_a_terminal(config, tmp_path, monkeypatch, capsys):
 
 
 def test_warnings_of_the_library_reach_standard_error(capsys):
+    LOG_WARNINGS()
     log = logging.getLogger("userdp")
-    before = log.handlers, log.propagate, log.level
-    try:
-        LOG_WARNINGS()
-        log.warning("noise drowns the signal")
-        log.info("a detail")
-    finally:
-        log.handlers, log.propagate = before[:2]
-        log.setLevel(before[2])
+    log.warning("noise drowns the signal")
+    log.info("a detail")
     captured = capsys.readouterr()
     assert captured.err == "userdp: WARNING: noise drowns the signal\n"
     assert captured.out == ""

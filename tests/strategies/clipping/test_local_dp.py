@@ -69,6 +69,7 @@ def test_a_users_noise_does_not_depend_on_its_node():
     assert not np.allclose(again, final(run(make(LocalDP, problem, 30, delta=1e-3, seed=1), federation)))
 
 
+@pytest.mark.usefixtures("flower_identity")
 def test_the_noise_travels_in_the_message():
     noise = LocalNoise(2.5, 2**40, 3)
     content = content_of(np.zeros(2), np.arange(2), Computation(clip_norm=1.0, noise=noise))

@@ -348,6 +348,7 @@ def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
         Computation(clip_norm=1.0, statistic="median")(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
 
 
+@pytest.mark.usefixtures("flower_identity")
 def test_centre_and_statistic_travel_in_the_message():
     asked = Computation(clip_norm=0.5, centre=np.array([0.1, -2.0]), statistic="log_distance")
     content = content_of(np.zeros(2), np.arange(2), asked)

@@ -329,6 +329,7 @@ def turned(p, seed=3):
     return Coordinates(rng.normal(size=p), rng.normal(size=(p, p)) + 3 * np.eye(p))
 
 
+@pytest.mark.usefixtures("flower_identity")
 def test_coordinates_travel():
     asked = Computation("local_update", "sum", 0.5, parameters={"steps": 2.0, "step_size": 0.1}, coordinates=turned(3))
     content = content_of(np.zeros(3), np.arange(2), asked)

@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
-from helpers import federation_of, local_grid
 from helpers_hostile import damage, npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,6 @@ from scipy.sparse import csr_array
 from strategies.wire.replies import Gathered, Request, gather
 from strategies.wire.roster import Roster
 from userdp.nodes.computations import Computation
-from userdp.problems import Quadratic
 
 P, MANY = 4, 8
 USERS = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5, 6, 7])]
@@ -33,10 +31,7 @@ REQUESTS = {
 KINDS = [(reduce, sparse) for reduce in REQUESTS for sparse in (False, True)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _identity():
-    """Flower's messages can only be made inside a run; a grid sees to that."""
-    local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1)))).close()
+pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 def answer(at: int, reduce: str, sparse: bool) -> RecordDict:

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
-from helpers import content_of, federation_of, local_grid
+from helpers import content_of, federation_of
 from helpers_hostile import npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,10 +39,7 @@ computations = st.builds(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _identity():
-    """Flower's messages can only be made inside a run; a grid sees to that."""
-    local_grid(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((1, 1)))).close()
+pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 def message(content: RecordDict, kind: str = MessageType.TRAIN) -> Message:

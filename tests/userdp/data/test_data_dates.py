@@ -8,13 +8,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from examples import rows_of_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import Derivation, read_table
 from userdp.data.tables import streamed
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.tabular import read_features
 from userdp.errors import BadInput
 
 BORN = {"born": ["1980-01-01", "1980-01-11"]}
@@ -28,15 +28,7 @@ AGE = Derivation(kind="days_between", of=["visited", "born"], range=[0, 20000])
 
 
 def rows_of(folder, people=PEOPLE, suffix="csv", **changes):
-    """(rows of features in the table's order, the names of the features, the report)."""
-    path, frame = folder / f"table.{suffix}", pd.DataFrame(people)
-    if suffix == "csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_parquet(path)
-    form = {**FORM, **changes}
-    loaded = read_table(path, **form)
-    return read_features(path, Columns(**form))[0], loaded.feature_names, loaded.report
+    return rows_of_table(folder, people, {**FORM, **changes}, suffix)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -3,20 +3,19 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
+from examples import rows_of_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.data import Derivation, read_table
+from userdp.data import Derivation
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.counts import Counts
 from userdp.data.tables.derived import KINDS
 from userdp.data.tables.features import features_of
 from userdp.data.tables.reading import Rows
-from userdp.data.tables.tabular import read_features
 from userdp.errors import BadInput
 
 FORM = {
@@ -36,16 +35,7 @@ RATIO = {"kind": "ratio", "of": ["visits", "height"], "range": [0.0, 4.0], "othe
 
 
 def rows_of(folder, suffix="csv", people=PEOPLE, **changes):
-    """(rows of features in the table's order, the names of the features, the report)."""
-    path = folder / f"table.{suffix}"
-    frame = pd.DataFrame(people)
-    if suffix == "csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_parquet(path)
-    form = {**FORM, **changes}
-    loaded = read_table(path, **form)
-    return read_features(path, Columns(**form))[0], loaded.feature_names, loaded.report
+    return rows_of_table(folder, people, {**FORM, **changes}, suffix)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
