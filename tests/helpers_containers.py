@@ -63,11 +63,17 @@ class Containers:
         """Submit a run to the services that are up; or go on with one whose files are in the folder ``resume``."""
         variables = ["-e", f"OVERRIDES={overrides}", "-e", f"RESUME={resume}"]
         before = {node: self.rounds(node) for node in NODES}
-        return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), before)
+        answered = {node: self.answers(node) for node in NODES}
+        return Run(self, self.start("run", "--rm", "--no-deps", "-T", *variables, "run"), before, answered)
 
     def rounds(self, node: str) -> int:
         """How many train messages a SuperNode has received since it was made."""
         return self.call("logs", "--no-color", node).count("Receiving: train")
+
+    def answers(self, node: str) -> int:
+        """How many train messages a SuperNode has answered since it was made; its log stays when it is killed."""
+        _, *sent = self.call("logs", "--no-color", node).split("Sending: train")
+        return sum("Sent successfully" in after for after in sent)
 
     def wait_for(self, text: str, *services: str, timeout: float = 300) -> None:
         """Return once every service's log holds the text."""
@@ -95,10 +101,17 @@ class Run:
         containers: where it runs.
         process: the one-shot.
         before: train messages that each SuperNode had received before.
+        answered: those that it had answered.
     """
 
-    def __init__(self, containers: Containers, process: subprocess.Popen[str], before: Mapping[str, int]) -> None:
-        self._containers, self._process, self._before = containers, process, before
+    def __init__(
+        self,
+        containers: Containers,
+        process: subprocess.Popen[str],
+        before: Mapping[str, int],
+        answered: Mapping[str, int],
+    ) -> None:
+        self._containers, self._process, self._before, self._answered = containers, process, before, answered
 
     def wait_for_round(self, number: int, timeout: float = 300) -> None:
         """Return once round ``number`` has reached node 1."""
@@ -113,6 +126,10 @@ class Run:
         whole = max(map(self._received, NODES)) + 1
         self.wait_for_round(whole + 1)
         return whole
+
+    def answered(self, node: str) -> int:
+        """In how many rounds the node has answered."""
+        return self._containers.answers(node) - self._answered[node]
 
     def _received(self, node: str) -> int:
         return self._containers.rounds(node) - self._before[node]
