@@ -33,8 +33,8 @@ from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, s
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
-from simulations.reports.explain import shown_apart
 from simulations.reports.report import INITIAL, NON_PRIVATE
+from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import ordered
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
@@ -96,6 +96,7 @@ class TrainedModel(SavedModel):
         parts += (
             [f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())"] if len(rest) else []
         )
+        parts += about_errors(self.result, self._errors, list(first.index))
         return "\n".join(parts) + f"\nGuarantee: {self.guarantee.sentence()}"
 
     def _repr_html_(self) -> str:
@@ -103,8 +104,14 @@ class TrainedModel(SavedModel):
         first, rest = self._shown()
         table += first.to_html() if len(first) else ""
         table += f"<details><summary>{len(rest)} more</summary>{rest.to_html()}</details>" if len(rest) else ""
+        about = about_errors(self.result, self._errors, [*first.index, *rest.index])
+        table += "".join(f"<p>{html.escape(sentence)}</p>" for sentence in about)
         title, promise = html.escape(self._title()), html.escape(self.guarantee.sentence())
         return f"<p><b>{title}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
+
+    @property
+    def _errors(self) -> dict[str, float]:
+        return errors_of(self.result, self.config.data.model_dump(exclude_none=True))
 
     @property
     def _not_measured(self) -> list[str]:
@@ -114,7 +121,12 @@ class TrainedModel(SavedModel):
     def _shown(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The few metrics that matter most, and the others."""
         whole = self.in_target_units(self.summary()).astype(object)
-        told = whole.apply(shown_apart, axis=1, result_type="broadcast") if len(whole) else whole
+        errors = self._errors
+        told = (
+            whole.apply(lambda row: shown_with_error(row, errors.get(str(row.name))), axis=1, result_type="broadcast")
+            if len(whole)
+            else whole
+        )
         first, rest = ordered(map(str, told.index))
         return told.loc[first], told.loc[rest]
 

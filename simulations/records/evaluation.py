@@ -1,12 +1,16 @@
 """Metrics of a model on held-out users: for simulations only, no guarantee covers them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from simulations.records.quality import confusion, only_class, quality
+from simulations.records.curves import curves
+from simulations.records.held_out import held_out
+from simulations.records.quality import only_class, quality
+from simulations.records.uncertainty import standard_errors
 from strategies.wire.questions import model_vector
 from userdp.arrays.types import Vector
 from userdp.data import Block, ColumnarFederation, Federation
@@ -61,10 +65,22 @@ class Evaluation:
         """What is added; nothing where nobody is held out."""
         return quality(self._problem, x, self._blocks())
 
-    def confusion(self, x: Vector) -> list[list[int]] | None:
-        """K rows of K counts: samples of each class, by the class that they are taken for; None without classes."""
-        counts = confusion(self._problem, x, self._blocks())
-        return None if counts is None else counts.tolist()
+    def shown(self, x: Vector) -> dict[str, Any]:
+        """What result.json holds of the released model beside its metrics; nothing where nobody is measured.
+
+        "measured_users", "standard_errors", "curves" where there are some, and of several classes their "confusion".
+        """
+        seen = held_out(self._problem, x, self._blocks())
+        if not seen.users:
+            return {}
+        if self._train is not None and self._optimum is not None and self._problem.excess_risk(x, self._train) is None:
+            least = [self._problem.metrics(self._optimum, block)["test_loss"] for block in self._blocks()]
+            above = seen.users["test_loss"] - np.concatenate(least)
+            seen = replace(seen, users={**seen.users, "excess_loss": above})
+        found: dict[str, Any] = {"measured_users": len(seen.sizes), "standard_errors": standard_errors(seen)}
+        if seen.counts is not None:
+            found["confusion"] = seen.counts.tolist()
+        return found | ({"curves": drawn} if (drawn := curves(seen)) else {})
 
     def not_measured(self, x: Vector, metrics: Mapping[str, float]) -> str | None:
         """Why ``metrics`` of a model say nothing about it; None where they do. A fact about held-out users."""

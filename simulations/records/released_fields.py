@@ -101,6 +101,19 @@ _RESULT: tuple[tuple[str, Kind, str], ...] = (
         "of the released model on held-out samples: how many of each class (rows) it takes for each (columns), in the "
         "order of data.target_levels; absent where targets are not of several classes",
     ),
+    ("measured_users", "held-out", "held-out users that hold a sample the model can use; absent where none does"),
+    (
+        "standard_errors",
+        "held-out",
+        "of metrics of the released model, one standard error over held-out users; absent of a run that failed, or "
+        "where nothing is measured",
+    ),
+    (
+        "curves",
+        "held-out",
+        "what the report's pictures of the released model are drawn from, on held-out samples: groups of like "
+        "predictions, and the ROC curve; absent of fewer than ten users",
+    ),
     ("reference.initial", "held-out", "the same metrics of the initial model"),
     ("reference_private.non_private", "private", "the same metrics of training without privacy on the same people"),
     ("better_than_initial", "held-out", "whether the main metric fell below that of the initial model"),

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from simulations.records.evaluation import main_metric
-from simulations.reports.explain import show_promise, shown_apart
+from simulations.reports.explain import show_promise
 from simulations.reports.loading import cell_counts
+from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import in_target_units, ordered
 
 
@@ -29,12 +30,15 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     columns = [metrics | in_target_units(metrics, section) for metrics in measured.values()]
     table = Table("metric", *measured, title=f"{result['name']}: {result['strategy']}")
     first, rest = ordered(columns[0])
+    errors = errors_of(result, section)
     for name in [*first, *rest]:
         style = "" if name in first else "dim"
-        told = shown_apart([column.get(name) for column in columns])
+        told = shown_with_error([column.get(name) for column in columns], errors.get(name))
         table.add_row(name.replace("_", " "), *told, style=style, end_section=[name] == first[-1:])
     console = Console()
     console.print(table)
+    for sentence in about_errors(result, errors, [*first, *rest]):
+        console.print(sentence, highlight=False, style="dim")
     standing, colour = _standing(result)
     console.print(f"[{colour}]{standing}[/{colour}]")
     if private:

@@ -26,8 +26,10 @@ from simulations.reports.explain import (
     shown_number,
 )
 from simulations.reports.loading import cell_counts
+from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
+from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
 from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.declarations import explained
@@ -76,7 +78,7 @@ def fill(template: str, content: dict[str, Any], *, html: bool = True) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (shown, percent, chance, shown_apart, shown_claim)
+    filters = (shown, percent, chance, shown_apart, shown_claim, shown_with_error)
     environment.filters |= {one.__name__: one for one in filters}
     environment.globals["shown_number"] = shown_number
     return environment.from_string(template).render(style=Markup(STYLE), **content)
@@ -103,6 +105,8 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "numbers": _numbers(plan),
         "metrics": _metrics(result, section),
         "confusion": confusion_table(result.get("confusion"), columns_of(section)),
+        **_uncertainty(result, section),
+        "pictures": pictures(result.get("curves") or {}, result.get("metrics", {}), columns_of(section)),
         "tests_failed": _failed_tests(rounds),
         "private": _private(rounds, result, data, section) if "reference_private" in result else None,
     }
@@ -221,6 +225,15 @@ def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple
         for names in (first, rest)
         if names
     ]
+
+
+def _uncertainty(result: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+    """Standard errors by the names that the table of metrics has, and what is said of them under it."""
+    errors = errors_of(result, section)
+    return {
+        "errors": {name.replace("_", " "): error for name, error in errors.items()},
+        "about_errors": about_errors(result, errors, list(errors)),
+    }
 
 
 def _with_units(metrics: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:

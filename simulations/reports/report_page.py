@@ -119,7 +119,7 @@ guarantee.</figcaption></figure>
 <tbody>
 {% for name, values, told in part %}
 <tr><td>{{ name }}<br><small>{{ told }}</small></td>
-{% for value in values | shown_apart %}<td class="number">{{ value if value != "none" else "&ndash;" | safe }}</td>{% endfor %}</tr>
+{% for value in values | shown_with_error(errors.get(name)) %}<td class="number">{{ value if value != "none" else "&ndash;" | safe }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% if not loop.first %}
@@ -128,6 +128,9 @@ guarantee.</figcaption></figure>
 {% endfor %}
 <p class="soft">Averages over held-out users, each with the same weight: exact about them, and no guarantee covers them.
 Simulation only.</p>
+{% for sentence in about_errors %}
+<p class="soft">{{ sentence }}</p>
+{% endfor %}
 {% endif %}
 
 {% if confusion %}
@@ -143,6 +146,15 @@ Simulation only.</p>
 </tbody></table></div>
 <p class="soft">Samples of held-out users: a row for each class that was observed, a column for each that the model told;
 the darker, the more of the row. Simulation only, and not covered by the guarantee.</p>
+{% endif %}
+
+{% if pictures %}
+<h2>Predictions against what was observed</h2>
+{% for picture in pictures %}
+<figure>{{ picture.chart | safe }}
+<figcaption><strong>{{ picture.title }}.</strong> {{ picture.how_to_read }} Measured on held-out people: simulation only,
+not covered by the guarantee.</figcaption></figure>
+{% endfor %}
 {% endif %}
 
 <h2>The plan</h2>

@@ -33,12 +33,32 @@ def in_target_units(metrics: Mapping[str, float | None], data: Mapping[str, Any]
         metrics: of a model, as result.json has them: of targets in [-1, 1].
         data: the [data] section of the run's configuration.
     """
-    return {name: value for name, value, _ in _converted(metrics, data)}
+    return {name: value for _, name, value, _ in _converted(metrics, data)}
 
 
 def unit_meanings(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> dict[str, str]:
     """What each of these means."""
-    return {name: meaning for name, _, meaning in _converted(metrics, data)}
+    return {name: meaning for _, name, _, meaning in _converted(metrics, data)}
+
+
+def errors_in_target_units(
+    metrics: Mapping[str, float | None], errors: Mapping[str, float | None], data: Mapping[str, Any]
+) -> list[tuple[str, float, float]]:
+    """(name, value, its standard error) in units of the target, of metrics whose own standard errors are given.
+
+    In proportion to its size the root of a mean moves by half as much as the mean.
+
+    Args:
+        metrics: of a model, of targets in [-1, 1].
+        errors: metric -> its standard error, likewise.
+        data: the [data] section of the run's configuration.
+    """
+    found = []
+    for metric, name, value, _ in _converted(metrics, data):
+        scaled, error = metrics[metric], errors.get(metric)
+        if scaled and error is not None:
+            found.append((name, value, value / scaled * error * (0.5 if metric.startswith("squared") else 1.0)))
+    return found
 
 
 def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -61,8 +81,8 @@ def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
     return first, [name for name in names if name not in first]
 
 
-def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
-    """(name, value, what it means)."""
+def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> Iterator[tuple[str, str, float, str]]:
+    """(metric, its name in units, value, what it means)."""
     columns = columns_of(data)
     # Targets of several classes, and a loss that predicts no number, have no range or no error.
     if not columns.get("target_range"):
@@ -74,7 +94,7 @@ def _converted(metrics: Mapping[str, float | None], data: Mapping[str, Any]) -> 
         if value is not None:
             converted = unit * (math.sqrt(value) if metric.startswith("squared") else value)
             meaning = MEANING if metric in ("squared_error", "absolute_error") else METRICS[metric]
-            yield f"{told}, in units of {columns['target']}", converted, meaning
+            yield metric, f"{told}, in units of {columns['target']}", converted, meaning
 
 
 def columns_of(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -289,8 +289,8 @@ class _Course:
             metrics = self.schedule.of(model) | self.evaluation.details(model)
             initial = initial | self.evaluation.details(self.problem.initial())
         result = self._result(guarantee, metrics, initial)
-        if error is None and (counts := self.evaluation.confusion(model)) is not None:
-            result["confusion"] = counts
+        if error is None:
+            result |= plain(self.evaluation.shown(model))
         if self.code:
             result["code"] = self.code
         if error is not None:

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from simulations import cli, load_model
 from simulations.audit.instance import Instance
 from simulations.config.run_config import parse_config
-from simulations.records.quality import confusion, macro_f1
+from simulations.records.held_out import held_out
+from simulations.records.quality import macro_f1
 from simulations.reports.confusion import confusion_table
 from simulations.reports.report import page
 from simulations.runs.build import build_problem, load_datasets
@@ -109,10 +110,10 @@ def test_a_confusion_and_its_f1_by_hand():
     block = Block(rows, np.array([0, 2, 5]), np.float32([0, 0, 0, 1, 1]))
     x = np.eye(3).ravel()
     parts = [block.part(0, 1), block.part(1, 2)]
-    counts = confusion(problem, x, parts)
+    counts = held_out(problem, x, parts).counts
     assert counts.tolist() == [[2, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert macro_f1(counts) == pytest.approx((4 / 6 + 2 / 4) / 2)
-    assert confusion(problem, x, []) is None
+    assert held_out(problem, x, []).counts is None
     first, _, last = confusion_table(counts.tolist(), {})
     assert (first.name, first.cells, first.found) == ("0", [(2, 67), (1, 33), (0, 0)], 67)
     assert last.found is None

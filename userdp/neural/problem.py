@@ -317,6 +317,10 @@ class TorchProblem(Problem):
             return _numbers(self._samples.predicted(targets, targets))
         return super().observed(block)
 
+    def observed_sizes(self, block: Block) -> NDArray[np.int64]:
+        """(U,) samples of each user, of sequences their steps."""
+        return np.asarray(np.add.reduceat(self._samples.per_sample(block), block.offsets[:-1]))
+
 
 def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
     """(U,): totals of a user's samples over what they count."""

@@ -254,6 +254,10 @@ class Problem(ABC):
         """(N,): what `predict` is to be compared with; None where samples have no target."""
         return None if block.targets is None else block.targets.astype(np.float64)
 
+    def observed_sizes(self, block: Block) -> NDArray[np.int64]:
+        """(U,): how many of `observed` are each user's, in the order of the users."""
+        return block.sizes
+
     def constant_model(self, mean: Vector) -> Vector:
         """(p,): the model of the domain that predicts, as nearly as it can, that mean target of every sample.
 
