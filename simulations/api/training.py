@@ -96,7 +96,7 @@ class TrainedModel(SavedModel):
         parts += (
             [f"({len(rest)} more: spread, calibration, scaled units; see summary() and report())"] if len(rest) else []
         )
-        parts += about_errors(self.result, self._errors, list(first.index))
+        parts += self._about_errors(first)
         return "\n".join(parts) + f"\nGuarantee: {self.guarantee.sentence()}"
 
     def _repr_html_(self) -> str:
@@ -104,7 +104,7 @@ class TrainedModel(SavedModel):
         first, rest = self._shown()
         table += first.to_html() if len(first) else ""
         table += f"<details><summary>{len(rest)} more</summary>{rest.to_html()}</details>" if len(rest) else ""
-        about = about_errors(self.result, self._errors, [*first.index, *rest.index])
+        about = self._about_errors(pd.concat([first, rest]))
         table += "".join(f"<p>{html.escape(sentence)}</p>" for sentence in about)
         title, promise = html.escape(self._title()), html.escape(self.guarantee.sentence())
         return f"<p><b>{title}</b></p>{table}<p><b>Guarantee.</b> {promise}</p>"
@@ -112,6 +112,9 @@ class TrainedModel(SavedModel):
     @property
     def _errors(self) -> dict[str, float]:
         return errors_of(self.result, self.config.data.model_dump(exclude_none=True))
+
+    def _about_errors(self, table: pd.DataFrame) -> list[str]:
+        return [sentence for _, sentence in about_errors(self.result, self._errors, map(str, table.index))]
 
     @property
     def _not_measured(self) -> list[str]:

@@ -184,7 +184,7 @@ _WRITTEN_OUT: tuple[Field, ...] = (
             "noised",
             "the page but for what follows: config.toml, plan.json, guarantee.json",
         ),
-        ("held-out", "held-out", "verdict, course and metrics"),
+        ("held-out", "held-out", "verdict, course, metrics with their errors, pictures of predictions"),
         ("environment", "environment", "why it stopped, seconds and memory"),
         (
             "figures_private",

@@ -1,1 +1,1 @@
-"""The page of a run: numbers explained, plots."""
+"""The page of a run: numbers explained, plots and pictures."""

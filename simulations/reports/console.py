@@ -37,8 +37,8 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
         table.add_row(name.replace("_", " "), *told, style=style, end_section=[name] == first[-1:])
     console = Console()
     console.print(table)
-    for sentence in about_errors(result, errors, [*first, *rest]):
-        console.print(sentence, highlight=False, style="dim")
+    for kind, line in about_errors(result, errors, [*first, *rest]):
+        console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
     standing, colour = _standing(result)
     console.print(f"[{colour}]{standing}[/{colour}]")
     if private:

@@ -128,8 +128,8 @@ guarantee.</figcaption></figure>
 {% endfor %}
 <p class="soft">Averages over held-out users, each with the same weight: exact about them, and no guarantee covers them.
 Simulation only.</p>
-{% for sentence in about_errors %}
-<p class="soft">{{ sentence }}</p>
+{% for kind, sentence in about_errors %}
+<p class="{{ kind }}">{{ sentence }}</p>
 {% endfor %}
 {% endif %}
 

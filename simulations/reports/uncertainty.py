@@ -1,6 +1,6 @@
 """How exact metrics are that are measured on held-out people, in words: standard errors beside the model's own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simulations.reports.explain import shown, shown_apart
@@ -39,8 +39,8 @@ def shown_with_error(values: Iterable[object], error: float | None) -> list[str]
     return [first if error is None else f"{first} +/- {shown(error, 2)}", *others]
 
 
-def about_errors(result: Mapping[str, Any], errors: Mapping[str, float], names: Sequence[str]) -> list[str]:
-    """Sentences to stand under a table of metrics: what +/- means in it, and a warning where few people were held out.
+def about_errors(result: Mapping[str, Any], errors: Mapping[str, float], names: Iterable[str]) -> list[tuple[str, str]]:
+    """(soft | warning, a sentence) to stand under a table of metrics: what +/- means; that few were held out.
 
     Args:
         result: the content of result.json.
@@ -52,13 +52,15 @@ def about_errors(result: Mapping[str, Any], errors: Mapping[str, float], names: 
         return []
     told = []
     if any(name in errors for name in names):
-        told.append(
+        meaning = (
             f"+/- is one standard error over {shown(people)} held-out people: with as many others, numbers "
             "would differ by less than that in about two of three cases."
         )
+        told.append(("soft", meaning))
     if people < FEW:
-        told.append(
+        warning = (
             f"Few people were held out ({people}, fewer than {FEW}): metrics are rough, and so are their standard "
             "errors. Hold out more (data.test_users, data.test_fraction) before you rely on them."
         )
+        told.append(("warning", warning))
     return told

@@ -234,7 +234,8 @@ def test_an_error_is_told_where_it_shows_in_the_digits_that_people_read():
 def test_few_people_are_warned_of():
     few = about_errors({"measured_users": FEW - 1}, {}, ["accuracy"])
     assert len(few) == 1
-    assert "Few people were held out (29, fewer than 30)" in few[0]
+    assert "Few people were held out (29, fewer than 30)" in few[0][1]
+    assert few[0][0] == "warning"
     assert about_errors({"measured_users": FEW}, {}, ["accuracy"]) == []
     assert len(about_errors({"measured_users": 3}, {"accuracy": 0.2}, ["accuracy"])) == 2
     assert about_errors({"measured_users": FEW}, {"accuracy": 0.2}, ["loss"]) == []

@@ -9,6 +9,7 @@ from neural_cases import LEVELS, READERS, SEQUENCE, STEPS, Reader, windows
 from scipy.special import log_softmax
 from torch import nn
 
+from simulations.records.held_out import held_out
 from simulations.records.quality import auc, quality
 from userdp.data.block import Block
 from userdp.data.shape import Sequence
@@ -172,3 +173,11 @@ def test_a_gradient_step_lowers_the_loss():
     moved = x - 0.5 * problem.user_gradients(x, block).mean(axis=0)
     before, after = (np.add.reduceat(problem.sample_losses(at, block), block.offsets[:-1]) for at in (x, moved))
     assert (after / block.sizes).mean() < (before / block.sizes).mean()
+
+
+def test_each_step_belongs_to_the_user_whose_window_it_is():
+    problem, block = reading(), windows()
+    seen = held_out(problem, problem.initial(), [block])
+    steps = [int((codes >= 0).sum()) for codes in block.features.reshape(block.samples, -1)]
+    assert seen.sizes.tolist() == [sum(steps[first:last]) for first, last in pairwise(block.offsets)]
+    assert len(seen.owners) == len(seen.observed) == sum(steps) > block.samples
