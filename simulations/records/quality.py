@@ -4,12 +4,12 @@ Measured once, at a run's end: ranking and calibration take the scores of all he
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.records.measured import BINS, ERRORS, MOST_CLASSES, PERCENTILES, SPREAD
+from simulations.records.measured import BINS, ERRORS, EXPLAINED, MOST_CLASSES, PERCENTILES, SPREAD
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
 from userdp.errors import BadInput
@@ -53,6 +53,23 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
         spread = {"macro_f1": macro_f1(counts), **spread}
     error, difference = calibration(predicted, observed)
     return {**spread, "calibration_error": error, "predicted_minus_observed": difference}
+
+
+def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> dict[str, float]:
+    """How much of what the best constant leaves over a model explains: 1 is perfect, 0 no better, below it is worse.
+
+    "r2" of squared errors; "deviance_explained" of counts and of classes, by the log loss without a ridge term.
+
+    Args:
+        metrics: of the model.
+        constant: of the best constant, on the same users.
+    """
+    for name, told in EXPLAINED.items():
+        if name in metrics and constant.get(name, 0.0) > 0:
+            return {told: 1.0 - metrics[name] / constant[name]}
+    if "accuracy" in metrics and constant.get("test_loss", 0.0) > 0:  # a module, whose loss is nothing but that
+        return {"deviance_explained": 1.0 - metrics["test_loss"] / constant["test_loss"]}
+    return {}
 
 
 def _told(problem: Problem, x: Vector, block: Block) -> tuple[dict[str, Array], Array] | None:
