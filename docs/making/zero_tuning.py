@@ -16,7 +16,7 @@ Shares = Mapping[Cell, Mapping[str, list[float]]]
 FREE = "non_private"
 """Stands for training without privacy beside the strategies."""
 WORTH_A_WAY = 0.1
-"""What is explained without privacy from which on a share of it says something: below, it divides by next to nothing."""
+"""What is explained without privacy from which on a share of it says something: below, it divides by nearly nothing."""
 HEAD = (
     *("data", "users", "parameters", "epsilon", "no privacy", "auto", "its seeds", "of the way"),
     *("tuned with the answers, NOT private", "auto is ahead by", "as it comes"),
