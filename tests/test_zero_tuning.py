@@ -30,7 +30,8 @@ def rows(benchmark, shares, *, warned=False):
         [
             dict.fromkeys(benchmark.COLUMNS, 0)
             | {"task": task, "family": "table" if task.isalpha() else "population", "epsilon": epsilon}
-            | {"strategy": strategy, "seed": seed, "share": share, "warned": warned, "settings": ""}
+            | {"strategy": strategy, "seed": seed, "warned": warned, "settings": ""}
+            | {"constant": 1.0, "without_privacy": 0.0, "value": 1.0 - share}
             for (task, epsilon, strategy), values in shares.items()
             for seed, share in enumerate(values)
         ]
@@ -47,7 +48,7 @@ def test_promises_are_held_against_medians_and_the_best_oracle(scripts):
     good = {("A", 4.0, "auto"): [0.95, 0.96, 0.2], ("A", 4.0, one): [0.9] * 3, ("A", 4.0, other): [0.94] * 3}
     held = verdicts(benchmark, rows(benchmark, good))
     assert held["median over tables at epsilon 4 at least 90%"]
-    assert held["median over tables at epsilon 1 at least 80%"] is None
+    assert held["median over tables at epsilon 1 at least 70%"] is None
     assert held["ahead of it in a third of the cells"]
     behind = good | {("A", 4.0, other): [1.01] * 3}
     held = verdicts(benchmark, rows(benchmark, behind))
@@ -60,14 +61,18 @@ def test_promises_are_held_against_medians_and_the_best_oracle(scripts):
     )
 
 
-def test_a_cell_below_nothing_fails_beyond_its_seeds_spread_alone(scripts):
+def test_one_run_in_twenty_may_be_worse_than_the_best_constant(scripts):
     benchmark, _, _ = scripts
-    name = "no cell below 0 by more than a standard deviation over seeds"
-    assert verdicts(benchmark, rows(benchmark, {("p 1", 1.0, "auto"): [-0.1, 0.1, -0.01]}))[name]
-    assert not verdicts(benchmark, rows(benchmark, {("p 1", 1.0, "auto"): [-0.11, -0.1, -0.1]}))[name]
-    for last, held in ((0.0, False), (0.01, True)):
-        table = rows(benchmark, {("p 1", 1.0, "auto"): [0.9, 0.9, last]})
-        assert verdicts(benchmark, table)["no seed without any gain"] is held
+    name = "at most one run in twenty worse than the best constant by more than 0.5%"
+    for worse, held in ((1, True), (2, False)):
+        shares = [-0.006] * worse + [-0.004] + [0.9] * (19 - worse)
+        assert verdicts(benchmark, rows(benchmark, {("p 1", 1.0, "auto"): shares}))[name] is held
+
+
+def test_a_table_that_nothing_is_learnt_from_without_privacy_either_promises_no_way(scripts):
+    benchmark, _, _ = scripts
+    table = rows(benchmark, {("A", 4.0, "auto"): [0.5, 0.5]}).assign(without_privacy=0.95)
+    assert verdicts(benchmark, table)["median over tables at epsilon 4 at least 90%"] is None
 
 
 def test_what_is_there_is_not_measured_again(scripts, tmp_path):
@@ -92,8 +97,9 @@ def test_a_piece_measures_the_share_of_the_way(scripts):
     (row,) = benchmark.Piece(task, (4.0,), "auto", (3,)).rows()
     assert tuple(row) == benchmark.COLUMNS
     assert (row["task"], row["strategy"], row["seed"], row["users"]) == ("easy", "auto", 3, 2000)
-    assert row["share"] == (row["initial"] - row["value"]) / (row["initial"] - row["without_privacy"])
-    assert 0.9 < row["share"] < 1.1
+    (share,) = benchmark.shared(pd.DataFrame([row]))["share"]
+    assert share == (row["constant"] - row["value"]) / (row["constant"] - row["without_privacy"])
+    assert 0.9 < share < 1.1
 
 
 @pytest.mark.slow
@@ -120,10 +126,11 @@ def test_the_page_says_where_auto_is_behind_and_what_was_not_measured(scripts, t
     rows(benchmark, shares).to_csv(tmp_path / "measured.csv", index=False)
     monkeypatch.setattr(page, "MEASURED", tmp_path / "measured.csv")
     told = " ".join(page.section().split())
-    assert "the median of 2 seeds" in told
-    assert "| 92.5 % | 90.0 % to 95.0 % | 99.0 % (`adaptive_clipping`) | **\N{MINUS SIGN}6.5** | not measured |" in told
-    assert "| 60.0 % | 50.0 % to 70.0 % | not measured | not measured | 20.0 % (`dp_fed_sgd`) |" in told
-    assert "ended no better than the initial model:** none." in told
+    assert "The median of 2 seeds" in told
+    clipped = "99.0 % (`adaptive_clipping`) | **\N{MINUS SIGN}6.5** | not measured |"
+    assert f"| 100.0 % | 92.5 % | 90.0 % to 95.0 % | 92 % | {clipped}" in told
+    assert "| 60.0 % | 50.0 % to 70.0 % | 60 % | not measured | not measured | 20.0 % (`dp_fed_sgd`) |" in told
+    assert "ended no better than the best constant:** none." in told
     assert "**Where it is behind:** A at epsilon 4 (\N{MINUS SIGN}6.5)." in told
     assert "**Not measured:** The oracle: B at epsilon 1. The strategies as they come: A at epsilon 4." in told
     searched = rows(benchmark, shares)
@@ -135,4 +142,4 @@ def test_the_page_says_where_auto_is_behind_and_what_was_not_measured(scripts, t
     stuck = rows(benchmark, {("C", 4.0, "auto"): [0.9, 0.0, 0.8]})
     stuck.to_csv(tmp_path / "measured.csv", index=False)
     told = " ".join(page.section().split())
-    assert "ended no better than the initial model:** 1 of 3 seeds of C at epsilon 4." in told
+    assert "ended no better than the best constant:** 1 of 3 seeds of C at epsilon 4." in told

@@ -13,9 +13,13 @@ ORACLE = "oracle-"
 """What the labels of strategies that were tuned with the answers begin with."""
 Cell = tuple[str, str]
 Shares = Mapping[Cell, Mapping[str, list[float]]]
+FREE = "non_private"
+"""Stands for training without privacy beside the strategies."""
+WORTH_A_WAY = 0.1
+"""What is explained without privacy from which on a share of it says something: below, it divides by nearly nothing."""
 HEAD = (
-    *("data", "users", "parameters", "epsilon", "auto", "its seeds", "tuned with the answers, NOT private"),
-    *("auto is ahead by", "as it comes"),
+    *("data", "users", "parameters", "epsilon", "no privacy", "auto", "its seeds", "of the way"),
+    *("tuned with the answers, NOT private", "auto is ahead by", "as it comes"),
 )
 
 
@@ -29,8 +33,11 @@ def section() -> str:
         cell = (row["task"], row["epsilon"])
         if row["strategy"] == "auto":  # whose plan warned, or did not
             facts.setdefault(cell, row)
-        if row["share"]:
-            shares[cell][row["strategy"]].append(float(row["share"]))
+        if row["value"]:
+            zero, free, value = (float(row[name]) for name in ("constant", "without_privacy", "value"))
+            shares[cell][row["strategy"]].append(1 - value / zero)
+            if row["strategy"] == "auto":
+                shares[cell][FREE].append(1 - free / zero)
     cells = [cell for cell in facts if "auto" in shares[cell]]
     table = [
         f"| {' | '.join(HEAD)} |",
@@ -51,8 +58,10 @@ def _introduction(shares: Shares) -> str:
     seeds = sorted({len(found["auto"]) for found in shares.values() if "auto" in found})
     count = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
-        "Share of the way from the initial model to training without privacy, in the loss on users who were held out: "
-        f"the median of {count} seeds, each with a split and noise of its own, and for `auto` the range. Next to it is "
+        "What part of the best constant's loss a model takes away, on users who were held out: 0 is no better than "
+        "saying their own mean (or rate) of everybody, and below it is worse; of squares it is R2. "
+        f"The median of {count} seeds, each with a split and noise of its own, and for `auto` the range. *Of the way* "
+        "is what `auto` has of that without privacy, where that is a tenth or more. Next to it is "
         "the best of three clipping strategies whose clip, step and rounds were chosen among 24 settings **by looking "
         "at the answers** (`userdp compare --against-oracle`): **not private**, not something you may do, and there to "
         "show what tuning would be worth. In the last column is the best of the same three as they come, with the "
@@ -63,10 +72,11 @@ def _introduction(shares: Shares) -> str:
 
 def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str]) -> str:
     """A row of the table; in bold where `auto` is behind."""
-    auto = shares["auto"]
+    auto, free = shares["auto"], median(shares[FREE])
     oracle, default = _best(shares, oracle=True), _best(shares, oracle=False)
     ahead = _ahead(shares)
     gap = "not measured" if ahead is None else _points(ahead)
+    ways = [own / whole for own, whole in zip(auto, shares[FREE], strict=True)]
     return "| {} |".format(
         " | ".join(
             [
@@ -74,8 +84,10 @@ def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str
                 f"{int(facts['users']):,}",
                 facts["parameters"],
                 f"{float(cell[1]):g}" + (" (warned)" if facts["warned"] == "True" else ""),
+                _percent(free),
                 _percent(median(auto)),
                 f"{_percent(min(auto))} to {_percent(max(auto))}",
+                f"{100 * median(ways):.0f} %" if free >= WORTH_A_WAY else "",
                 _named(oracle),
                 f"**{gap}**" if ahead is not None and ahead < 0 else gap,
                 _named(default),
@@ -89,13 +101,13 @@ def _best(shares: Mapping[str, list[float]], *, oracle: bool) -> tuple[float, st
     found = [
         (median(values), name)
         for name, values in shares.items()
-        if name != "auto" and name.startswith(ORACLE) == oracle
+        if name not in ("auto", FREE) and name.startswith(ORACLE) == oracle
     ]
     return max(found, default=None)
 
 
 def _ahead(shares: Mapping[str, list[float]]) -> float | None:
-    """How much further `auto` goes than the best of the oracle."""
+    """How much more `auto` explains than the best of the oracle."""
     oracle = _best(shares, oracle=True)
     return None if oracle is None else median(shares["auto"]) - oracle[0]
 
@@ -130,14 +142,14 @@ def _at_the_edge(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def _nowhere(cells: Iterable[Cell], shares: Shares) -> str:
-    """Where a seed ended no better than it began: a median does not show it."""
+    """Where a seed ended no better than the best constant: a median does not show it."""
     lost = {cell: sum(share <= 0 for share in shares[cell]["auto"]) for cell in cells}
     told = [
         f"{count} of {len(shares[cell]['auto'])} seeds of {cell[0]} at epsilon {float(cell[1]):g}"
         for cell, count in lost.items()
         if count
     ]
-    return f"**Runs of `auto` that ended no better than the initial model:** {'; '.join(told) or 'none'}."
+    return f"**Runs of `auto` that ended no better than the best constant:** {'; '.join(told) or 'none'}."
 
 
 def _unmeasured(cells: list[Cell], shares: Shares) -> str:

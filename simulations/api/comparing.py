@@ -20,6 +20,7 @@ from simulations.comparison.jobs import compare as run_all
 from simulations.comparison.live import live
 from simulations.comparison.report import costs_together
 from simulations.comparison.table import TABLE
+from simulations.records.measured import EXPLAINED
 from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_frame
@@ -35,8 +36,8 @@ class ComparisonResult:
 
     Attributes:
         table: one row a cell, as results.parquet has them: strategy, seed and budget, "value" of the main metric beside
-            those of the "initial" model and of training without privacy, "error_private" for cells that failed.
-            docs/what-leaves.md says what may be shown to whom.
+            those of the best "constant", the "initial" model and of training without privacy, "error_private" for
+            cells that failed. docs/what-leaves.md says what may be shown to whom.
         page: report.html, with the ranking.
         directory: where the comparison's files are; None where nothing was kept.
         together: what all runs cost the same people together, a line for each source of people; none for made-up ones.
@@ -60,7 +61,9 @@ class ComparisonResult:
 
     def summary(self) -> pd.DataFrame:
         """Means over seeds for each strategy and budget, the best first; cells without a value are left out."""
-        numbers = ["value", "initial", "reference_private"]
+        explained = (f"metric.{name}" for name in dict.fromkeys(EXPLAINED.values()))
+        wanted = [*explained, "value", "constant", "initial", "reference_private"]
+        numbers = [name for name in wanted if name in self.table and self.table[name].notna().any()]
         means = self.table.astype(dict.fromkeys(numbers, float)).groupby(["epsilon", "strategy"])[numbers].mean()
         return means.sort_values(["epsilon", "value"])
 

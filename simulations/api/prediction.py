@@ -17,7 +17,7 @@ from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.named_code import check_code
 from simulations.records.run_directory import RunDirectory
-from simulations.reports.report import INITIAL
+from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import in_target_units
 from simulations.runs.build import build_problem, starting_problem
 from userdp.accounting import Guarantee
@@ -113,7 +113,8 @@ class SavedModel:
             data: as for `predict`, with the user column and, where there is one, the target.
 
         Returns:
-            One row a metric; columns "this model" and "initial model", which needs no data and is there to be beaten.
+            One row a metric; columns "this model", "best constant", which says the mean target of this very table of
+            every row, and "initial model", which needs no data. They are there to be beaten.
 
         Raises:
             MissingColumn: the table lacks a declared column.
@@ -130,7 +131,8 @@ class SavedModel:
             log.warning("not measured: no row of the table has all cells that the model needs")
         elif table.federation.samples > 1 and measure.one_class(self.model, metrics):
             log.warning("all targets of the table are one class: accuracy and loss do not say if the model tells any")
-        return pd.DataFrame({THIS: metrics, INITIAL: measure.whole(initial)})
+        constant = {CONSTANT: measure.constant} if measure.constant else {}
+        return pd.DataFrame({THIS: metrics, **constant, INITIAL: measure.whole(initial)})
 
     def save(self, directory: str | Path) -> Path:
         """Write what `load_model` reads: parameters, configuration and guarantee.

@@ -12,7 +12,7 @@ from rich.table import Table
 from simulations.api.prediction import THIS, load_model
 from simulations.records.run_directory import plain
 from simulations.reports.explain import show_promise, shown_apart
-from simulations.reports.report import INITIAL
+from simulations.reports.standing import CONSTANT, INITIAL
 from simulations.reports.units import ordered
 from userdp.accounting import Guarantee
 from userdp.data.tables.reading import read_cells
@@ -33,7 +33,8 @@ class Scores:
         output: the file of predictions.
         rows: of the table, and of that file.
         unusable: rows without a prediction, because a cell holds nothing that the model could use.
-        metrics: one row a metric, columns "this model" and "initial model"; None where the table cannot be measured.
+        metrics: one row a metric, columns "this model", "best constant" and "initial model"; None where the table
+            cannot be measured.
         in_units: the same, and errors in the target's units; None likewise.
         not_measured: why not; None where it was.
         guarantee: of the model.
@@ -56,6 +57,7 @@ class Scores:
                 "rows": self.rows,
                 "unusable_rows": self.unusable,
                 "metrics": None if metrics is None else metrics[THIS].to_dict(),
+                "constant": None if metrics is None or CONSTANT not in metrics else metrics[CONSTANT].to_dict(),
                 "initial": None if metrics is None else metrics[INITIAL].to_dict(),
                 "not_measured": self.not_measured,
                 "guarantee": self.guarantee.as_dict(),

@@ -33,7 +33,7 @@ from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, s
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
-from simulations.reports.report import INITIAL, NON_PRIVATE
+from simulations.reports.standing import NON_PRIVATE, references
 from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import ordered
 from simulations.runs.build import make_plan
@@ -69,14 +69,14 @@ class TrainedModel(SavedModel):
         return dict(self.result["metrics"])
 
     def summary(self) -> pd.DataFrame:
-        """Metrics of this model, of the initial model, and of training without privacy on the same people.
+        """Metrics of this model, the best constant, the initial model, and training without privacy on the same people.
 
-        The last is an exact function of private data, for their holder alone; it is there unless switched off with
-        ``output={"reference": False}``, or noise is secure.
+        The best constant says the same of everybody: the mean that the run released, or else, which nobody could know,
+        that of the held-out people. Training without privacy is an exact function of private data, for their holder
+        alone; it is there unless switched off with ``output={"reference": False}``, or noise is secure.
         """
         reference = self.result["reference_private"]["non_private"]
-        initial = self.result["reference"]["initial"]
-        columns = {THIS: self.metrics, INITIAL: initial, f"{NON_PRIVATE} (private)": reference}
+        columns = {THIS: self.metrics, **references(self.result), f"{NON_PRIVATE} (private)": reference}
         return pd.DataFrame({name: values for name, values in columns.items() if values}, index=list(self.metrics))
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -158,7 +158,8 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
     `train` the path.
 
     Returns:
-        The model with its guarantee, its metrics beside those of the initial model, and its report.
+        The model with its guarantee, its report, and its metrics beside those of the best constant and the initial
+        model.
 
     Raises:
         BadInput: a setting that cannot be used, or a table that does not fit it; field, value and remedy are named.

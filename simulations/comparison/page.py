@@ -35,7 +35,7 @@ delta = {% for d in one.delta %}{{ d | shown }}{{ ", " if not loop.last }}{% end
 {% set line = overall[0] %}
 <div class="verdict {{ 'good' if line.private and line.first else 'bad' }}">
 <strong>{{ line.strategy if line.private and line.first else "No private strategy has a result" }}</strong>
-{% if line.private and line.first %}Best private strategy in {{ line.first }} of {{ points | length }} setting{{ "s" if points | length > 1 }}{% if line.closed is not none %}; it goes {{ line.closed | percent }} of the way from the initial model
+{% if line.private and line.first %}Best private strategy in {{ line.first }} of {{ points | length }} setting{{ "s" if points | length > 1 }}{% if line.closed is not none %}; it goes {{ line.closed | percent }} of the way from the {{ zero }}
 to training without privacy (median over settings){% endif %}.{% endif %}
 {% if failed %} {{ failed }} of {{ cells }} runs gave no result; the reasons stand below.{% endif %}
 </div>
@@ -50,11 +50,11 @@ to training without privacy (median over settings){% endif %}.{% endif %}
 <td class="number">{{ "&ndash;" | safe if line.closed is none else line.closed | percent }}</td></tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft">Of {{ points | length }}. Way closed: from the initial model (0&nbsp;%) to training without privacy (100&nbsp;%); below 0&nbsp;% is worse
+<p class="soft">Of {{ points | length }}. Way closed: from the {{ zero }} (0&nbsp;%) to training without privacy (100&nbsp;%); below 0&nbsp;% is worse
 than doing nothing.</p>
 {% set stuck = points | selectattr("stuck") | list %}
 {% if stuck %}
-<p class="warning">Training without privacy did not get below the initial model, so no way is measured ({{ stuck | map(attribute="index") | join("; ") }}):
+<p class="warning">Training without privacy did not get below the {{ zero }}, so no way is measured ({{ stuck | map(attribute="index") | join("; ") }}):
 it did not converge, or held-out users have nothing to gain from these data.</p>
 {% endif %}
 
@@ -110,8 +110,10 @@ replacing one stands in the line.</p>
 {% if line.oracle %}<span class="tag">{{ oracle }}</span>{% elif line.holds is sameas false %}<span class="tag">no privacy</span>{% endif %}
 <small>{{ line.terms }}{% if line.failed %}{{ "; " if line.terms }}{{ line.failed }} of {{ line.failed + line.seeds }} failed: {{ line.reason }}{% endif %}</small></td></tr>
 {% endfor %}
-<tr class="none"><td>initial model</td><td class="number">{{ point.initial | shown(point.digits) }}</td><td></td><td class="number">0 %</td></tr>
-<tr class="none"><td>without privacy</td><td class="number">{{ point.non_private | shown(point.digits) }}</td><td></td><td class="number">100 %</td></tr>
+{% for name, value, way in point.references %}
+<tr class="none"><td>{{ name }}</td><td class="number">{{ value | shown(point.digits) }}</td><td></td>
+<td class="number">{{ "&ndash;" | safe if way is none else way | percent }}</td></tr>
+{% endfor %}
 </tbody></table></div>
 {% endfor %}
 
@@ -215,11 +217,11 @@ All calibrated to {{ one.unit }} level, epsilon = {{ one.epsilon | map("shown") 
 | {{ line.strategy }}{{ " (" + oracle + ")" if line.oracle else "" if line.private else " (no privacy)" }} | {{ line.first if line.private else "-" }} | {{ line.worse }} | {{ "-" if line.closed is none else line.closed | percent }} |
 {% endfor %}
 
-Of {{ points | length }}. Way closed: from the initial model (0 %) to training without privacy (100 %).
+Of {{ points | length }}. Way closed: from the {{ zero }} (0 %) to training without privacy (100 %).
 {% set stuck = points | selectattr("stuck") | list %}
 {% if stuck %}
 
-Training without privacy did not get below the initial model, so no way is measured ({{ stuck | map(attribute="index") | join("; ") }}):
+Training without privacy did not get below the {{ zero }}, so no way is measured ({{ stuck | map(attribute="index") | join("; ") }}):
 it did not converge, or held-out users have nothing to gain from these data.
 {% endif %}
 {% if foresight %}
@@ -246,8 +248,9 @@ stands in the line.
 {% for line in point.ranking %}
 | {{ line.strategy }} | {{ line.median | shown(point.digits) if line.median is not none else "-" }} | {% if line.median is not none %}{{ line.low | shown }} to {{ line.high | shown }}{% else %}-{% endif %} | {{ "-" if line.closed is none else line.closed | percent }} | {{ "worse than doing nothing " if line.worse }}{{ oracle if line.oracle else "no privacy" if line.holds is sameas false }}{% if line.failed %} {{ line.failed }} failed{% endif %} | {{ line.terms }} |
 {% endfor %}
-| *initial model* | {{ point.initial | shown(point.digits) }} | | 0 % | | |
-| *without privacy* | {{ point.non_private | shown(point.digits) }} | | 100 % | | |
+{% for name, value, way in point.references %}
+| *{{ name }}* | {{ value | shown(point.digits) }} | | {{ "-" if way is none else way | percent }} | | |
+{% endfor %}
 {% endfor %}
 
 ## What each guarantee means

@@ -10,10 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
 from simulations.reports.explain import shown
-from simulations.reports.plots import BLUE, GREEN, INK, LEGEND, LOG_FROM, ORANGE, RED, STYLE, figure_and_axes, svg
+from simulations.reports.plots import BLUE, INK, LEGEND, LEVELS, LOG_FROM, ORANGE, RED, STYLE, figure_and_axes, svg
+from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
-INITIAL, NON_PRIVATE = "initial model", "without privacy"
-_LEVELS = (("initial", INITIAL, RED, "--"), ("non_private", NON_PRIVATE, GREEN, ":"))
+_PARTS = (("initial", INITIAL), ("constant", CONSTANT), ("non_private", NON_PRIVATE))
+_LEVELS = tuple((part, name, *LEVELS[name]) for part, name in _PARTS)
+"""(of a point, what it is called, colour, dashes)"""
 _COLOURS = (BLUE, ORANGE, "#8b5cf6", "#0d9488", "#db2777", "#84780a", "#64748b", "#0891b2", "#b45309", "#7c3aed")
 _MARKERS = "osD^vP*XhH"
 _MARKER_SPACING = 0.08

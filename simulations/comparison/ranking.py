@@ -7,8 +7,10 @@ from typing import Any
 from simulations.comparison.oracle import ORACLE
 from simulations.comparison.report import costs_together, ranked_points
 from simulations.reports.explain import percent, shown
+from simulations.reports.standing import NON_PRIVATE
 
-_HEAD = ("strategy", "median", "min to max", "beside the initial model", "way to no privacy (private)")
+_HEAD = ("strategy", "median", "min to max")
+_LAST = "way to no privacy (private)"
 
 
 def rankings(directory: Path) -> str:
@@ -21,9 +23,11 @@ def rankings(directory: Path) -> str:
 
 
 def _ranking(point: dict[str, Any]) -> str:
-    lines = [_HEAD, *(_line(one, point) for one in point["ranking"])]
-    lines.append(("initial model", _number(point["initial"], point), "", "", "0 %"))
-    lines.append(("without privacy (private)", _number(point["non_private"], point), "", "", "100 %"))
+    head = (*_HEAD, f"beside the {point['zero_name']}", _LAST)
+    lines = [head, *(_line(one, point) for one in point["ranking"])]
+    for name, value, way in point["references"]:
+        told = f"{name} (private)" if name == NON_PRIVATE else name
+        lines.append((told, _number(value, point), "", "", "-" if way is None else percent(way)))
     seeds = max((one["seeds"] for one in point["ranking"]), default=0)
     over = f"median over {seeds} seed{'' if seeds == 1 else 's'}"
     table = f"{point['index']}: {point['metric']}, {over}, smaller is better\n{_aligned(lines)}"
@@ -36,15 +40,15 @@ def _line(one: dict[str, Any], point: dict[str, Any]) -> tuple[str, ...]:
     name = one["strategy"] if plain else f"{one['strategy']} (no privacy)"
     if one["median"] is None:
         return name, "-", "-", f"no result: {one['failed']} failed", "-"
-    beside = _beside(one["median"], point["initial"]) + (f"; {one['failed']} failed" if one["failed"] else "")
+    beside = _beside(one["median"], point["zero"]) + (f"; {one['failed']} failed" if one["failed"] else "")
     spread = f"{shown(one['low'])} to {shown(one['high'])}"
     return name, _number(one["median"], point), spread, beside, "-" if one["closed"] is None else percent(one["closed"])
 
 
-def _beside(median: float, initial: float | None) -> str:
-    if initial is None:
+def _beside(median: float, zero: float | None) -> str:
+    if zero is None:
         return "not measured"
-    return "better" if median < initial else "as good, no better" if median == initial else "WORSE"
+    return "better" if median < zero else "as good, no better" if median == zero else "WORSE"
 
 
 def _number(value: float | None, point: dict[str, Any]) -> str:

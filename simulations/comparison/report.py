@@ -16,6 +16,7 @@ from simulations.comparison.table import ROUNDS, SUMMARY, TABLE
 from simulations.comparison.together import sentences
 from simulations.reports.explain import METRICS, digits_apart, shown, shown_claim, shown_promise
 from simulations.reports.report import fill, promise
+from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 from userdp.errors import BadInput
 
 _NEEDED = (TABLE, ROUNDS, SUMMARY, "comparison.toml")
@@ -105,6 +106,7 @@ def _content(directory: Path) -> dict[str, Any]:
         "summary": summary,
         "points": points,
         "overall": _overall(ranked, summary["labels"], _oracles(summary)),
+        "zero": " or the ".join(dict.fromkeys(point["zero_name"] for point in points)),
         "oracle": ORACLE,
         "charts": charts,
         "reasons": list(dict.fromkeys(reason for _, _, reason in charts if reason)),
@@ -164,7 +166,9 @@ def _course_chart(point: dict[str, Any], labels: Sequence[str]) -> tuple[str, st
 
 def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Sequence[str]) -> dict[str, Any]:
     """The ranking at one point of the grid."""
+    constant = _median(cells["constant"]) if "constant" in cells else None  # comparisons of earlier versions have none
     initial, free = _median(cells["initial"]), _median(cells["reference_private"])
+    zero = initial if constant is None else constant
     lines = []
     for label in labels:
         rows = cells[cells["strategy"] == label]
@@ -179,8 +183,8 @@ def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Se
                 "seeds": len(good),
                 "failed": len(rows) - len(good),
                 "reason": next(iter(rows["error_private"].dropna()), None),
-                "worse": median is not None and initial is not None and median >= initial,
-                "closed": _closed(median, initial, free),
+                "worse": median is not None and zero is not None and median >= zero,
+                "closed": _closed(median, zero, free),
                 "terms": _terms(rows),
                 "holds": bool(rows["holds"].dropna().all()) if rows["holds"].notna().any() else None,
             }
@@ -195,11 +199,19 @@ def _point(problem: str, values: dict[str, Any], cells: pd.DataFrame, labels: Se
         "epsilon": float(cells["epsilon"].min()),
         "mixed": cells["relation"][cells["holds"].eq(other=True)].nunique() > 1,
         # A median looks equal to what it is compared with only where it is.
-        "digits": max(digits_apart([line["median"], initial]) for line in lines),
+        "digits": max(digits_apart([line["median"], zero]) for line in lines),
         "metric": next(iter(names), "no metric").replace("_", " "),
+        "zero_name": INITIAL if constant is None else CONSTANT,
+        "zero": zero,
+        "constant": constant,
         "initial": initial,
         "non_private": free,
-        "stuck": _stuck(initial, free),
+        "references": [
+            (name, value, _closed(value, zero, free))
+            for name, value in ((CONSTANT, constant), (INITIAL, initial), (NON_PRIVATE, free))
+            if value is not None or name != CONSTANT
+        ],
+        "stuck": _stuck(zero, free),
         "ranking": lines,
     }
 
@@ -244,16 +256,19 @@ def _short(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
-def _stuck(initial: float | None, free: float | None) -> bool:
-    """Whether training without privacy ended no better than the initial model, but for rounding."""
-    return initial is not None and free is not None and initial - free <= _NO_WAY * max(abs(initial), abs(free))
+def _stuck(zero: float | None, free: float | None) -> bool:
+    """Whether training without privacy ended no better than the zero of the way, but for rounding."""
+    return zero is not None and free is not None and zero - free <= _NO_WAY * max(abs(zero), abs(free))
 
 
-def _closed(median: float | None, initial: float | None, free: float | None) -> float | None:
-    """Share of the way from the initial model to the one without privacy; None where there is no way to go."""
-    if median is None or initial is None or free is None or _stuck(initial, free):
+def _closed(median: float | None, zero: float | None, free: float | None) -> float | None:
+    """Share of the way from the best constant (the initial model, where there is none) to the model without privacy.
+
+    None where there is no way to go.
+    """
+    if median is None or zero is None or free is None or _stuck(zero, free):
         return None
-    return (initial - median) / (initial - free)
+    return (zero - median) / (zero - free)
 
 
 def _overall(ranked: pd.DataFrame, labels: Sequence[str], oracles: Collection[str]) -> list[dict[str, Any]]:

@@ -45,10 +45,12 @@ def row(
     result = record.get("result") or {}
     # A run that failed half-way measured something, and it is not what the cell is about.
     metrics = {} if record.get("error_private") else result.get("metrics", {})
-    initial = result.get("reference", {}).get("initial") or _result(reference).get("reference", {}).get("initial", {})
+    references = result.get("reference", {}), _result(reference).get("reference", {})
+    initial, constant = (_first(name, references) for name in ("initial", "constant"))
     free = _result(reference).get("metrics", {})
     main = main_metric(metrics) or main_metric(free)
-    value, start = metrics.get(main), initial.get(main)
+    value, start, zero = (None if main is None else values.get(main) for values in (metrics, initial, constant))
+    measured = value is not None and "not_measured" not in result
     return {
         "problem": cell.problem,
         "strategy": cell.strategy,
@@ -58,9 +60,11 @@ def row(
         **cell.grid,
         "main_metric": main,
         "value": value,
+        "constant": zero,
         "initial": start,
         "reference_private": free.get(main),
-        "better_than_initial": None if value is None or start is None or "not_measured" in result else value < start,
+        "better_than_constant": value < zero if measured and zero is not None else None,
+        "better_than_initial": value < start if measured and start is not None else None,
         "error_private": record.get("error_private")
         or (None if value is not None else f"not measured: {result.get('not_measured', NOBODY)}"),
         **_promise(cell, result.get("guarantee")),
@@ -74,9 +78,15 @@ def row(
         "oracle_private": json.dumps(tuned) if cell.oracle and tuned is not None else None,
         "directory": folder,
         **{f"metric.{name}": one for name, one in metrics.items()},
+        **{f"constant.{name}": one for name, one in constant.items()},
         **{f"initial.{name}": one for name, one in initial.items()},
         **{f"reference_private.{name}": one for name, one in free.items()},
     }
+
+
+def _first(name: str, references: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The metrics of that name in the first record that has some."""
+    return next((one[name] for one in references if one.get(name)), {})
 
 
 def _result(record: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,18 +1,19 @@
 """Metrics of a model on held-out users: for simulations only, no guarantee covers them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
 from simulations.records.curves import curves
-from simulations.records.held_out import held_out
-from simulations.records.quality import only_class, quality
-from simulations.records.uncertainty import standard_errors
+from simulations.records.held_out import HeldOut, held_out
+from simulations.records.quality import explained, only_class, quality
+from simulations.records.uncertainty import explained_error, standard_errors
 from strategies.wire.questions import model_vector
-from userdp.arrays.types import Vector
+from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.nodes.samples import MEMORY_BYTES
 from userdp.problems import Problem
@@ -52,18 +53,35 @@ class Evaluation:
         if self._optimum is None:
             return metrics
         if risk is None and "test_loss" in metrics:
-            if self._least is None:
-                self._least = self._means(self._optimum)["test_loss"]
-            metrics = {"excess_loss": metrics["test_loss"] - self._least, **metrics}
+            metrics = {"excess_loss": metrics["test_loss"] - self._least_loss(self._optimum), **metrics}
         return {**metrics, "distance": float(np.linalg.norm(x - self._optimum))}
 
     def whole(self, x: Vector) -> dict[str, float]:
         """The same, and what `simulations.records.quality` adds: for the models at a run's end, not for every round."""
-        return {**self(x), **self.details(x)}
+        metrics = self(x)
+        return {**metrics, **self.details(x, metrics)}
 
-    def details(self, x: Vector) -> dict[str, float]:
-        """What is added; nothing where nobody is held out."""
-        return quality(self._problem, x, self._blocks())
+    def details(self, x: Vector, metrics: Mapping[str, float]) -> dict[str, float]:
+        """What is added to a model's ``metrics``; nothing where nobody is held out."""
+        return {**explained(metrics, self.constant), **quality(self._problem, x, self._blocks())}
+
+    @cached_property
+    def constant(self) -> dict[str, float]:
+        """Metrics of the best constant: what says the held-out users' own mean target (rate, shares) of every sample.
+
+        It needs no features, and nobody who may not look can know it: the zero that a model is measured from. Empty
+        where nobody is held out, or the loss has no such constant.
+        """
+        mean = self._target_mean
+        if mean is None:
+            return {}
+        metrics = self._averaged(lambda block: self._problem.constant_metrics(mean, block))
+        if self._optimum is not None and "test_loss" in metrics:
+            metrics = {"excess_loss": metrics["test_loss"] - self._least_loss(self._optimum), **metrics}
+        if self._train is not None and self._problem.mean_range is not None:
+            risk = self._problem.excess_risk(self._problem.constant_model(mean), self._train)
+            metrics = metrics if risk is None else {"excess_risk": risk, **metrics}
+        return {**metrics, **explained(metrics, metrics)}
 
     def shown(self, x: Vector) -> dict[str, Any]:
         """What result.json holds of the released model beside its metrics; nothing where nobody is measured.
@@ -73,14 +91,20 @@ class Evaluation:
         seen = held_out(self._problem, x, self._blocks())
         if not seen.users:
             return {}
-        if self._train is not None and self._optimum is not None and self._problem.excess_risk(x, self._train) is None:
-            least = [self._problem.metrics(self._optimum, block)["test_loss"] for block in self._blocks()]
-            above = seen.users["test_loss"] - np.concatenate(least)
-            seen = replace(seen, users={**seen.users, "excess_loss": above})
-        found: dict[str, Any] = {"measured_users": len(seen.sizes), "standard_errors": standard_errors(seen)}
+        found: dict[str, Any] = {"measured_users": len(seen.sizes), "standard_errors": self._errors(x, seen)}
         if seen.counts is not None:
             found["confusion"] = seen.counts.tolist()
         return found | ({"curves": drawn} if (drawn := curves(seen)) else {})
+
+    def _errors(self, x: Vector, seen: HeldOut) -> dict[str, float]:
+        """Standard errors of the model's metrics, also of those that compare each user with what another model says."""
+        optimum, mean = self._optimum, self._target_mean
+        constant = {} if mean is None else self._by_user(lambda block: self._problem.constant_metrics(mean, block))
+        errors = explained_error(seen.users, constant)
+        if self._train is not None and optimum is not None and self._problem.excess_risk(x, self._train) is None:
+            least = self._by_user(lambda block: self._problem.metrics(optimum, block))["test_loss"]
+            seen = replace(seen, users={"excess_loss": seen.users["test_loss"] - least, **seen.users})
+        return {**errors, **standard_errors(seen)}
 
     def not_measured(self, x: Vector, metrics: Mapping[str, float]) -> str | None:
         """Why ``metrics`` of a model say nothing about it; None where they do. A fact about held-out users."""
@@ -102,12 +126,33 @@ class Evaluation:
         """Whether the model predicts classes, and all people that it is measured on are of one."""
         return main_metric(metrics) == "test_loss" and only_class(self._problem, x, self._blocks())
 
+    @cached_property
+    def _target_mean(self) -> Vector | None:
+        """(k,) what the best constant says; None where nobody is held out, or samples have no targets."""
+        means = [found for block in self._blocks() if (found := self._problem.target_means(block)) is not None]
+        return np.asarray(np.concatenate(means).mean(axis=0)) if means else None
+
+    def _least_loss(self, optimum: Vector) -> float:
+        """Of the known optimum, on the held-out users."""
+        if self._least is None:
+            self._least = self._means(optimum)["test_loss"]
+        return self._least
+
     def _means(self, x: Vector) -> dict[str, float]:
+        return self._averaged(lambda block: self._problem.metrics(x, block))
+
+    def _by_user(self, measure: Callable[[Block], Mapping[str, Array]]) -> dict[str, Array]:
+        """What is measured of each held-out user, name -> (U,)."""
+        parts = [measure(block) for block in self._blocks()]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _averaged(self, measure: Callable[[Block], Mapping[str, Array]]) -> dict[str, float]:
+        """Means over held-out users of what is measured of each, name -> (U,), block by block."""
         totals: dict[str, float] = {}
         users = 0
         for block in self._blocks():
             users += block.users
-            for name, values in self._problem.metrics(x, block).items():
+            for name, values in measure(block).items():
                 totals[name] = totals.get(name, 0.0) + float(values.sum())
         return {name: total / users for name, total in totals.items()}
 
@@ -124,6 +169,21 @@ class Evaluation:
 def main_metric(metrics: Mapping[str, float]) -> str | None:
     """The metric that "better than the initial model" is about: the excess where it is known, or the loss."""
     return next((name for name in ("excess_risk", "excess_loss", "test_loss") if name in metrics), None)
+
+
+def better(metrics: Mapping[str, float], other: Mapping[str, float] | None) -> bool | None:
+    """Whether a model has less of its main metric than another; None where there is nothing to measure with."""
+    main = main_metric(metrics)
+    return None if main is None or other is None or main not in other else metrics[main] < other[main]
+
+
+def best_constant(reference: Mapping[str, Any]) -> Mapping[str, float] | None:
+    """What a model is to be better than, of result.json's "reference"; None where there is none.
+
+    The constant that the run released, which anybody could use in the model's place; else that of the held-out people.
+    """
+    constant: Mapping[str, float] | None = reference.get("released_constant") or reference.get("constant")
+    return constant
 
 
 @dataclass

@@ -9,3 +9,5 @@ MOST_CLASSES = 64
 ERRORS = ("squared_error", "absolute_error")
 SPREAD = ("test_loss", "accuracy", *ERRORS)
 """Metrics whose spread over users is told; the loss only where there is no error in its place."""
+EXPLAINED = {"squared_error": "r2", "deviance": "deviance_explained", "log_loss": "deviance_explained"}
+"""Metric -> what the part of it is called that a model takes away from what the best constant has of it."""

@@ -4,13 +4,13 @@ Measured once, at a run's end: ranking and calibration take the scores of all he
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulations.records.held_out import held_out, told
-from simulations.records.measured import BINS, ERRORS, PERCENTILES, SPREAD
+from simulations.records.measured import BINS, ERRORS, EXPLAINED, PERCENTILES, SPREAD
 from simulations.records.ranking import groups_alike, ranks
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block
@@ -41,6 +41,31 @@ def quality(problem: Problem, x: Vector, blocks: Iterable[Block]) -> dict[str, f
         spread = {"macro_f1": macro_f1(counts), **spread}
     error, difference = calibration(predicted, observed)
     return {**spread, "calibration_error": error, "predicted_minus_observed": difference}
+
+
+def explained(metrics: Mapping[str, float], constant: Mapping[str, float]) -> dict[str, float]:
+    """How much of what the best constant leaves over a model explains: 1 is perfect, 0 no better, below it is worse.
+
+    "r2" of squared errors; "deviance_explained" of counts and of classes, by the log loss without a ridge term.
+
+    Args:
+        metrics: of the model.
+        constant: of the best constant, on the same users.
+    """
+    if (found := explained_by(metrics, constant)) is None:
+        return {}
+    name, measured = found
+    return {name: 1.0 - metrics[measured] / constant[measured]}
+
+
+def explained_by(metrics: Mapping[str, float], constant: Mapping[str, float]) -> tuple[str, str] | None:
+    """(what the explained part is called, the metric that it is of); None where the constant leaves nothing over."""
+    for measured, name in EXPLAINED.items():
+        if measured in metrics and constant.get(measured, 0.0) > 0:
+            return name, measured
+    if "accuracy" in metrics and constant.get("test_loss", 0.0) > 0:  # a module, whose loss is nothing but that
+        return "deviance_explained", "test_loss"
+    return None
 
 
 def macro_f1(counts: NDArray[np.int64]) -> float:

@@ -7,11 +7,13 @@ jackknife that leaves out one user at a time, to first order (for `auc` Obuchows
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulations.records.held_out import HeldOut
+from simulations.records.quality import explained_by
 from simulations.records.ranking import ranks
 from userdp.arrays.types import Array
 
@@ -33,6 +35,26 @@ def standard_errors(seen: HeldOut) -> dict[str, float]:
         if seen.counts is not None:
             errors["macro_f1"] = error_of_influences(f1_influences(seen.cells, seen.counts), seen.owners)
     return {name: error for name, error in errors.items() if math.isfinite(error)}
+
+
+def explained_error(users: Mapping[str, Array], constant: Mapping[str, Array]) -> dict[str, float]:
+    """The standard error of what a model explains of the best constant's error ("r2"), as `explained` has it.
+
+    One less the ratio of two means over the same users. That the constant is fitted to these users counts to second
+    order only, since it has the least error of all.
+
+    Args:
+        users: metric -> (U,) of the model.
+        constant: metric -> (U,) of the best constant; empty where there is none.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged
+        means = [{name: float(values.mean()) for name, values in one.items()} for one in (users, constant)]
+        if (found := explained_by(*means)) is None:
+            return {}
+        name, measured = found
+        left, whole = users[measured], constant[measured]
+        error = error_of_mean(left - left.mean() / whole.mean() * whole) / float(whole.mean())
+    return {name: error} if math.isfinite(error) else {}
 
 
 def error_of_mean(values: Array) -> float:

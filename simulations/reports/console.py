@@ -3,14 +3,14 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from simulations.records.evaluation import main_metric
 from simulations.reports.explain import show_promise
 from simulations.reports.loading import cell_counts
+from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import in_target_units, ordered
 
@@ -24,9 +24,9 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
         private: whether also to tell what the data's holder alone may know.
     """
     section = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))["data"]
-    measured = {"this run": result["metrics"], "initial model": result["reference"]["initial"]}
+    measured = {"this run": result["metrics"], **references(result)}
     if private and result["reference_private"]["non_private"]:
-        measured["without privacy (private)"] = result["reference_private"]["non_private"]
+        measured[f"{NON_PRIVATE} (private)"] = result["reference_private"]["non_private"]
     columns = [metrics | in_target_units(metrics, section) for metrics in measured.values()]
     table = Table("metric", *measured, title=f"{result['name']}: {result['strategy']}")
     first, rest = ordered(columns[0])
@@ -39,28 +39,15 @@ def show_outcome(result: dict[str, Any], directory: Path, *, private: bool) -> N
     console.print(table)
     for kind, line in about_errors(result, errors, [*first, *rest]):
         console.print(line, highlight=False, style={"soft": "dim", "warning": "yellow"}[kind])
-    standing, colour = _standing(result)
-    console.print(f"[{colour}]{standing}[/{colour}]")
+    found = standing(result)
+    console.print(f"[{found.colour}]{found.title}[/{found.colour}]: {found.told}", highlight=False)
+    if (origin := about_constant(result)) is not None:
+        console.print(origin, style="dim", highlight=False)
     if private:
         _show_loading(json.loads((directory / "data.json").read_text(encoding="utf-8")), console)
     promised = json.loads((directory / "guarantee.json").read_text(encoding="utf-8"))
     show_promise(promised["sentence"], promised["assumptions"], console)
     console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-def _standing(result: dict[str, Any]) -> tuple[str, Literal["green", "red", "yellow"]]:
-    """How the model stands beside the initial one, and the colour to say it in."""
-    metrics, main = result["metrics"], main_metric(result["metrics"])
-    if (reason := result.get("not_measured")) is not None:
-        return f"Not measured: {reason}", "yellow"
-    if main is None or result["better_than_initial"] is None:
-        return "not measured", "yellow"
-    name = main.replace("_", " ")
-    if result["better_than_initial"]:
-        return f"better than the initial model, by the {name}", "green"
-    if metrics[main] == result["reference"]["initial"].get(main):
-        return f"as good as the initial model and no better, by the {name}", "yellow"
-    return f"WORSE than the initial model, by the {name}", "red"
 
 
 def _show_loading(data: dict[str, Any], console: Console) -> None:

@@ -14,6 +14,8 @@ _SPREAD = {
     for share in PERCENTILES
 }
 METRICS = {
+    "r2": "part of the targets' variance that the model explains: 1 is perfect, 0 no better than the best constant",
+    "deviance_explained": "part of the best constant's loss that the model takes away: 1 is perfect, 0 no better",
     "excess_risk": "expected loss above the best possible model, exact",
     "excess_loss": "loss on held-out users above that of the known optimum on the same samples",
     "test_loss": "loss on held-out users",
@@ -83,7 +85,7 @@ def shown_apart(values: Iterable[object]) -> list[str]:
 def percent(share: float) -> str:
     """A share for people: more digits near the whole, where they tell strategies apart."""
     whole = 100.0 * share
-    digits = 0 if abs(whole) < 99 or whole > 101 or whole < 0 else 2
+    digits = 0 if abs(whole) < 99 or whole > 101 or whole < 0 or whole == 100 else 2
     return f"{whole:,.{digits}f} %"
 
 

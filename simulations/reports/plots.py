@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
+
 INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 BLUE, ORANGE, GREEN, RED = "#3b82f6", "#e08e0b", "#16a34a", "#dc4c4c"
@@ -38,25 +40,30 @@ LEGEND: dict[str, Any] = {
     "handlelength": 1.4,
     "columnspacing": 1.2,
 }
+LEVELS = {INITIAL: (RED, "--"), CONSTANT: (ORANGE, "-."), NON_PRIVATE: (GREEN, ":")}
+"""What a model is compared with -> colour and dashes of its line."""
 LOG_FROM = 20.0
 """A logarithmic axis from this ratio of the largest to the smallest value on."""
 
 
-def course_chart(rounds: pd.DataFrame, metric: str, levels: Mapping[str, float]) -> str:
-    """A metric by round, with horizontal lines for the initial model and training without privacy.
+def course_chart(rounds: pd.DataFrame, metric: str, start: float | None, levels: Mapping[str, float]) -> str:
+    """A metric by round, with horizontal lines for what the model is compared with.
 
     Args:
         rounds: of rounds.parquet.
         metric: name without prefix.
-        levels: label -> value of a line; the first is the initial model's, where the curve starts.
+        start: of the initial model, where the curve starts, if it is known.
+        levels: label, one of `LEVELS`, -> value of a line.
     """
     measured = rounds[["round", f"metric.{metric}"]].dropna()
-    steps, values = [0, *measured["round"]], [next(iter(levels.values())), *measured[f"metric.{metric}"]]
+    first = [] if start is None else [(0, start)]
+    steps, values = zip(*first, *zip(measured["round"], measured[f"metric.{metric}"], strict=True), strict=True)
     with mpl.rc_context(STYLE):
         figure, axes = figure_and_axes()
         marker = "o" if len(steps) <= 40 else None
         axes.plot(steps, values, color=BLUE, marker=marker, markersize=4, label="released model")
-        for (label, value), colour, dash in zip(levels.items(), (RED, GREEN), ("--", ":"), strict=False):
+        for label, value in levels.items():
+            colour, dash = LEVELS[label]
             axes.axhline(value, color=colour, linestyle=dash, label=label)
         _scale(axes, [*values, *levels.values()])
         axes.set_xlabel("round")

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from simulations.config.run_config import REFERENCE
-from simulations.records.evaluation import NOBODY, main_metric
+from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, Kind, kept
 from simulations.reports.confusion import confusion_table
 from simulations.reports.explain import (
@@ -29,6 +29,7 @@ from simulations.reports.loading import cell_counts
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
 from simulations.reports.report_page import PAGE, STYLE
+from simulations.reports.standing import NON_PRIVATE, about_constant, references, standing
 from simulations.reports.uncertainty import about_errors, errors_of, shown_with_error
 from simulations.reports.units import columns_of, in_target_units, ordered, unit_meanings
 from strategies.clipping.clip_facts import CLIP_FACTS
@@ -39,7 +40,6 @@ from userdp.accounting.guarantee import rounded_up
 from userdp.errors import BadInput
 
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
-INITIAL, NON_PRIVATE = "initial model", "without privacy"
 
 
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
@@ -99,10 +99,12 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "data": data,
         "config": config,
         "requested": tomllib.loads(config)["privacy"],
-        "verdict": verdict(result) if "metrics" in result or "error" in result else None,
+        "verdict": standing(result) if "metrics" in result or "error" in result else None,
         "promise": promise(guarantee),
         "course": _course(rounds, result),
         "numbers": _numbers(plan),
+        "references": list(references(result)),
+        "about_constant": about_constant(result),
         "metrics": _metrics(result, section),
         "confusion": confusion_table(result.get("confusion"), columns_of(section)),
         **_uncertainty(result, section),
@@ -116,31 +118,6 @@ def _json(path: Path) -> dict[str, Any]:
     """Empty where there is no file: a run that was killed leaves no data.json."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return values
-
-
-def verdict(result: dict[str, Any]) -> tuple[str, str]:
-    """(good | bad | none, one or two sentences): is the model better than doing nothing?"""
-    if "error" in result:
-        return "bad", f"The run stopped early: {result['error']}. What follows is what it had by then."
-    metrics, initial = result["metrics"], result["reference"]["initial"]
-    if reason := result.get("not_measured"):
-        hold_out = "; hold out users (data.test_users, data.test_fraction)" if reason == NOBODY else ""
-        return "none", f"{reason[0].upper()}{reason[1:]}{hold_out}."
-    main = main_metric(metrics)
-    if main is None or metrics[main] is None or initial.get(main) is None:
-        return (
-            "none",
-            "There was nothing to measure the model with: hold out users (data.test_users, data.test_fraction).",
-        )
-    name, (before, after) = main.replace("_", " "), shown_apart([initial[main], metrics[main]])
-    if metrics[main] == initial[main]:
-        return "bad", f"As good as doing nothing, and no better: the {name} is {after}, as it is for the initial model."
-    if not result["better_than_initial"]:
-        return "bad", (
-            f"Worse than doing nothing: the {name} is {after}, against {before} for the initial model, which needs no "
-            "data. Do not use this model; the plan below says what the noise and the tests cost."
-        )
-    return "good", f"The {name} fell from {before} to {after}."
 
 
 def promise(guarantee: dict[str, Any]) -> str:
@@ -165,8 +142,15 @@ def _course(rounds: pd.DataFrame, result: dict[str, Any], free: dict[str, float]
     main = main_metric(result.get("metrics", {}))
     if main is None or f"metric.{main}" not in rounds or not rounds[f"metric.{main}"].notna().any():
         return None
-    lines = {INITIAL: result["reference"]["initial"].get(main), NON_PRIVATE: (free or {}).get(main)}
-    return course_chart(rounds, main, {name: line for name, line in lines.items() if line is not None})
+    lines = {name: values.get(main) for name, values in references(result).items()} | {
+        NON_PRIVATE: (free or {}).get(main)
+    }
+    return course_chart(
+        rounds,
+        main,
+        result["reference"]["initial"].get(main),
+        {name: one for name, one in lines.items() if one is not None},
+    )
 
 
 def _private(
@@ -215,8 +199,8 @@ def _numbers(plan: dict[str, Any]) -> list[tuple[str, Any, str]]:
 
 
 def _metrics(result: dict[str, Any], section: dict[str, Any]) -> list[list[tuple[str, list[Any], str]]]:
-    """(name, [this run, initial], what it means) of the few metrics that matter most, and of the others."""
-    measured = (result.get("metrics", {}), result.get("reference", {}).get("initial", {}))
+    """(name, [this run, and what needs no features], what it means) of the few that matter most, and of the others."""
+    measured = (result.get("metrics", {}), *references(result).values())
     columns = [_with_units(metrics, section) for metrics in measured]
     meanings = dict.fromkeys(measured[0], "") | METRICS | unit_meanings(measured[0], section)
     first, rest = ordered(columns[0])

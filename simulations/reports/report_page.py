@@ -62,10 +62,10 @@ PAGE = """\
 {{ result.dimension | shown }} parameters &middot; {{ result.engine }} engine, seed {{ result.seed }}</p>
 
 {% if verdict %}
-<div class="verdict {{ verdict[0] }}">
-<strong>{{ "Failed" if result.error is defined else "Better than the initial model" if verdict[0] == "good"
-  else "Not better than the initial model" if verdict[0] == "bad" else "Not measured" }}</strong>
-{{ verdict[1] }}
+<div class="verdict {{ verdict.kind }}">
+<strong>{{ verdict.title }}</strong>
+{{ verdict.told }}{% if about_constant %} <span class="soft">{{ about_constant }}</span>{% endif %}
+
 </div>
 {% endif %}
 <div class="verdict {{ 'good' if guarantee.holds else 'bad' }}">
@@ -115,7 +115,7 @@ guarantee.</figcaption></figure>
 <details><summary>{{ part | length }} more: spread over users, calibration, scaled units</summary>
 {% endif %}
 <div class="scroll"><table>
-<thead><tr><th></th><th>this run</th><th>initial model</th></tr></thead>
+<thead><tr><th></th><th>this run</th>{% for name in references %}<th>{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for name, values, told in part %}
 <tr><td>{{ name }}<br><small>{{ told }}</small></td>

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from simulations.records.measured import PERCENTILES
+from simulations.records.measured import EXPLAINED, PERCENTILES
 from simulations.reports.explain import METRICS
 
 MEANING = (
@@ -62,7 +62,7 @@ def errors_in_target_units(
 
 
 def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Metrics as people read them: at most six first, errors in the target's units before all; then the rest.
+    """Metrics as people read them: at most six first: R2, errors in the target's units; then the rest.
 
     The rest are percentiles over users, calibration, what is scaled where it stands in units too, and losses that are
     the test loss by another name.
@@ -72,7 +72,8 @@ def ordered(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """
     names = list(names)
     in_units = {name.partition(", in units of ")[0]: name for name in names if ", in units of " in name}
-    found = [in_units[told] for told in (_ROOT, _TOLD["absolute_error"]) if told in in_units]
+    found: list[str] = [name for name in dict.fromkeys(EXPLAINED.values()) if name in names]
+    found += [in_units[told] for told in (_ROOT, _TOLD["absolute_error"]) if told in in_units]
     found += [name for name in _FIRST if name in names]
     scaled = {name for name, told in _TOLD.items() if told in in_units}
     later = {*found, *scaled, *in_units.values(), *_LATER}

@@ -15,7 +15,7 @@ from simulations.engines.grids import MOST_NODES, LocalGrid, shards, worthwhile_
 from simulations.engines.ray_grid import RayGrid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.environment import peak_memory, versions
-from simulations.records.evaluation import Evaluation, Schedule, main_metric
+from simulations.records.evaluation import Evaluation, Schedule, best_constant, better
 from simulations.records.named_code import digests
 from simulations.records.released_fields import ALL_KINDS, SHARED
 from simulations.records.run_directory import RunDirectory, new_directory, plain
@@ -286,9 +286,9 @@ class _Course:
         self.files.json("data.json", self._data())
         metrics, initial = self._last_metrics(), outcome.initial_metrics
         if error is None:  # a failed run measures nothing more
-            metrics = self.schedule.of(model) | self.evaluation.details(model)
-            initial = initial | self.evaluation.details(self.problem.initial())
-        result = self._result(guarantee, metrics, initial)
+            metrics = self._with_details(model, self.schedule.of(model))
+            initial = self._with_details(self.problem.initial(), initial)
+        result = self._result(guarantee, metrics, initial, {} if error is not None else self._constants())
         if error is None:
             result |= plain(self.evaluation.shown(model))
         if self.code:
@@ -296,9 +296,21 @@ class _Course:
         if error is not None:
             result["error"] = error
         elif (reason := self.evaluation.not_measured(model, metrics)) is not None:
-            result |= {"not_measured": reason, "better_than_initial": None}
+            result |= {"not_measured": reason, "better_than_initial": None, "better_than_constant": None}
         self.files.json("result.json", result)
         return RunOutcome(self.files.path, result, model, self.plan, guarantee)
+
+    def _with_details(self, model: Vector, metrics: dict[str, float]) -> dict[str, float]:
+        """A model's metrics, and what is measured at a run's end alone."""
+        return metrics | self.evaluation.details(model, metrics)
+
+    def _constants(self) -> dict[str, dict[str, float] | None]:
+        """Metrics of the best constant of the held-out people, and of the one that the run released."""
+        released = self.strategy.result.constant
+        return {
+            "constant": self.evaluation.constant or None,
+            "released_constant": None if released is None else self.evaluation.whole(released) or None,
+        }
 
     def _promise(self, guarantee: Guarantee) -> dict[str, Any]:
         """The content of guarantee.json."""
@@ -329,12 +341,18 @@ class _Course:
         measured = [record.metrics for record in self.strategy.result.rounds if record.metrics]
         return measured[-1] if measured else self.strategy.result.initial_metrics
 
-    def _result(self, guarantee: Guarantee, metrics: dict[str, float], initial: dict[str, float]) -> dict[str, Any]:
+    def _result(
+        self,
+        guarantee: Guarantee,
+        metrics: dict[str, float],
+        initial: dict[str, float],
+        constants: dict[str, dict[str, float] | None],
+    ) -> dict[str, Any]:
         """The content of result.json; `simulations.records.released_fields` says what may be shown to whom."""
         outcome, train = self.strategy.result, self.datasets.train
         if self.config.strategy.kind == REFERENCE:
             self.non_private = metrics
-        main = main_metric(metrics)
+        reference = {"initial": initial, **constants}
         seconds = [record.seconds for record in outcome.rounds]
         result = {
             "name": self.config.name,
@@ -349,10 +367,10 @@ class _Course:
             "rounds": len(outcome.rounds),
             "guarantee": guarantee.as_dict(),
             "metrics": metrics,
-            "reference": {"initial": initial},
+            "reference": reference,
             "reference_private": {"non_private": self.non_private},
-            # None: there is nothing to measure with.
-            "better_than_initial": metrics[main] < initial[main] if main in initial and main else None,
+            "better_than_constant": better(metrics, best_constant(reference)),
+            "better_than_initial": better(metrics, initial),
             "missing_users_private": outcome.missing_users,
             "non_finite_users_private": outcome.non_finite_users,
             "seconds": {

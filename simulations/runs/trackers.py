@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from simulations.records.evaluation import best_constant
 from simulations.records.released_fields import SHARED, kept
 from simulations.records.run_directory import TENSORBOARD, as_json, flat
 from strategies.core.results import RoundRecord
@@ -41,7 +42,7 @@ class Ending:
     Attributes:
         directory: of the run.
         error: why it stopped; None for a run that did not.
-        metrics: "final/..." and "initial/..." of held-out users; epsilon and delta, if any hold.
+        metrics: "final/...", "initial/..." and "constant/..." of held-out users; epsilon and delta, if any hold.
         texts: the guarantee in one sentence, with unit, relation, adversary and assumptions, and the error.
         files: name -> content of result.json and, where the run left one, report.html, without private fields.
     """
@@ -283,7 +284,8 @@ def _ending(directory: Path) -> Ending | None:
         return None
     guarantee = _json(directory / "guarantee.json")
     result = kept("result.json", _json(directory / "result.json"), SHARED)
-    columns = {"final": result["metrics"], **result["reference"]}
+    reference = result["reference"]
+    columns = {"final": result["metrics"], "initial": reference["initial"], "constant": best_constant(reference) or {}}
     metrics = {f"{column}/{name}": value for column, of in columns.items() for name, value in of.items()}
     if guarantee["holds"]:
         metrics |= {name: guarantee[name] for name in ("epsilon", "delta")}

@@ -52,11 +52,13 @@ class Forecast:
         start: most that the initial model's excess risk can be; the same.
         undone: what of the excess the steps leave undone, were there no noise.
         assumed: whether data have no declared bounds, and the forecast takes them to be of size one.
+        with_constant: whether the loss has a best constant. The initial model says the same of everybody, too, so that
+            constant's excess risk is at most ``start`` as well.
     """
 
     meanings: ClassVar[Mapping[str, str]] = {
         "predicted_excess": "expected excess risk on a stand-in for data as declared: a scale, no promise",
-        "start_excess": "most that the initial model's excess risk can be",
+        "start_excess": "most that the initial model's excess risk can be, and so the best constant's",
         "model_noise": "expected l2 norm of the noise in the released model, all rounds together",
         "reach": "l2 norm of the longest way that the model can go",
     }
@@ -67,6 +69,7 @@ class Forecast:
     start: float | None = None
     undone: float = 0.0
     assumed: bool = False
+    with_constant: bool = False
 
     @classmethod
     def of(cls, problem: Problem, way: Way) -> "Forecast":
@@ -86,7 +89,14 @@ class Forecast:
         if lies is None or not (math.isfinite(lies.start) and math.isfinite(lost)):
             return made
         undone = lies.start * _undone(way, lies, curvature, p, radius)
-        return replace(made, excess=lost + undone, start=lies.start, undone=undone, assumed=lies.assumed)
+        return replace(
+            made,
+            excess=lost + undone,
+            start=lies.start,
+            undone=undone,
+            assumed=lies.assumed,
+            with_constant=problem.mean_range is not None,
+        )
 
     @property
     def hopeless(self) -> bool:
@@ -123,7 +133,7 @@ class Forecast:
             change = _MORE if self.noise is None else _CHANGE
             verdict = "is better than this run" if self.hopeless else "may be as good"
             return (
-                f"predicted excess risk {self.excess:.3g}{noise}, where that of the initial model is at most "
+                f"predicted excess risk {self.excess:.3g}{noise}, where that of {self._idle} is at most "
                 f"{self.start:.3g}{_ASSUMED if self.assumed else ''}. Doing nothing {verdict}: {change}",
             )
         if not idle:
@@ -133,6 +143,11 @@ class Forecast:
             "model's excess risk, were there no noise at all. Take more strategy.rounds or longer steps, or leave out "
             "[strategy], which chooses all of this by itself",
         )
+
+    @property
+    def _idle(self) -> str:
+        """What needs no features."""
+        return "the initial model, and so of the best constant," if self.with_constant else "the initial model"
 
     def _lost_way(self) -> tuple[str, ...]:
         """That noise goes further than the steps can, if so."""

@@ -17,6 +17,10 @@ CLASSES = frozenset({"cross_entropy"})
 """Losses whose targets are classes 0..C-1, with an output for each."""
 
 
+NO_SHARE = 1e-9
+"""What a share is taken to be at least, and at most one less it, where its logarithm is."""
+
+
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     rows = outputs.reshape(-1, outputs.shape[-1])
     return functional.cross_entropy(rows, targets.reshape(-1).long(), reduction="none").reshape(targets.shape)
@@ -59,6 +63,21 @@ def right(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
     if name == "bce_with_logits":
         return (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
     return None
+
+
+def errors(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
+    """The squared error of each prediction of numbers, on average over outputs; None of losses that predict classes."""
+    return _mse(outputs, targets) if name == "mse" else None
+
+
+def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
+    """Outputs that say the same of all things: ``mean`` (k,), of classes their shares; None of a loss of one's own."""
+    if name == "custom":
+        return None
+    if name == "mse":
+        return mean.expand(len(targets), -1).reshape(targets.shape)
+    scores = mean.clamp(NO_SHARE, 1 - NO_SHARE).log() if name in CLASSES else torch.logit(mean, NO_SHARE)
+    return scores.expand(len(targets), -1)
 
 
 def told(name: str, outputs: Tensor) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from userdp.neural.devices import DEVICES
 from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
 from userdp.neural.held import Held
-from userdp.neural.losses import LossName, SampleLoss, loss_of, right, told
+from userdp.neural.losses import CLASSES, LossName, SampleLoss, errors, loss_of, right, saying, told
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
 from userdp.neural.states import read_state
@@ -29,7 +29,7 @@ from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import count
 from userdp.problems.devices import Device
-from userdp.problems.segments import user_averages
+from userdp.problems.segments import user_averages, user_shares
 
 Metric = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets of the things predicted to one number each."""
@@ -284,21 +284,56 @@ class TorchProblem(Problem):
         return _numbers(self._forward(x, block)[0])
 
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Per user, over all things predicted of it: "test_loss", "accuracy" where they are classes, and one's own.
+        """Per user, over all things predicted of it: "test_loss", "accuracy" of classes, "squared_error" of numbers.
 
-        Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
+        And one's own. Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
         """
         losses, outputs, targets = self._forward(x, block)
         counts = self._samples.per_sample(block)
-        result = {"test_loss": _averages(_numbers(losses) * counts, counts, block)}
+        test_loss = _averages(_numbers(losses) * counts, counts, block)
+        own = {name: measure(outputs, targets) for name, measure in self._metrics.items()}
+        return self._measured(test_loss, outputs, targets, block) | self._by_user(own, block)
+
+    def _measured(self, test_loss: Array, outputs: Tensor, targets: Tensor, block: Block) -> dict[str, Array]:
+        """What is measured of any module with this loss."""
+        result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
-            result["bits"] = result["test_loss"] / math.log(2)
-        hits = right(self._loss_name, outputs, targets)
-        measured = {} if hits is None else {"accuracy": hits}
-        measured |= {name: measure(outputs, targets) for name, measure in self._metrics.items()}
-        places = np.concatenate([[0], np.cumsum(counts)])[block.offsets]
-        by_thing = Block(np.zeros((len(targets), 1), dtype=np.float32), places)
-        return result | {name: user_averages(_numbers(values), by_thing) for name, values in measured.items()}
+            result["bits"] = test_loss / math.log(2)
+        measure = {"accuracy": right, "squared_error": errors}
+        found = {name: one(self._loss_name, outputs, targets) for name, one in measure.items()}
+        return result | self._by_user({name: one for name, one in found.items() if one is not None}, block)
+
+    def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
+        """Averages (U,) over all things predicted of each user, of one number each."""
+        things = self._things(block)
+        return {name: user_averages(_numbers(one), things) for name, one in values.items()}
+
+    def _things(self, block: Block) -> Block:
+        """A block without features that has each thing predicted for a sample."""
+        places = np.concatenate([[0], np.cumsum(self._samples.per_sample(block))])
+        return Block(np.zeros((places[-1], 1), dtype=np.float32), places[block.offsets])
+
+    def target_means(self, block: Block) -> Array:
+        """(U, k): of each user's targets the mean in each of k outputs, or of classes the share of each."""
+        targets, things = self._targets(block), self._things(block)
+        if self._loss_name in CLASSES:
+            return user_shares(_numbers(targets).astype(np.int64), things, self._engine.outputs)
+        sums = np.add.reduceat(_numbers(targets.reshape(len(targets), -1)), things.offsets[:-1], axis=0)
+        return np.asarray(sums / things.sizes[:, None])
+
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """Per user, of a module whose outputs are the same for all things predicted; none of a loss of one's own."""
+        targets = self._targets(block)
+        outputs = saying(self._loss_name, torch.as_tensor(mean, dtype=torch.float64), targets)
+        if outputs is None:
+            return {}
+        losses = loss_of(self._loss_name)[1](outputs, targets)
+        return self._measured(self._by_user({"loss": losses}, block)["loss"], outputs, targets, block)
+
+    def _targets(self, block: Block) -> Tensor:
+        """(S, ...): of all things predicted."""
+        _, targets = self._samples.tensors(block, np.arange(block.samples))
+        return self._samples.predicted(targets, targets)
 
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """Classes and probabilities, or the module's one output; name -> (N,), of sequences a step each.
@@ -313,13 +348,12 @@ class TorchProblem(Problem):
     def observed(self, block: Block) -> Array | None:
         """(N,) targets, of sequences a step each; None where features are their own."""
         if isinstance(self._samples, Windows):
-            _, targets = self._samples.tensors(block, np.arange(block.samples))
-            return _numbers(self._samples.predicted(targets, targets))
+            return _numbers(self._targets(block))
         return super().observed(block)
 
     def observed_sizes(self, block: Block) -> NDArray[np.int64]:
         """(U,) samples of each user, of sequences their steps."""
-        return np.asarray(np.add.reduceat(self._samples.per_sample(block), block.offsets[:-1]))
+        return self._things(block).sizes
 
 
 def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:

@@ -269,6 +269,19 @@ class Problem(ABC):
         """
         raise BadInput(f"problem.kind = {self.name!r} has no model that predicts the same of every sample")
 
+    def target_means(self, block: Block) -> NDArray[np.float64] | None:
+        """(U, k): each user's mean target, k = 1, or of several classes the share of each; None without targets."""
+        return None if block.targets is None else user_averages(block.targets.astype(np.float64), block)[:, None]
+
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, NDArray[np.float64]]:
+        """Per-user metrics, name -> (U,), of what says the same of every sample; none where no loss measures that.
+
+        Args:
+            mean: (k,) what is said, as `target_means` has it, whether or not a model of the domain can.
+            block: the samples. No ridge term counts, as there are no parameters.
+        """
+        return {}
+
     def computed(self) -> dict[str, bool | int | float]:
         """How gradients are computed, by name, where that was chosen among several ways; empty elsewhere."""
         return {}

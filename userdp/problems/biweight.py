@@ -11,7 +11,7 @@ from userdp.data.federation import RegressionModel
 from userdp.data.shape import Shape
 from userdp.problems.base import Problem
 from userdp.problems.bounds import Floats, interval, positive
-from userdp.problems.families import Family
+from userdp.problems.families import Family, residual_errors
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.settings import GeneralisedLinearSettings, TargetRange
 
@@ -61,8 +61,8 @@ class BiweightFamily(Family):
         return float(self.losses(np.zeros(1), np.array([max(-self.low, self.high, 0.0)]))[0])
 
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
-        """The absolute error."""
-        return {"absolute_error": np.abs(scores - targets)}
+        """The absolute error, and the squared one."""
+        return residual_errors(scores, targets)
 
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """The true parameter, if the noise is symmetric: its laws here have one peak.

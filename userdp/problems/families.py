@@ -254,8 +254,8 @@ class HuberFamily(Family):
         return math.inf if math.isinf(largest) else cut * (largest - cut / 2)
 
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
-        """The absolute error."""
-        return {"absolute_error": np.abs(scores - targets)}
+        """The absolute error, and the squared one."""
+        return residual_errors(scores, targets)
 
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """The true parameter."""
@@ -307,12 +307,18 @@ class LpFamily(Family):
         return float(max(-self.low, self.high, 0.0) ** self.order / self.order)
 
     def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
-        """The absolute error."""
-        return {"absolute_error": np.abs(scores - targets)}
+        """The absolute error, and the squared one."""
+        return residual_errors(scores, targets)
 
     def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
         """The true parameter."""
         return self._at_parameter(model, ridge, intercept)
+
+
+def residual_errors(scores: Array, targets: Floats) -> dict[str, Array]:
+    """The absolute and the squared error of each prediction, name -> (N,)."""
+    residuals = scores - targets
+    return {"absolute_error": np.abs(residuals), "squared_error": np.asarray(residuals**2)}
 
 
 class PoissonFamily(Family):

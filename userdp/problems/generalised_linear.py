@@ -17,6 +17,9 @@ from userdp.problems.linear_scores import QUIET, LinearScores, Pieces, finite_or
 from userdp.problems.rough import rough_gradients
 from userdp.problems.segments import Number, float64_parts, user_averages, weighted_sums
 
+LEAST_PART = 1e-9
+"""Rates and counts are said to be at least this part of their range away from its ends, which no score predicts."""
+
 
 class GeneralisedLinear(LinearScores):
     """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2``, ``||a||_1 <= feature_norm``, ``|a_j| <= feature_bound``.
@@ -237,6 +240,10 @@ class GeneralisedLinear(LinearScores):
             return super().constant_model(mean)
         return self.domain.project(np.append(np.zeros(self.columns), self.family.score_of(float(mean[0]))))
 
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """Per user, of the family's loss and measures."""
+        return constant_metrics(self.family, float(mean[0]), block)
+
     def optimum(self, federation: Federation) -> Vector | None:
         """Known for a synthetic regression of this family's kind, of which the declared bounds clip nothing.
 
@@ -259,3 +266,11 @@ def score_metrics(family: Family, scores: Array, block: Block, penalty: float) -
     quality = family.quality(scores, targets_of(block))
     averages = {name: user_averages(values, block) for name, values in quality.items()}
     return {"test_loss": user_averages(family.losses(scores, targets_of(block)) + penalty, block), **averages}
+
+
+def constant_metrics(family: Family, mean: float, block: Block) -> dict[str, Array]:
+    """`score_metrics` of the score that predicts this mean of every sample, or one as near as its range allows."""
+    if family.open_ends:
+        least = LEAST_PART * (family.high - family.low)
+        mean = min(max(mean, family.low + least), family.high - least)
+    return score_metrics(family, np.full(block.samples, family.score_of(mean)), block, 0.0)

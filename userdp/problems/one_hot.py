@@ -28,9 +28,10 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.generalised_linear import constant_metrics, score_metrics
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET
-from userdp.problems.segments import clip_factors, user_averages
+from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, CountBound, ProblemSettings, TargetRange
 
 
@@ -158,15 +159,17 @@ class OneHot(Problem):
     @QUIET
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
-        quality = self.family.quality(x[_codes(block)], targets_of(block))
-        averages = {name: user_averages(values, block) for name, values in quality.items()}
-        return {**super().metrics(x, block), **averages}
+        return score_metrics(self.family, x[_codes(block)], block, 0.5 * self.ridge * float(x @ x))
 
-    @QUIET
     def constant_model(self, mean: Vector) -> Vector:
         """The score of that mean at every level."""
         return self.domain.project(np.full(self.dimension, self.family.score_of(float(mean[0]))))
 
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """Per user, of the family's loss and measures."""
+        return constant_metrics(self.family, float(mean[0]), block)
+
+    @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """The family's predictions, name -> (N,)."""
         return self.family.predictions(x[_codes(block)])

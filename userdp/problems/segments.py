@@ -138,6 +138,13 @@ def user_averages(values: Array, block: Block) -> Array:
     return np.asarray(np.add.reduceat(values, block.offsets[:-1]) / block.sizes)
 
 
+def user_shares(classes: NDArray[np.int64], block: Block, count: int) -> Array:
+    """(U, count): of each user's samples the share of each class, of (N,) classes 0 to ``count`` - 1."""
+    users = np.repeat(np.arange(block.users), block.sizes)
+    counts = np.bincount(users * count + classes, minlength=block.users * count)
+    return np.asarray(counts.reshape(block.users, count) / block.sizes[:, None])
+
+
 def clip_factors(squares: Array, clip_norm: float) -> Array:
     """What scales each vector of squared length ``squares`` to length at most ``clip_norm``; 0 if it is not finite."""
     finite = np.isfinite(squares)

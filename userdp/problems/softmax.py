@@ -15,11 +15,14 @@ from userdp.problems.base import Certificate, Problem
 from userdp.problems.bounds import counted, set_aside, targets_of
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, LinearScores, Pieces, finite_or_none
-from userdp.problems.segments import Number, float64_parts, user_averages, weighted_sums
+from userdp.problems.segments import Number, float64_parts, user_averages, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
 LEAST_SHARE = 1e-3
 """What a class's share is taken to be at least where its logarithm is."""
+
+NO_SHARE = 1e-9
+"""The same where what is said of everybody is measured: nobody is of such a class, or it would have a share."""
 
 
 class Softmax(LinearScores):
@@ -250,14 +253,25 @@ class Softmax(LinearScores):
     @QUIET
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user: "test_loss" (ridge term included), accuracy, and the log loss without that term."""
-        scores = self._scores(x, block)
+        return self._measured(self._scores(x, block), block, self._penalty(x))
+
+    def _measured(self, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
         losses = self._losses(scores, block)
         right = (scores.argmax(axis=1) == _classes(block)).astype(np.float64)
         return {
-            "test_loss": user_averages(losses + self._penalty(x), block),
+            "test_loss": user_averages(losses + penalty, block),
             "accuracy": user_averages(right, block),
             "log_loss": user_averages(losses, block),
         }
+
+    def target_means(self, block: Block) -> Array:
+        """(U, K): of each user's samples the share of each class."""
+        return user_shares(_classes(block), block, self.outputs)
+
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """Per user, of what gives every sample these probabilities (K,)."""
+        scores = np.log(np.maximum(mean, NO_SHARE))
+        return self._measured(np.broadcast_to(scores, (block.samples, self.outputs)), block, 0.0)
 
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:

@@ -35,7 +35,7 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.generalised_linear import score_metrics
+from userdp.problems.generalised_linear import constant_metrics, score_metrics
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
@@ -198,6 +198,10 @@ class SparseLinear(Problem):
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
         return score_metrics(self.family, self._scores(x, block), block, 0.5 * self.ridge * float(x @ x))
+
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """Per user, of the family's loss and measures."""
+        return constant_metrics(self.family, float(mean[0]), block)
 
     @QUIET
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:

@@ -465,7 +465,8 @@ def test_charts_show_exact_optima_on_the_edge_of_a_logarithmic_axis():
         {"strategy": name, "median": value, "low": value, "high": value, "worse": False}
         for name, value in (("exact", 0.0), ("close", 1e-5), ("far", 0.5))
     ]
-    point = {"metric": "excess risk", "index": "at 1", "initial": 1.0, "non_private": 0.0, "ranking": lines}
+    point = {"metric": "excess risk", "index": "at 1", "ranking": lines}
+    point |= {"initial": 1.0, "constant": None, "non_private": 0.0}
     points = [point | {"values": {"data.users": users}} for users in (10, 1000)]
     sweep, _ = sweep_chart(points, "data.users", "users", ["exact", "close", "far"], "a <title>")
     for chart in (dot_chart(point), sweep):
@@ -575,7 +576,7 @@ def test_shares_have_digits_where_they_tell_apart():
     assert [percent(one) for one in (0.123, 0.9987, 1.0, -0.4, 12.0)] == [
         "12 %",
         "99.87 %",
-        "100.00 %",
+        "100 %",
         "-40 %",
         "1,200 %",
     ]

@@ -150,7 +150,7 @@ def point_of(values, *, initial=2.0, non_private=1e-5, **settings):
         {"strategy": name, "median": value, "low": value, "high": value, "worse": value >= initial, "holds": True}
         for name, value in values.items()
     ]
-    levels = {"initial": initial, "non_private": non_private}
+    levels = {"initial": initial, "constant": None, "non_private": non_private}
     return {"metric": "excess risk", "index": "here", "ranking": ranking, "values": settings, "course": {}, **levels}
 
 

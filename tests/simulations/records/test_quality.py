@@ -171,7 +171,7 @@ def test_a_diverged_model_has_no_numbers_and_raises_nothing():
 def test_a_run_tells_them_of_its_three_models_and_measures_them_once(tmp_path, monkeypatch):
     measured = []
     original = Evaluation.details
-    monkeypatch.setattr(Evaluation, "details", lambda self, x: measured.append(x) or original(self, x))
+    monkeypatch.setattr(Evaluation, "details", lambda self, *told: measured.append(told) or original(self, *told))
     outcome = run(configuration(tmp_path, {"kind": "logistic"}), directory=tmp_path / "run")
     result = outcome.result
     models = (result["metrics"], result["reference"]["initial"], result["reference_private"]["non_private"])
@@ -189,7 +189,7 @@ def test_a_run_tells_them_of_its_three_models_and_measures_them_once(tmp_path, m
 
 
 def test_a_run_that_failed_measures_nothing_more(tmp_path, monkeypatch):
-    def details(self, x):
+    def details(self, x, metrics):
         raise AssertionError("measured")
 
     def stop(record, plan):

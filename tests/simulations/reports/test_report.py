@@ -14,7 +14,8 @@ from simulations.records.released_fields import RELEASED
 from simulations.reports.explain import show_promise, shown, shown_apart
 from simulations.reports.plots import _scale as scale_of
 from simulations.reports.plots import course_chart, score_chart
-from simulations.reports.report import page, promise, render, verdict
+from simulations.reports.report import page, promise, render
+from simulations.reports.standing import NOT_RELEASED, about_constant, standing
 from simulations.reports.units import in_target_units
 from simulations.runs.build import load_datasets
 from simulations.runs.run import run
@@ -92,7 +93,7 @@ def test_warnings_of_the_plan_and_failed_tests_are_shown(robust, tmp_path):
 def test_a_model_worse_than_doing_nothing_is_called_that_at_the_top(tmp_path):
     raw = changed(privacy__epsilon=0.01, output={"reference": False, "anyway": True})
     page = page_of(run(parse_config(raw), directory=tmp_path / "run").directory)
-    assert page.index("Worse than doing nothing") < page.index("The privacy guarantee")
+    assert page.index("WORSE than the initial model") < page.index("The privacy guarantee")
 
 
 def test_no_guarantee_is_plain(tmp_path):
@@ -212,21 +213,50 @@ def test_numbers_side_by_side_have_the_digits_that_tell_them_apart():
     assert len(set(shown_apart([0.1, 0.1 + 2e-17, 0.3, 0.1 + 0.2]))) == 4
 
 
-def test_the_verdict_compares_with_doing_nothing():
-    result = {
+def result_of(loss, constant, initial, released=None, **metrics):
+    """What a verdict reads of result.json."""
+    reference = {name: {"test_loss": one} for name, one in (("initial", initial), ("constant", constant)) if one}
+    return {
         "strategy": "dp_fed_sgd",
-        "metrics": {"test_loss": 0.5},
-        "reference": {"initial": {"test_loss": 0.7}},
+        "metrics": {"test_loss": loss, **metrics},
+        "reference": reference | {"released_constant": released and {"test_loss": released}},
         "reference_private": {"non_private": {"test_loss": 0.4}},
-        "better_than_initial": True,
     }
-    kind, sentence = verdict(result)
-    assert kind == "good"
-    assert "fell from 0.7 to 0.5." in sentence
-    assert "0.4" not in sentence
-    assert verdict({**result, "better_than_initial": False})[0] == "bad"
-    assert verdict({**result, "metrics": {"test_loss": None}})[0] == "none"
-    assert verdict({**result, "error": "no replies"})[1].startswith("The run stopped early: no replies")
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind", "title"),
+    [
+        ((0.5, 0.6, 0.7), "good", "Better than the best constant"),
+        ((0.6, 0.6, 0.7), "even", "As good as the best constant and no better"),
+        ((0.65, 0.6, 0.7), "bad", "WORSE than the best constant"),
+        ((0.5, None, 0.7), "good", "Better than the initial model"),
+        ((0.8, None, 0.7), "bad", "WORSE than the initial model"),
+        ((0.55, 0.6, 0.5), "bad", "WORSE than the initial model"),  # one that was trained on public data
+        ((0.62, 0.6, 0.7, 0.65), "good", "Better than the best constant"),  # than the one that anybody could have used
+        ((None, 0.6, 0.7), "none", "Not measured"),
+    ],
+)
+def test_the_verdict_compares_with_the_better_of_what_needs_no_features(losses, kind, title):
+    found = standing(result_of(*losses))
+    assert (found.kind, found.title) == (kind, title)
+    assert "0.4" not in found.told  # training without privacy is for the data's holder alone
+    if kind != "none":
+        assert (
+            f"The test loss is {losses[0]}, against {losses[3] if len(losses) > 3 else losses[1] or losses[2]}"
+            in found.told
+        )
+
+
+def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from():
+    result = result_of(0.5, 0.6, 0.7, r2=1 / 6)
+    assert standing(result).told.endswith(
+        "against 0.6 for the best constant and 0.7 for the initial model; R2 is 0.167."
+    )
+    assert about_constant(result) == NOT_RELEASED
+    assert "the run released" in about_constant(result_of(0.5, 0.6, 0.7, 0.61))
+    assert about_constant(result_of(0.5, None, 0.7)) is None
+    assert standing({**result, "error": "no replies"}).told.startswith("The run stopped early: no replies")
 
 
 def test_numbers_are_short():
@@ -248,12 +278,12 @@ def test_numbers_are_short():
 
 def test_charts_follow_the_colours_of_the_page():
     rounds = pd.DataFrame({"round": [1, 2, 3], "metric.test_loss": [1.0, None, 0.5]})
-    chart = course_chart(rounds, "test_loss", {"initial model": 2.0})
+    chart = course_chart(rounds, "test_loss", 2.0, {"initial model": 2.0})
     assert "currentColor" in chart
     assert "#010203" not in chart
     assert "initial model" in chart
     assert "xmlns" not in chart
-    assert chart == course_chart(rounds, "test_loss", {"initial model": 2.0})
+    assert chart == course_chart(rounds, "test_loss", 2.0, {"initial model": 2.0})
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ RESULT_KEYS = {
     "metrics": dict,
     "reference": dict,
     "reference_private": dict,
+    "better_than_constant": type(None),
     "better_than_initial": bool,
     "missing_users_private": int,
     "non_finite_users_private": int,
@@ -106,7 +107,7 @@ def test_a_run_leaves_the_documented_files_and_exactly_the_documented_keys(tmp_p
     assert {key: type(value) for key, value in result.items()} == RESULT_KEYS | MEASURED_KEYS
     assert list(result) == list(RESULT_KEYS | MEASURED_KEYS)
     assert list(result["guarantee"]) == GUARANTEE_KEYS
-    assert list(result["reference"]) == ["initial"]
+    assert list(result["reference"]) == ["initial", "constant", "released_constant"]
     assert list(result["reference_private"]) == ["non_private"]
     assert list(result["seconds"]) == ["total", "per_round"]
     assert list(result["versions"]) == ["python", "userdp", "flwr", "ray", "numpy", "torch", "opendp"]
@@ -585,6 +586,7 @@ def test_a_run_whose_nodes_fail_keeps_what_it_had(tmp_path, monkeypatch):
     assert {*result} == {*RESULT_KEYS, "error"}
     assert "did not answer" in result["error"]
     assert "secret data" not in json.dumps(result)
+    assert list(result["reference"]) == ["initial"]  # nothing more is measured
     assert result["rounds"] == 2
     rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet")
     assert len(rounds) == 2

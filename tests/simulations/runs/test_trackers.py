@@ -386,7 +386,7 @@ def test_without_a_guarantee_no_epsilon_is_tracked(monkeypatch, tmp_path):
 def test_values_that_are_not_finite_are_left_out(monkeypatch, tmp_path):
     metrics = {"test_loss": 1.0, "overflown": float("inf"), "undefined": float("nan")}
     monkeypatch.setattr(Evaluation, "__call__", lambda self, x: metrics)
-    monkeypatch.setattr(Evaluation, "details", lambda self, x: {"auc": float("nan")})
+    monkeypatch.setattr(Evaluation, "details", lambda self, x, metrics: {"auc": float("nan")})
     with noting(monkeypatch) as made:
         go(tmp_path, "mlflow")
     told = made[0]

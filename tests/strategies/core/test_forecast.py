@@ -270,3 +270,24 @@ def test_strategies_of_every_family_predict_something(name):
     method = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.units[0], facts=facts, **options_of(name))
     assert method.plan.forecast.excess > 0
     assert method.plan.as_dict()["forecast"]["predicted_excess"] == method.plan.forecast.excess
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.floats(0.01, 1.0))
+def test_the_best_constant_loses_no_more_than_a_plan_says_of_the_start(seed, size):
+    """It is the best of the models that say the same of everybody, and the initial model is one of these."""
+    problem = Squared(2, 3.0, 2.0, low=-1, high=1, intercept=True)
+    rng = np.random.default_rng(seed)
+    federation = federation_of(rng.uniform(-1, 1, (12, 3, 2)), targets=rng.uniform(-size, size, 36))
+    block = federation.block(np.arange(federation.users))
+    mean = problem.target_means(block).mean(axis=0)
+    zero, start = (problem.metrics(x, block)["test_loss"].mean() for x in (problem.constant_model(mean), np.zeros(3)))
+    assert zero <= start + 1e-12
+    assert zero <= problem.landscape.start + 1e-12  # the least loss is no less than zero
+
+
+def test_a_plan_names_the_best_constant_where_the_loss_has_one():
+    hopeless = {"excess": 10.0, "start": 1.0}
+    assert "where that of the initial model is at most 1." in Forecast(1.0, 1.0, **hopeless).warnings()[0]
+    told = Forecast(1.0, 1.0, **hopeless, with_constant=True).warnings()[0]
+    assert "that of the initial model, and so of the best constant, is at most 1." in told

@@ -1,0 +1,234 @@
+"""The zero of a model's metrics: what says the mean target of everybody, sample by sample for every kind of loss."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from examples import changed
+from torch import nn
+
+from simulations.config.run_config import parse_config
+from simulations.records.evaluation import Evaluation, best_constant, better
+from simulations.records.quality import explained
+from simulations.runs.run import run
+from userdp.arrays.sparse_rows import sparse_rows
+from userdp.data import Block, ColumnarFederation
+from userdp.data.shape import Sequence
+from userdp.neural.problem import TorchProblem
+from userdp.problems import (
+    HuberRegression,
+    Logistic,
+    OneHotLogistic,
+    Poisson,
+    Quadratic,
+    Softmax,
+    SparseSquared,
+    Squared,
+)
+
+RNG = np.random.default_rng(5)
+SIZES = np.array([1, 5, 2, 7, 3])
+OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])
+N = int(SIZES.sum())
+WEIGHTS = np.repeat(1 / SIZES, SIZES) / len(SIZES)
+"""Each user weighs the same, however many samples it has."""
+FEATURES = RNG.uniform(-1, 1, (N, 2)).astype(np.float32)
+NUMBERS = RNG.uniform(-1, 1, N).astype(np.float32)
+RATES = (RNG.random(N) < 0.3).astype(np.float32)
+COUNTS = RNG.poisson(2.0, N).astype(np.float32)
+CLASSES = RNG.integers(0, 3, N).astype(np.float32)
+
+
+def module(outputs):
+    return partial(nn.Linear, 2, outputs)
+
+
+def evaluation(problem, targets, features=FEATURES):
+    return Evaluation(problem, None, ColumnarFederation(Block(features, OFFSETS, targets)))
+
+
+def mean_of(targets):
+    """Of the users' means."""
+    return float(WEIGHTS @ targets)
+
+
+def shares():
+    return np.array([mean_of(one == CLASSES) for one in range(3)])
+
+
+def squares(targets, predicted):
+    return mean_of((targets - predicted) ** 2)
+
+
+def log_loss(classes, probabilities):
+    """Of (N, K) probabilities."""
+    return -mean_of(np.log([row[int(one)] for row, one in zip(probabilities, classes, strict=True)]))
+
+
+def of_two(rates):
+    """(N, 2), of the probabilities of class 1."""
+    return np.column_stack([1 - np.broadcast_to(rates, N), np.broadcast_to(rates, N)])
+
+
+def deviance(counts, predicted):
+    """Of Poisson's law; 0 log 0 is 0."""
+    logs = np.where(counts > 0, counts * np.log(np.maximum(counts, 1) / predicted), 0.0)
+    return 2 * mean_of(logs - counts + predicted)
+
+
+REGRESSIONS = {
+    "squared": Squared(2, 3.0, 1.0, low=-1, high=1, ridge=0.1),  # not even an intercept is needed
+    "huber": HuberRegression(2, 3.0, 1.0, low=-1, high=1, intercept=True),
+    "mse": TorchProblem(module(1), "mse", 2),
+}
+
+
+@pytest.mark.parametrize("kind", REGRESSIONS)
+def test_of_numbers_it_is_the_mean_and_r2_is_that_of_the_textbook(kind):
+    problem = REGRESSIONS[kind]
+    measure = evaluation(problem, NUMBERS)
+    assert measure.constant["squared_error"] == pytest.approx(squares(NUMBERS, mean_of(NUMBERS)))
+    assert measure.constant["r2"] == 0.0
+    if kind == "huber":
+        wanted = mean_of(np.abs(NUMBERS - mean_of(NUMBERS)))
+        assert measure.constant["absolute_error"] == pytest.approx(wanted)
+    x = RNG.normal(size=problem.dimension)
+    predicted = problem.predict(x, Block(FEATURES, OFFSETS, NUMBERS))["prediction"]
+    wanted = 1 - squares(NUMBERS, predicted) / squares(NUMBERS, mean_of(NUMBERS))
+    assert measure.whole(x)["r2"] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [Logistic(2, 3.0, 5.0, ridge=0.1, intercept=True), TorchProblem(module(1), "bce_with_logits", 2)],
+    ids=["logistic", "bce_with_logits"],
+)
+def test_of_two_classes_it_is_the_rate_and_what_is_explained_is_of_the_log_loss(problem):
+    measure, rate = evaluation(problem, RATES), mean_of(RATES)
+    entropy = log_loss(RATES, of_two(rate))
+    assert measure.constant["test_loss"] == pytest.approx(entropy)
+    assert measure.constant["accuracy"] == pytest.approx(max(rate, 1 - rate))
+    assert measure.constant["deviance_explained"] == 0.0
+    x = RNG.normal(size=problem.dimension)
+    block = Block(FEATURES, OFFSETS, RATES)
+    own = log_loss(RATES, of_two(problem.predict(x, block)["probability"]))
+    assert measure.whole(x)["deviance_explained"] == pytest.approx(1 - own / entropy, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [Softmax(3, 2, 3.0, 5.0, ridge=0.1), TorchProblem(module(3), "cross_entropy", 2)],
+    ids=["softmax", "cross_entropy"],
+)
+def test_of_several_classes_it_is_their_shares(problem):
+    measure = evaluation(problem, CLASSES)
+    entropy = log_loss(CLASSES, np.tile(shares(), (N, 1)))
+    assert measure.constant["test_loss"] == pytest.approx(entropy)
+    assert measure.constant["accuracy"] == pytest.approx(shares().max())
+    x = RNG.normal(size=problem.dimension)
+    told = problem.predict(x, Block(FEATURES, OFFSETS, CLASSES))
+    own = log_loss(CLASSES, np.column_stack([told[f"probability.{k}"] for k in range(3)]))
+    assert measure.whole(x)["deviance_explained"] == pytest.approx(1 - own / entropy, abs=1e-5)
+
+
+def test_of_counts_it_is_their_mean_and_what_is_explained_is_of_the_deviance():
+    measure = evaluation(Poisson(2, 3.0, 3.0, count_bound=20.0, intercept=True), COUNTS)
+    wanted = deviance(COUNTS, mean_of(COUNTS))
+    assert measure.constant["deviance"] == pytest.approx(wanted)
+    x = np.array([0.1, -0.2, 0.5])
+    own = deviance(COUNTS, np.exp(FEATURES @ x[:2] + x[2]))
+    assert measure.whole(x)["deviance_explained"] == pytest.approx(1 - own / wanted, abs=1e-6)
+
+
+def test_levels_and_sparse_rows_have_it_too():
+    codes = RNG.integers(0, 4, (N, 1)).astype(np.int32)
+    rates = evaluation(OneHotLogistic(4, 5.0), RATES, codes)
+    assert rates.constant["test_loss"] == pytest.approx(log_loss(RATES, of_two(mean_of(RATES))))
+    rows = sparse_rows(np.ones(N, dtype=np.float32), np.arange(N) % 6, np.arange(N + 1), 6)
+    numbers = evaluation(SparseSquared(6, 1.0, 2, 1.0, low=-1, high=1), NUMBERS, rows)
+    assert numbers.constant["squared_error"] == pytest.approx(squares(NUMBERS, mean_of(NUMBERS)))
+
+
+def test_of_sequences_it_is_how_often_each_code_follows():
+    problem = TorchProblem(partial(Next, 3), "cross_entropy", sequence=Sequence(4, (3,)))
+    codes = RNG.integers(0, 3, (N, 4)).astype(np.int32)
+    codes[1::3, 2:] = -1  # some end early
+    measure = Evaluation(problem, None, ColumnarFederation(Block(codes, OFFSETS)))
+    steps = np.repeat(np.arange(len(SIZES)), SIZES * 4).reshape(N, 4)
+    there = codes >= 0
+    weights = (1 / np.bincount(steps[there]) / len(SIZES))[steps[there]]
+    own = np.array([weights @ (codes[there] == one) for one in range(3)])
+    assert measure.constant["test_loss"] == pytest.approx(-(own * np.log(own)).sum())
+    assert measure.constant["bits"] == pytest.approx(measure.constant["test_loss"] / math.log(2))
+
+
+class Next(nn.Module):
+    """Scores of the next code, by the one before."""
+
+    def __init__(self, levels):
+        super().__init__()
+        self.embedding = nn.Embedding(levels + 1, levels)
+
+    def forward(self, codes):
+        return self.embedding(codes)
+
+
+def test_features_that_are_their_own_targets_are_reconstructed_by_their_means():
+    problem = TorchProblem(module(2), "mse", 2, has_targets=False)
+    measure = Evaluation(problem, None, ColumnarFederation(Block(FEATURES, OFFSETS)))
+    spread = WEIGHTS @ (FEATURES - WEIGHTS @ FEATURES) ** 2
+    assert measure.constant["test_loss"] == pytest.approx(spread.mean(), rel=1e-5)
+
+
+def test_it_is_the_same_block_by_block(monkeypatch):
+    def blocks(self, users):
+        return iter([(users[:2], self.block(users[:2])), (users[2:], self.block(users[2:]))])
+
+    whole = evaluation(Softmax(3, 2, 3.0, 5.0), CLASSES).constant
+    monkeypatch.setattr(ColumnarFederation, "blocks", blocks)
+    assert evaluation(Softmax(3, 2, 3.0, 5.0), CLASSES).constant == pytest.approx(whole)
+
+
+def test_a_target_that_never_differs_and_a_loss_of_ones_own_have_nothing_to_explain():
+    never = evaluation(Logistic(2, 3.0, 5.0, intercept=True), np.zeros(N, dtype=np.float32))
+    assert never.constant["test_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert math.isfinite(never.constant["test_loss"])
+    own = TorchProblem(module(1), lambda outputs, targets: (outputs.squeeze(1) - targets).abs(), 2)
+    assert evaluation(own, NUMBERS).constant == {}
+    assert explained({"test_loss": 1.0}, {}) == {}
+    means = Evaluation(Quadratic(2, 1.0, 1.0), None, ColumnarFederation(Block(FEATURES, OFFSETS)))
+    assert means.constant == {}
+    assert Evaluation(Squared(2, 3.0, 1.0, low=-1, high=1), None, None).constant == {}
+
+
+def test_a_model_is_held_against_the_released_constant_and_else_against_that_of_the_held_out_people():
+    known = {"constant": {"test_loss": 0.6}, "released_constant": None}
+    assert best_constant(known) == {"test_loss": 0.6}
+    assert best_constant(known | {"released_constant": {"test_loss": 0.7}}) == {"test_loss": 0.7}
+    assert best_constant({"initial": {"test_loss": 1.0}}) is None
+    assert better({"test_loss": 0.65}, {"test_loss": 0.7})
+    assert better({"test_loss": 0.65}, {"test_loss": 0.6}) is False
+    assert better({"test_loss": 0.65}, None) is None
+    assert better({}, {"test_loss": 0.6}) is None
+
+
+def test_a_run_tells_both_and_says_if_it_is_better(tmp_path):
+    data = {"population": "linear_regression", "dimension": 2, "samples_per_user": 4}
+    settings = {f"data__{name}": value for name, value in data.items()}
+    problem = {"kind": "squared", "intercept": True, "target_range": [-4.0, 4.0], "feature_norm": 5.0}
+    config = parse_config(changed(problem=problem, strategy={"kind": "auto"}, **settings))
+    outcome = run(config, directory=tmp_path / "run", report=False)
+    reference = outcome.result["reference"]
+    assert reference["constant"]["r2"] == 0.0
+    assert reference["released_constant"]["r2"] < 1e-9  # nobody knows the held-out people's mean better than they do
+    main = next(name for name in ("excess_risk", "excess_loss", "test_loss") if name in outcome.result["metrics"])
+    wanted = outcome.result["metrics"][main] < reference["released_constant"][main]
+    assert outcome.result["better_than_constant"] is wanted
+
+
+def test_single_precision_says_the_same():
+    assert torch.get_default_dtype() == torch.float32
+    numbers = evaluation(REGRESSIONS["mse"], NUMBERS).constant
+    assert numbers["test_loss"] == pytest.approx(numbers["squared_error"])
