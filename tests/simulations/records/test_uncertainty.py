@@ -16,6 +16,7 @@ from simulations.records.uncertainty import (
     auc_influences,
     error_of_influences,
     error_of_mean,
+    explained_error,
     f1_influences,
     standard_errors,
 )
@@ -88,6 +89,22 @@ def test_influences_on_f1_sum_to_zero_and_classes_that_nobody_meets_are_left_out
     found = f1_influences(np.array(cells, dtype=np.int16), counts)
     assert np.isfinite(found).all()
     assert found.sum() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_what_a_model_explains_has_the_error_of_leaving_users_out_and_fitting_the_constant_anew():
+    rng = np.random.default_rng(2)
+    targets = rng.normal(size=80) * rng.uniform(0.5, 2.0, 80)
+    left = (targets - 0.7 * targets + rng.normal(0, 0.4, 80)) ** 2
+
+    def r2(kept):
+        return 1.0 - left[kept].mean() / ((targets[kept] - targets[kept].mean()) ** 2).mean()
+
+    constant = {"squared_error": (targets - targets.mean()) ** 2}
+    found = explained_error({"squared_error": left}, constant)
+    assert found == {"r2": pytest.approx(leaving_out(r2, np.arange(80)), rel=0.05)}
+    assert explained_error({"squared_error": left}, {}) == {}
+    assert explained_error({"squared_error": left[:1]}, {"squared_error": constant["squared_error"][:1]}) == {}
+    assert explained_error({"squared_error": np.full(3, np.inf)}, {"squared_error": np.ones(3)}) == {}
 
 
 def test_samples_of_one_user_go_together():

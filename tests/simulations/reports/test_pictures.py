@@ -189,7 +189,8 @@ def test_errors_stand_beside_the_models_own_metrics_wherever_people_look(models,
     section = model.config.data.model_dump(exclude_none=True)
     errors = errors_of(model.result, section)
     values = model.metrics | in_target_units(model.metrics, section)
-    assert {"test_loss", "predicted_minus_observed"} <= set(errors)
+    explained = "r2" if kind == "squared" else "deviance_explained"
+    assert {"test_loss", "predicted_minus_observed", explained} <= set(errors)
     shown = Console(record=True, width=240, quiet=False)
     monkeypatch.setattr(console_module, "Console", lambda: shown)
     show_outcome(model.result, model.directory, private=True)
