@@ -86,6 +86,27 @@ def section() -> str:
     return "\n\n".join(parts)
 
 
+def in_short() -> str:
+    """A row a set: the best strategy at the largest and at the smallest budget, between what needs no privacy."""
+    rows = table()
+    budgets = sorted(rows.loc[rows["epsilon"] > 0, "epsilon"].unique(), reverse=True)
+    budgets = [budgets[0], budgets[-1]]
+    head = ["what", "people", "trivial model", *(f"epsilon = {one:g}" for one in reversed(budgets)), "no privacy"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for problem, heading in SETS.items():
+        own = rows[rows["problem"] == problem]
+        private = own[own["epsilon"] > 0]
+        if private.empty:
+            continue
+        reached = own.groupby(["epsilon", "strategy"])[["value", "share"]].median()
+        best = {one: reached.loc[one]["share"].idxmax() for one in budgets}
+        cells = [f"{_number(reached.loc[(one, best[one]), 'value'])} (`{best[one]}`)" for one in reversed(budgets)]
+        ends = [_number(reached.loc[(0.0, one), "value"]) for one in (WITHOUT, NO_PRIVACY)]
+        people = f"{int(private['users'].iloc[0]):,}"
+        lines.append(f"| {' | '.join([heading.rstrip('.'), people, ends[0], *cells, ends[1]])} |")
+    return "\n".join(lines)
+
+
 def _set(own: pd.DataFrame) -> Iterator[str]:
     """What stands beside, then the private runs."""
     ends = own[own["epsilon"] == 0].set_index("strategy")
