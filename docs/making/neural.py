@@ -87,23 +87,21 @@ def section() -> str:
 
 
 def in_short() -> str:
-    """A row a set: the best strategy at the largest and at the smallest budget, between what needs no privacy."""
+    """A line a set: what the best strategy reaches at the smallest and the largest budget, and what stands beside."""
     rows = table()
-    budgets = sorted(rows.loc[rows["epsilon"] > 0, "epsilon"].unique(), reverse=True)
+    budgets = sorted(rows.loc[rows["epsilon"] > 0, "epsilon"].unique())
     budgets = [budgets[0], budgets[-1]]
-    head = ["what", "people", "trivial model", *(f"epsilon = {one:g}" for one in reversed(budgets)), "no privacy"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines = []
     for problem, heading in SETS.items():
         own = rows[rows["problem"] == problem]
-        private = own[own["epsilon"] > 0]
-        if private.empty:
-            continue
-        reached = own.groupby(["epsilon", "strategy"])[["value", "share"]].median()
-        best = {one: reached.loc[one]["share"].idxmax() for one in budgets}
-        cells = [f"{_number(reached.loc[(one, best[one]), 'value'])} (`{best[one]}`)" for one in reversed(budgets)]
-        ends = [_number(reached.loc[(0.0, one), "value"]) for one in (WITHOUT, NO_PRIVACY)]
-        people = f"{int(private['users'].iloc[0]):,}"
-        lines.append(f"| {' | '.join([heading.rstrip('.'), people, ends[0], *cells, ends[1]])} |")
+        medians = own.groupby(["epsilon", "strategy"])[["value", "share"]].median()
+        told = []
+        for epsilon in budgets:
+            best = medians.loc[epsilon]["share"].idxmax()
+            told.append(f"{_number(medians.loc[(epsilon, best), 'value'])} at epsilon = {epsilon:g} (`{best}`)")
+        least, most = (_number(medians.loc[(0.0, one), "value"]) for one in (WITHOUT, NO_PRIVACY))
+        people = f"{int(own.loc[own['epsilon'] > 0, 'users'].iloc[0]):,} people"
+        lines.append(f"- {heading} {people}. Trivial model {least}; {', '.join(told)}; without privacy {most}.")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""docs/strategy: a page for each strategy and one that lists them, made from their classes."""
+"""docs/strategy: a page for each strategy and one that lists them, made from their classes and their examples."""
 
 import inspect
 from collections.abc import Sequence
@@ -31,11 +31,13 @@ RELATIONS: dict[Relation, str] = {"replace_one": "replacing one", "add_or_remove
 LIST = """\
 # Strategies
 
-Each name is a `strategy.kind` of a configuration and a class of `strategies`; its page says what it promises and why,
-what it costs, and what can be set. `userdp advise FILE` ranks them for a run by what their plans predict, and
-[compare strategies](../compare-strategies.md) on data. What the promises mean: [guarantees](../guarantees.md).
+Each name is a `strategy.kind` of a configuration and a class of `strategies`; its page says when to take it and when
+not, what it promises and why, what it costs, and what can be set. `userdp advise FILE` ranks them for a run by what
+their plans predict, and [compare strategies](../compare-strategies.md) on data. What the promises mean:
+[guarantees](../guarantees.md).
 
-This page and those it leads to are made by `docs/make.py` from the strategies' classes.
+This page and those it leads to are made by `docs/make.py` from the strategies' classes, `docs/making/examples.toml`
+and what the examples there reached.
 """
 EXAMPLE = """\
 The run of the picture, of a few seconds. With this file as `{name}.toml`
