@@ -12,6 +12,7 @@ from making import (
     concepts,
     configuration,
     core_paper,
+    courses,
     excerpts,
     neural,
     neural_speed,
@@ -52,7 +53,7 @@ def pages() -> dict[str, str]:
         "composition": concepts.composition(),
     }
     written = {
-        "README.md": put(_written("README.md"), {"strategies": strategies.table()}),
+        "README.md": put(_written("README.md"), {"result": courses.of_real_people(), "strategies": strategies.table()}),
         "benchmarks/README.md": put(
             _written("benchmarks/README.md"),
             {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
@@ -158,14 +159,14 @@ def pages() -> dict[str, str]:
                 "choice": papers.by_cell("sparse-choice"),
             },
         ),
-        "docs/neural.md": put(_written("docs/neural.md"), {"neural": neural.section()}),
+        "docs/neural.md": put(_written("docs/neural.md"), {"in short": neural.in_short(), "neural": neural.section()}),
         "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
         "docs/what-leaves.md": what_leaves.page(),
         "docs/zero-tuning.md": put(_written("docs/zero-tuning.md"), {"zero tuning": zero_tuning.section()}),
     }
     found = pictures.pictures() | paper_pictures.pictures() | speed.pictures()
     drawn = {f"docs/pictures/{name}.svg": svg for name, svg in found.items()}
-    return written | strategy_pages.pages() | papers_index.pages() | drawn
+    return written | strategy_pages.pages() | papers_index.pages() | drawn | courses.pictures()
 
 
 def main() -> None:

@@ -89,6 +89,10 @@ def test_the_site_can_be_searched_as_files_and_asks_no_other_server():
     assert {"search", "offline"} <= set(plugins)
     assert all((ROOT / "docs" / style).is_file() for style in settings()["extra_css"])
     assert not settings()["theme"]["font"]
+    # Browsers refuse workers in files; the plugin asks another server for what stands in, unless one is named.
+    (stand_in,) = settings()["extra"]["polyfills"]
+    assert stand_in.endswith(".js")
+    assert (ROOT / "docs" / stand_in).is_file()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import tomli_w
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -28,17 +29,41 @@ from userdp.problems.settings import ProblemSettings
 INTRODUCTION = """\
 # Configuration
 
-One TOML file describes a run. Its sections are `[problem]`, `[data]`, `[privacy]`, `[strategy]`, `[engine]` and
-`[output]`; `name` and `seed` stand on top. The files in [simulations/configs](../simulations/configs) explain
-their settings line by line. Unknown keys are refused, with the nearest name. Every number that privacy rests on comes
-from here, never from the data: `userdp plan FILE` computes the whole run without opening them.
+This page lists every key of a configuration file, with its values, its default and its meaning. You need it when you
+write such a file, or when a message names a key. This is a complete run:
 
-`--set section.key=value` overrides a key (repeatable; the value is TOML, a bare word is a string), and
-`--set 'strategy={kind="non_private"}'` replaces a section. `--engine`, `--seed` and `--output` are short for
-`engine.kind`, `seed` and `output.directory`.
+```toml
+{smallest}```
+
+| section | says |
+|---|---|
+| [top level](#top-level) | name and seed |
+| [`[problem]`](#problem) | the loss |
+| [`[data]`](#data) | whose data: a table of yours, a public set, or made-up people |
+| [`[privacy]`](#privacy) | epsilon, delta, and what is protected |
+| [`[strategy]`](#strategy) | how to train; `auto` if it is left out |
+| [`[engine]`](#engine), [`[output]`](#output) | where to run, and what to write |
+| [comparisons](#comparisons) | a file of its own, for many runs |
+
+## How a file is read
+
+- Unknown keys are refused, with the nearest name.
+- Every number that privacy rests on comes from the file, never from the data: `userdp plan FILE` computes the whole
+  run without opening them.
+- `--set section.key=value` overrides a key (repeatable; the value is TOML, a bare word is a string), and
+  `--set 'strategy={{kind="non_private"}}'` replaces a section. `--engine`, `--seed` and `--output` are short for
+  `engine.kind`, `seed` and `output.directory`.
+- The files in [simulations/configs](../simulations/configs) explain their settings line by line.
 
 This page is made by `docs/make.py` from the models that check the file.
 """
+SMALLEST: dict[str, Any] = {
+    "name": "smallest",
+    "problem": {"kind": "quadratic", "bound": 3.0},
+    "data": {"kind": "synthetic", "population": "gaussian", "dimension": 2, "users": 2000},
+    "privacy": {"epsilon": 1.0, "delta": 1e-6},
+}
+"""A complete run with as few keys as can be."""
 COMPARISON = """\
 ## Comparisons
 
@@ -50,7 +75,11 @@ SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
 
 def page() -> str:
     """The whole page."""
-    parts = [INTRODUCTION, "## Top level\n", table(RunConfig, ["name", "seed", "preparation"])]
+    parts = [
+        INTRODUCTION.format(smallest=tomli_w.dumps(SMALLEST)),
+        "## Top level\n",
+        table(RunConfig, ["name", "seed", "preparation"]),
+    ]
     parts += ["## [problem]\n", "`kind` chooses the loss; every loss has:\n", table(ProblemSettings, skip=["kind"])]
     for name, section in PROBLEMS.items():
         parts += [f'### problem.kind = "{name}"\n', f"{sentence(section.summary)}\n"]

@@ -86,6 +86,25 @@ def section() -> str:
     return "\n\n".join(parts)
 
 
+def in_short() -> str:
+    """A line a set: what the best strategy reaches at the smallest and the largest budget, and what stands beside."""
+    rows = table()
+    budgets = sorted(rows.loc[rows["epsilon"] > 0, "epsilon"].unique())
+    budgets = [budgets[0], budgets[-1]]
+    lines = []
+    for problem, heading in SETS.items():
+        own = rows[rows["problem"] == problem]
+        medians = own.groupby(["epsilon", "strategy"])[["value", "share"]].median()
+        told = []
+        for epsilon in budgets:
+            best = medians.loc[epsilon]["share"].idxmax()
+            told.append(f"{_number(medians.loc[(epsilon, best), 'value'])} at epsilon = {epsilon:g} (`{best}`)")
+        least, most = (_number(medians.loc[(0.0, one), "value"]) for one in (WITHOUT, NO_PRIVACY))
+        people = f"{int(own.loc[own['epsilon'] > 0, 'users'].iloc[0]):,} people"
+        lines.append(f"- {heading} {people}. Trivial model {least}; {', '.join(told)}; without privacy {most}.")
+    return "\n".join(lines)
+
+
 def _set(own: pd.DataFrame) -> Iterator[str]:
     """What stands beside, then the private runs."""
     ends = own[own["epsilon"] == 0].set_index("strategy")

@@ -1,4 +1,4 @@
-"""docs/strategy: a page for each strategy and one that lists them, made from their classes."""
+"""docs/strategy: a page for each strategy and one that lists them, made from their classes and their examples."""
 
 import inspect
 from collections.abc import Sequence
@@ -7,8 +7,10 @@ from typing import Any, get_args
 
 import tomli_w
 
-from making.chapters import Chapter, chapter_of, chapters
+from making import courses
+from making.chapters import Chapter, chapters
 from making.configuration import sentence, table
+from making.examples import configuration, example_of
 from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
 from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
@@ -29,16 +31,35 @@ RELATIONS: dict[Relation, str] = {"replace_one": "replacing one", "add_or_remove
 LIST = """\
 # Strategies
 
-Each name is a `strategy.kind` of a configuration and a class of `strategies`; its page says what it promises and why,
-what it costs, and what can be set. `userdp advise FILE` ranks them for a run by what their plans predict, and
-[compare strategies](../compare-strategies.md) on data. What the promises mean: [guarantees](../guarantees.md).
+Each name is a `strategy.kind` of a configuration and a class of `strategies`; its page says when to take it and when
+not, what it promises and why, what it costs, and what can be set. `userdp advise FILE` ranks them for a run by what
+their plans predict, and [compare strategies](../compare-strategies.md) on data. What the promises mean:
+[guarantees](../guarantees.md).
 
-This page and those it leads to are made by `docs/make.py` from the strategies' classes.
+This page and those it leads to are made by `docs/make.py` from the strategies' classes, `docs/making/examples.toml`
+and what the examples there reached.
+"""
+EXAMPLE = """\
+The run of the picture, of a few seconds. With this file as `{name}.toml`
+
+```toml
+{toml}```
+
+a command shows all its numbers without training, and another one trains; so do the lines of Python.
+
+```
+userdp plan {name}.toml
+userdp run {name}.toml
+```
+
+```python
+from userdp import train
+
+model = train("{name}.toml")
+print(model)
+```
 """
 _HEAD = "| strategy | what it does | protects | needs |\n|---|---|---|---|"
-_POPULATIONS = {"quadratic": "gaussian", "squared": "linear_regression"}
-"""Made-up people that a strategy's example is run with, by its kind of problem."""
-_BOUNDS: dict[str, dict[str, Any]] = {"quadratic": {"bound": 3.0}, "squared": {"target_range": [-5.0, 5.0]}}
 
 
 def pages() -> dict[str, str]:
@@ -49,29 +70,18 @@ def pages() -> dict[str, str]:
     }
 
 
+def _advice(name: str, strategy: Strategy) -> list[str]:
+    """When to take it, when not, and what it needs."""
+    advice = example_of(name)
+    leave = [f"**When not.** {courses.fill(advice.leave)}\n"] if advice.leave else []
+    others = "[Compare](../compare-strategies.md) it with others on data like yours."
+    return [f"{courses.fill(advice.take)}\n", *leave, f"It needs: {strategy.needs}. {others}\n"]
+
+
 def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
     """Heading, advice and table of related strategies."""
     rows = [f"| [{name}]({name}.md) | {one.summary_line} | {one.promise} | {one.needs} |" for name, one in members]
     return "\n".join([f"## {chapter.title}\n\n{chapter.when}\n", _HEAD, *rows, ""])
-
-
-def example(name: str) -> dict[str, Any]:
-    """A whole configuration that runs the strategy in seconds, with the options that its class declares for that."""
-    strategy = STRATEGIES[name]
-    kind = strategy.example_problem["kind"]
-    return {
-        "name": f"{name.replace('_', '-')}-example",
-        "problem": {**strategy.example_problem, **_BOUNDS[kind]},
-        "data": {
-            "kind": "synthetic",
-            "population": _POPULATIONS[kind],
-            "dimension": 2,
-            "users": USERS,
-            "samples_per_user": 1,
-        },
-        "privacy": {"epsilon": 4.0, "delta": 1e-5, "unit": strategy.units[0]},
-        "strategy": {"kind": name, **strategy.example},
-    }
 
 
 def relations(strategy: Strategy) -> str:
@@ -129,10 +139,10 @@ def page(name: str, strategy: Strategy) -> str:
         f"# {name}\n",
         f"{sentence(strategy.summary_line)} `{strategy.__name__}`, `{file}`.\n",
         "## When to take it\n",
-        f"{chapter_of(strategy).when} It needs: {strategy.needs}.\n",
-        "[Compare](../compare-strategies.md) it with others on data like yours.\n",
-        "A run of seconds on made-up people; from a file, `userdp plan FILE` shows all its numbers:\n",
-        f"```toml\n{tomli_w.dumps(example(name))}```\n",
+        *_advice(name, strategy),
+        courses.sentence(name),
+        "## An example\n",
+        EXAMPLE.format(toml=tomli_w.dumps(configuration(name)), name=name),
         "## What it is\n",
         "\n".join([f"| | {name} |", "|---|---|", *(f"| {key} | {told} |" for key, told in facts.items()), ""]),
         "In costs a node has N samples, there are d parameters, U users take part and K nodes answer. Neighbours are "

@@ -10,30 +10,45 @@ from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS
 INTRODUCTION = """\
 # What leaves a run
 
-Every field of every file that a run, a comparison or `userdp predict` writes, and of what trackers are told, with its
-kind; then every field of the [messages](#messages) between server and nodes, and every [line of a log](#logs). A test
-looks into every file, and into the messages of every strategy's runs, for fields that are not in these lists; another
-finds log lines in the source. The same list decides what is left out of
-trackers and of copies for others; [guarantees.md](guarantees.md) says what the guarantee itself is about.
+This page lists everything that a run writes, sends or logs, and says of each field who may see it. You need it before
+you show a report, a file or a log to anybody who may not see the data. To hand a run on, copy what may be shown:
+
+```
+userdp report {directory} --released FOLDER
+```
+
+The copy has the public and the noised fields, report and model included, and nothing else. These are the kinds:
 
 | kind | what it means |
 |---|---|
 {kinds}
 
-`userdp report DIR --released FOLDER` writes a copy of a run's directory with its public and noised fields, report and
-model included, and nothing else: that copy may be handed on. It is refused where nothing is promised, and where seeded
-noise, which whoever guesses the seed takes off, protects a table of real people. Trackers are given everything but
-private fields.
+An example: of `result.json`, {examples}.
 
-On the console, `userdp run` shows what result.json holds: it is for the holder of the data. Sentences of errors and
-warnings name fields and remedies; those that end a command before a run directory is made, because a table and its
-declarations disagree, quote counts of the table. Whoever sees that a run stopped early, and why, learns something that
-no epsilon covers: that machines failed, or that a promise could not be kept.
+- *Files* of a run, a comparison and `userdp predict`, and what trackers are told: [from config.toml on](#configtoml).
+- *Messages* between server and nodes: [messages](#messages).
+- *Lines of logs*: [logs](#logs).
+- What the guarantee itself is about: [guarantees](guarantees.md). What time and failure tell:
+  [time and failure](guarantees.md#time-and-failure).
+
+## What holds of all of them
+
+- A test looks into every file, and into the messages of every strategy's runs, for fields that are not listed here;
+  another one finds log lines in the source.
+- `--released` is refused where nothing is promised, and where seeded noise protects a table of real people: whoever
+  guesses the seed takes that noise off.
+- Trackers are given everything but private fields.
+- The console shows what result.json holds, for the holder of the data.
+- Sentences of errors and warnings name fields and remedies. Those that end a command before a run directory is made,
+  because a table and its declarations disagree, quote counts of the table.
+- Whoever sees that a run stopped early, and why, learns something that no epsilon covers: that machines failed, or that
+  a promise could not be kept.
 
 This page is made by `docs/make.py` from `simulations/records/released_fields.py`, `simulations/records/log_lines.py`,
-`strategies/wire/message_fields.py` and the strategies' classes. What time and failure tell stands in
-[guarantees.md](guarantees.md#time-and-failure).
+`strategies/wire/message_fields.py` and the strategies' classes.
 """
+SHOWN = ("users", "metrics", "reference_private.non_private", "seconds")
+"""Fields of result.json that stand for their kinds at the top."""
 MESSAGES = """\
 ## Messages
 
@@ -70,12 +85,18 @@ _TITLES = {"query": "Before the first round", "train": "Each round", "error": "A
 def page() -> str:
     """The whole page."""
     kinds = _rows((kind, told) for kind, told in KINDS.items())
-    parts = [INTRODUCTION.format(kinds=kinds)]
+    parts = [INTRODUCTION.format(kinds=kinds, examples=_examples(), directory="runs/quickstart-auto-seed1")]
     for file in dict.fromkeys(field.file for field in all_fields()):
         own = [field for field in all_fields() if field.file == file]
         rows = _rows((f"`{one.name}`" if one.name else "everything", one.kind, one.told) for one in own)
         parts.append(f"## {file}\n\n| field | kind | what it is |\n|---|---|---|\n{rows}\n")
     return "\n".join([*parts, *_messages(), *_logs()])
+
+
+def _examples() -> str:
+    """Some fields of result.json, with their kinds."""
+    found = {one.name: one.kind for one in all_fields() if one.file == "result.json"}
+    return ", ".join(f"`{name}` is {found[name]}" for name in SHOWN)
 
 
 def _messages() -> list[str]:

@@ -1,0 +1,71 @@
+"""When to take a strategy, and its example: what its page says, from examples.toml."""
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from making.chapters import chapter_of
+from strategies import STRATEGIES
+
+FILE = Path(__file__).with_suffix(".toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """The advice on a strategy, and a run that shows it.
+
+    Attributes:
+        take: when to take it.
+        leave: when not, and what to take instead.
+        people: name of the made-up people that it is trained on.
+        options: settings of the strategy.
+    """
+
+    take: str
+    leave: str = ""
+    people: str = "location"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """What is learnt, and of whom."""
+        return str(_file()["people"][self.people]["told"])
+
+
+def example_of(name: str) -> Example:
+    """The example of a strategy; one that the file does not list has its chapter's advice and its class's settings."""
+    own = _file()["strategy"].get(name)
+    if own is None:
+        return Example(take=chapter_of(STRATEGIES[name]).when, options=dict(STRATEGIES[name].example))
+    return Example(**own)
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """The whole configuration of a strategy's example, as it would stand in a file."""
+    return on(example_of(name).people, name, STRATEGIES[name].units[0], example_of(name).options)
+
+
+def on(people: str, kind: str, unit: str = "user", options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The configuration of a run on some of the made-up people, at the budget of all examples."""
+    file = _file()
+    return {
+        "name": f"{kind.replace('_', '-')}-example",
+        "problem": file["people"][people]["problem"],
+        "data": file["people"][people]["data"],
+        "privacy": {**file["budget"], "unit": unit},
+        "strategy": {"kind": kind, **(options or {})},
+    }
+
+
+def digest(config: dict[str, Any]) -> str:
+    """Twelve digits that change whenever the configuration does."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
