@@ -1,4 +1,4 @@
-"""What the pictures of a run are drawn from: small tables about held-out people, in which nobody stands alone."""
+"""What the pictures of a run are drawn from: small tables about groups of held-out people."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ Curve = dict[str, list[float]]
 POINTS = 100
 """Of a ROC curve, at most."""
 PEOPLE_A_GROUP = 5
-"""Held-out people for each group of samples, so that no point of a picture is about one person."""
+"""Held-out people for each group of samples, on average: few points are then about one person alone."""
 FEWEST_PEOPLE = 2 * PEOPLE_A_GROUP
 """Of whom pictures are made."""
 

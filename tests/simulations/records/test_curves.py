@@ -1,4 +1,4 @@
-"""What pictures are drawn from: ROC curves against `auc`, groups of like predictions by hand, and nobody alone."""
+"""What pictures are drawn from: ROC curves against `auc`, groups of like predictions by hand."""
 
 import itertools
 
@@ -121,7 +121,7 @@ def test_classes_have_errors_over_people():
     assert set(curves(seen_by(probability, observed, "several classes"))) == {"predicted_class_calibration"}
 
 
-def test_every_group_is_of_several_people_and_of_few_nothing_is_drawn():
+def test_there_are_several_people_for_each_group_and_of_few_nothing_is_drawn():
     predicted, observed = np.linspace(0, 1, 240), np.tile([0.0, 1.0], 120)
     for users, groups in ((240, 10), (30, 6), (FEWEST_PEOPLE, 2)):
         found = curves(seen_by(predicted, observed, users=users))["calibration"]
