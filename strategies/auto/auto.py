@@ -10,6 +10,7 @@ from pydantic import Field
 from scipy.special import gammaincc
 
 from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, Pace, adaptive_stages, uncertified
+from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, SharedScheme
@@ -20,7 +21,6 @@ from strategies.auto.stages import (
     Columns,
     Gradient,
     Lengths,
-    Level,
     Moments,
     Recentred,
     Sizes,
@@ -45,6 +45,7 @@ from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _SHARES: Mapping[type[Stage], float] = {
     Level: 0.05,
+    ClassShares: 0.05,
     Columns: 0.05,
     Sizes: 0.01,
     Moments: 0.15,
@@ -102,8 +103,8 @@ class Auto(UserLevelStrategy):
 
     A generalised linear model, or softmax, on dense features goes through these rounds, each with all users:
 
-    1. *Level*, of targets in a range and with an intercept: the mean target. Training starts at the model that predicts
-       it of everybody, the best constant.
+    1. *Level*, of classes or of targets in a range, and with an intercept: the shares of the classes, or the mean
+       target. Training starts at the model that predicts them of everybody, the best constant.
     2. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
        small columns than for large ones. Columns are divided by what is released.
     3. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
@@ -116,7 +117,7 @@ class Auto(UserLevelStrategy):
        the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones move the
        model towards what most users want. Where the moments were hidden in noise and gradients turn out to be more
        curved than noise explains, steps are shortened. What all gradients say of the best constant is put together
-       with the mean target, by their precision.
+       with the mean target, by their precision; classes' shares stay what was released.
     7. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
        is known). If more of them say no than noise explains (two standard deviations), the constant is released.
 
@@ -140,6 +141,8 @@ class Auto(UserLevelStrategy):
 
     - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
+    - the classes' shares among a user's samples, which are not negative and add up to one at most: ``sqrt(2)`` (1),
+      for such vectors have no negative inner product;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, SharedScheme
-from strategies.auto.stages import Columns, Gradient, Lengths, Level, Moments, Recentred, Sizes, Stage
+from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.core.options import Found
 from strategies.core.plan import PublicFacts
 from strategies.core.preparation import Preparation
@@ -24,7 +25,14 @@ from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling import WeightedBatches
 from userdp.state import Stateful
 
-_WEIGHTS: Mapping[type[Stage], float] = {Level: 3.0, Columns: 5.0, Sizes: 1.0, Moments: 15.0, Lengths: 2.0}
+_WEIGHTS: Mapping[type[Stage], float] = {
+    Level: 3.0,
+    ClassShares: 3.0,
+    Columns: 5.0,
+    Sizes: 1.0,
+    Moments: 15.0,
+    Lengths: 2.0,
+}
 """How the stages share the budget."""
 
 _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
@@ -117,8 +125,8 @@ class LearnCoordinates(Preparation):
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
         rate, d = 1 / progress.curvature, self._model.width
         seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
-        # One sample is curved by 1/2 where it is between two classes, whose all are curved by about 1 / K.
-        own = rate * min(self._model.outputs, 2) / p
+        # A sample between two classes is curved by 1/2, whatever all of them together are.
+        own = (rate if self._model.outputs == 1 else 2.0) / d
         return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:

@@ -93,6 +93,7 @@ class Declarations:
             "noised", "standard deviation of the noise: planned, or in proportion to a released clip"
         ),
         "mean_target": Fact("noised", "mean target"),
+        "rarest_class": Fact("noised", "share of the rarest class, at least its noise"),
         "floored": Fact("noised", "directions whose second moment is below its noise"),
         "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
         "length": Fact("noised", "typical length of users' gradients"),

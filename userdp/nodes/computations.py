@@ -49,8 +49,8 @@ GROUPED = frozenset({"clipped_sample_sum"})
 KEEPS_ZEROS = frozenset({"user_gradient", "rough_user_gradient", "sample_sum", "clipped_sample_sum"})
 """Computations whose rows are sparse where the problem's gradients are."""
 
-BY_MODEL = frozenset({"loss_changes"})
-"""Computations whose rows have an entry for each of the models among the arrays."""
+ONE_EACH = {"loss_changes": "models", "class_shares": "classes"}
+"""Computations whose rows have an entry for each row of one of the arrays, and which array that is."""
 
 _LOCAL = 7
 """Label that keeps users' own noise apart from the server's."""
@@ -293,8 +293,8 @@ class Computation:
         """Columns of a row that are vectors, without the statistic: p, unless the function is one of `LENGTHS`."""
         if self.partition is not None:
             return dimension * self.partition.count
-        if self.name in BY_MODEL:
-            return len(self.arrays["models"])
+        if self.name in ONE_EACH:
+            return len(self.arrays[ONE_EACH[self.name]])
         if self.name not in LENGTHS:
             return dimension
         return LENGTHS[self.name](len(self.arrays["scales"]) if "scales" in self.arrays else dimension)
@@ -334,6 +334,7 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "second_moments": moments.second_moments,
     "weighted_gradient": moments.weighted_gradient,
     "mean_target": moments.mean_target,
+    "class_shares": moments.class_shares,
     "improved": moments.improved,
     "curvature_along": moments.curvature_along,
     "loss_changes": moments.loss_changes,
