@@ -46,6 +46,9 @@ SAMPLE_SUMS = frozenset(
 GROUPED = frozenset({"clipped_sample_sum"})
 """Those whose sums may also be taken over groups of samples."""
 
+COUNTS_USABLE = frozenset({"filled"})
+"""Computations that are about which samples can be used: they see the marks, and no value of a sample."""
+
 KEEPS_ZEROS = frozenset({"user_gradient", "rough_user_gradient", "sample_sum", "clipped_sample_sum"})
 """Computations whose rows are sparse where the problem's gradients are."""
 
@@ -210,6 +213,8 @@ class Computation:
 
     def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
         """Positions of the users who count, and what counts of their samples; the block itself if that is all."""
+        if self.name in COUNTS_USABLE:
+            return np.arange(block.users), block
         return block.usable_samples() if self.name in SAMPLE_SUMS else block.usable_users()
 
     def _raw(self, problem: Problem, x: Vector, block: Block) -> AnyRows:
@@ -285,6 +290,11 @@ class Computation:
         filled = (self.centre, self.statistic, self.noise, self.partition, self.masked)
         return self.name in KEEPS_ZEROS and all(other is None for other in filled)
 
+    @property
+    def of_parameters(self) -> bool:
+        """Whether rows have an entry for each of the model's parameters, as gradients have."""
+        return self.name not in LENGTHS and self.name not in ONE_EACH
+
     def width(self, dimension: int) -> int:
         """Columns of a row: as many as the function has (for each group), and one for the statistic."""
         return self.length(dimension) + (self.statistic is not None)
@@ -335,6 +345,7 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "weighted_gradient": moments.weighted_gradient,
     "mean_target": moments.mean_target,
     "class_shares": moments.class_shares,
+    "filled": moments.filled,
     "improved": moments.improved,
     "curvature_along": moments.curvature_along,
     "loss_changes": moments.loss_changes,
@@ -344,6 +355,7 @@ LENGTHS: dict[str, Callable[[int], int]] = {
     "moment_size": lambda _: 1,
     "second_moments": lambda d: d * (d + 1) // 2,
     "mean_target": lambda _: 1,
+    "filled": lambda _: 1,
     "improved": lambda _: 1,
     "curvature_along": lambda _: 1,
 }
