@@ -19,7 +19,7 @@ from userdp.arrays.types import Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
 from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
-from userdp.nodes.computations import LENGTHS, Computation
+from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.problems.base import Problem
 
@@ -67,7 +67,7 @@ class Canaries:
         if clip is None or computation.partition is not None or computation.coins is not None:
             raise BadInput("canaries of one run need users who are clipped as a whole: use the audit without --one-run")
         places = np.searchsorted(self.users, users)
-        if computation.name in LENGTHS:
+        if not computation.of_parameters:
             rows = np.zeros((len(users), computation.width(self.problem.dimension)))
         else:
             centre = 0.0 if computation.centre is None else computation.centre

@@ -10,6 +10,8 @@ from pydantic import Field
 from scipy.special import gammaincc
 
 from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, Pace, adaptive_stages, uncertified
+from strategies.auto.filled import MOVEMENT, Filled, doubts
+from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release, SharedScheme
@@ -20,7 +22,6 @@ from strategies.auto.stages import (
     Columns,
     Gradient,
     Lengths,
-    Level,
     Moments,
     Recentred,
     Sizes,
@@ -44,7 +45,9 @@ from userdp.problems.linear_scores import LinearScores
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _SHARES: Mapping[type[Stage], float] = {
+    Filled: 0.01,
     Level: 0.05,
+    ClassShares: 0.05,
     Columns: 0.05,
     Sizes: 0.01,
     Moments: 0.15,
@@ -102,33 +105,35 @@ class Auto(UserLevelStrategy):
 
     A generalised linear model, or softmax, on dense features goes through these rounds, each with all users:
 
-    1. *Level*, of targets in a range and with an intercept: the mean target. Training starts at the model that predicts
-       it of everybody, the best constant.
-    2. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
+    1. *Filled.* Users tell whether all of their samples can be used. Where fewer than one in ten say so, and noise lets
+       that be told, the run stops: a model would be trained on noise.
+    2. *Level*, of classes or of targets in a range, and with an intercept: the shares of the classes, or the mean
+       target. Training starts at the model that predicts them of everybody, the best constant.
+    3. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
        small columns than for large ones. Columns are divided by what is released.
-    3. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
+    4. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
        weigh less from now on, in inverse proportion.
-    4. *Second moments.* The eigenvalues are raised to what their noise allows to tell; in coordinates where they are
+    5. *Second moments.* The eigenvalues are raised to what their noise allows to tell; in coordinates where they are
        one the weighted loss is about equally curved everywhere, so that whole steps over its curvature fit.
-    5. *Lengths* of the users' gradients at the start: the first clip.
-    6. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
+    6. *Lengths* of the users' gradients at the start: the first clip.
+    7. *Gradients* in the coordinates, clipped, nine times. The gradient is predicted from all releases before and
        the curvature, and corrected by each release as far as its noise allows, so that no round's noise is lost on
        the others. Clips are multiples of the lengths released before, as wide as noise permits: narrow ones move the
        model towards what most users want. Where the moments were hidden in noise and gradients turn out to be more
        curved than noise explains, steps are shortened. What all gradients say of the best constant is put together
-       with the mean target, by their precision.
-    7. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
+       with the mean target, by their precision; classes' shares stay what was released.
+    8. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
        is known). If more of them say no than noise explains (two standard deviations), the constant is released.
 
-    A loss of which nothing is certified, as that of a torch module, has three parts: users' lengths at the start, of
-    any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each parameter at
-    first and none in the end, with clips that leave seven users in ten as they are; and the choice. Each step asks a
-    random cohort, as many users as keep its noise near that of all, but no more than about 100,000 gradients in all
-    steps.
+    A loss of which nothing is certified, as that of a torch module, has four parts: round 1; users' lengths at the
+    start, of any size; up to 100 steps of Adam, whose second moments are corrected for the noise, of 0.02 for each
+    parameter at first and none in the end, with clips that leave seven users in ten as they are; and the choice. Each
+    step asks a random cohort, as many users as keep its noise near that of all, but no more than about 100,000
+    gradients in all steps.
 
-    Other losses have rounds 5 to 7 alone, in which gradients are clipped about what they are predicted to be, as in
-    `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after each
-    gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
+    Other losses have rounds 1 and 6 to 8 alone, in which gradients are clipped about what they are predicted to be, as
+    in `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after
+    each gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
     1 / smoothness, or 1/2 where none is certified.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
@@ -138,8 +143,10 @@ class Auto(UserLevelStrategy):
     what is asked and how it is bounded are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1, 2, 3 and 7, roots of curvature, whether a clip binds), whose squared
+    - numbers in intervals about zero (rounds 1 to 4 and 8, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
+    - the classes' shares among a user's samples, which are not negative and add up to one at most: ``sqrt(2)`` (1),
+      for such vectors have no negative inner product;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
@@ -239,29 +246,30 @@ class Auto(UserLevelStrategy):
             return self._plain_stages()
         longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
         steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
-        return (*measuring_stages(model, steps[0]), *steps, Choice())
+        return (Filled(), *measuring_stages(model, steps[0]), *steps, Choice())
 
     def _plain_stages(self) -> tuple[Stage, ...]:
         """Those of coordinates that stay as they are."""
         if uncertified(self.problem):
-            return (*adaptive_stages(self._pace.steps, self.problem.domain), Choice())
+            return (Filled(), *adaptive_stages(self._pace.steps, self.problem.domain), Choice())
         domain, certificate = self.problem.domain, self.problem.certificate
         # Where curvature is known, or nothing bounds it, there is nothing to measure.
         curved = certificate.smoothness or 0.0
         measured = certificate.convex and curved > certificate.strong_convexity
         step = Recentred(domain, measured)
-        if not measured:
-            return (Lengths(step, longest_gradient(self.problem)), *[step] * _RECENTRED_ROUNDS, Choice())
-        moves = [step, StepLength(domain, curved)] * _MEASURED_ROUNDS
-        return (Lengths(step, longest_gradient(self.problem)), *moves, Choice())
+        moves: list[Stage] = [step] * _RECENTRED_ROUNDS
+        if measured:
+            moves = [step, StepLength(domain, curved)] * _MEASURED_ROUNDS
+        return (Filled(), Lengths(step, longest_gradient(self.problem)), *moves, Choice())
 
     def _make_plan(self) -> Plan:
         scheme, shares = self.scheme, self.scheme.sampler.shares
         stages = scheme.stages
         gradient = [number for number, stage in enumerate(stages) if isinstance(stage, _MOVING)]
-        chosen = scheme.mechanism(len(stages) - 1, _COMPARED)
+        heard, chosen = scheme.mechanism(0, MOVEMENT), scheme.mechanism(len(stages) - 1, _COMPARED)
         last = scheme.sampler.multiplier(gradient[-1], scheme.noise_multiplier)
         numbers: dict[str, Number] = {
+            "filled_noise": heard.standard_deviation,
             "gradient_rounds": len(gradient),
             "measuring_share": sum(shares[: gradient[0]]),
             "choice_share": shares[-1],
@@ -292,7 +300,10 @@ class Auto(UserLevelStrategy):
             noise=noise,
             signal=1.0,
             numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
-            warnings=self._warnings(noise / math.sqrt(len(gradient)), chosen.standard_deviation),
+            warnings=(
+                *doubts(heard.standard_deviation),
+                *self._warnings(noise / math.sqrt(len(gradient)), chosen.standard_deviation),
+            ),
         )
 
     def _apart(self) -> float:

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 
+from strategies.auto.level import level
 from strategies.auto.progress import Progress
 from strategies.auto.several_scores import split
-from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Level, Moments, Sizes, Stage
+from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Moments, Sizes, Stage
 from strategies.clipping.moving_centre import Centre, Curvatures, Geometry
-from userdp.problems import GeneralisedLinear, Problem
+from userdp.problems import Problem
 from userdp.problems.linear_scores import LinearScores
 
 _MOST_COLUMNS = 1000
@@ -27,9 +28,8 @@ def linear_model(problem: Problem) -> LinearScores | None:
 
 def measuring_stages(model: LinearScores, gradient: Gradient) -> tuple[Stage, ...]:
     """Those that learn coordinates, and how long users' gradients, asked like that one, are in them."""
-    level = (Level(model),) if isinstance(model, GeneralisedLinear) and model.mean_range is not None else ()
     lengths = Lengths(gradient, longest_gradient(model))
-    return (*level, Columns(_largest_cell(model)), Sizes(), Moments(model.ridge), lengths)
+    return (*level(model), Columns(_largest_cell(model)), Sizes(), Moments(model.ridge), lengths)
 
 
 def longest_gradient(problem: Problem) -> float:

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from strategies.auto.filled import MOVEMENT, Filled, doubts
+from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, SharedScheme
-from strategies.auto.stages import Columns, Gradient, Lengths, Level, Moments, Recentred, Sizes, Stage
+from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.core.options import Found
 from strategies.core.plan import PublicFacts
 from strategies.core.preparation import Preparation
@@ -24,7 +26,15 @@ from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling import WeightedBatches
 from userdp.state import Stateful
 
-_WEIGHTS: Mapping[type[Stage], float] = {Level: 3.0, Columns: 5.0, Sizes: 1.0, Moments: 15.0, Lengths: 2.0}
+_WEIGHTS: Mapping[type[Stage], float] = {
+    Filled: 1.0,
+    Level: 3.0,
+    ClassShares: 3.0,
+    Columns: 5.0,
+    Sizes: 1.0,
+    Moments: 15.0,
+    Lengths: 2.0,
+}
 """How the stages share the budget."""
 
 _COORDINATES, _LENGTHS_ALONE = 0.3, 0.05
@@ -47,7 +57,7 @@ class Measured(Stateful):
 
 
 class LearnCoordinates(Preparation):
-    """The stages of `Auto` before its first step; where coordinates cannot be learnt, the lengths of gradients alone.
+    """The stages of `Auto` before its first step; where coordinates cannot be learnt, who is heard and lengths alone.
 
     *Formal guarantees.* Those of `Preparation`: every round releases a mean over the public n of what `Auto` asks, with
     the noise of its share, so that all of them cost what one Gaussian of the multiplier costs, calibrated for replacing
@@ -65,9 +75,10 @@ class LearnCoordinates(Preparation):
         model, n = linear_model(problem), public.users
         self._model = model
         if model is None:
-            self._stages: tuple[Stage, ...] = (Lengths(Recentred(problem.domain), longest_gradient(problem)),)
+            found: tuple[Stage, ...] = (Lengths(Recentred(problem.domain), longest_gradient(problem)),)
         else:
-            self._stages = measuring_stages(model, Gradient(0, model.domain))
+            found = measuring_stages(model, Gradient(0, model.domain))
+        self._stages: tuple[Stage, ...] = (Filled(), *found)
         weights = np.array([_WEIGHTS[type(stage)] for stage in self._stages])
         self.rounds = len(self._stages)
         self._sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
@@ -90,6 +101,19 @@ class LearnCoordinates(Preparation):
             sampler=self._sampler,
             noise_multiplier=self._multiplier,
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Of the plan."""
+        return super().numbers() | {"filled_noise": self._doubt}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Of the plan: that nobody will notice where there is nothing to learn from."""
+        return doubts(self._doubt)
+
+    @property
+    def _doubt(self) -> float:
+        """Standard deviation of the noise on the share of people who can be heard."""
+        return self._scheme().mechanism(0, MOVEMENT).standard_deviation
 
     def request(self, index: int, initial: Vector) -> Request:
         """Of all users what the stage asks."""
@@ -117,8 +141,8 @@ class LearnCoordinates(Preparation):
             return None, Found(length, p, step, step, self.public.min_samples, learnt=False, whole=whole)
         rate, d = 1 / progress.curvature, self._model.width
         seen = Coordinates(progress.start, progress.coordinates if not left else self._expected() * np.eye(d))
-        # One sample is curved by 1/2 where it is between two classes, whose all are curved by about 1 / K.
-        own = rate * min(self._model.outputs, 2) / p
+        # A sample between two classes is curved by 1/2, whatever all of them together are.
+        own = (rate if self._model.outputs == 1 else 2.0) / d
         return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:

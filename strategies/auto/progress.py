@@ -80,8 +80,11 @@ class Progress(Stateful):
         coordinates: (d, d) what T does to each block.
         whitened: how they were found.
         known: of the gradient; None before the first release of one.
-        level_deviation: of the noise on the constant's score; infinite where no mean target was released.
-        length: users' typical gradient length, as last released.
+        level_deviation: of the noise on the constant's score (of several: at most); infinite where no mean target was
+            released.
+        uneven: by how much clips are longer than for gradients of equal lengths; see
+            `strategies.auto.level.unevenness`.
+        length: that, times users' typical gradient length as last released.
         radius: of the next clip of adaptive steps.
         gradient: (p,) along which the next `StepLength` goes.
         optimiser: what `AdaptiveStep` follows.
@@ -90,10 +93,9 @@ class Progress(Stateful):
 
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
-        *("across", "level_deviation", "length", "gradient", "unit"),
+        *("across", "level_deviation", "uneven", "length", "gradient", "unit"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
-    added: ClassVar[tuple[str, ...]] = ("curvature", "across")
     given: ClassVar[tuple[str, ...]] = ("learns",)
     initial: InitVar[Vector]
     curvature: float
@@ -111,6 +113,7 @@ class Progress(Stateful):
     whitened: Whitening = field(init=False)
     known: Known | None = None
     level_deviation: float = math.inf
+    uneven: float = 1.0
     length: float = 1.0
     radius: float = 1.0
     gradient: Vector = field(default_factory=lambda: np.zeros(0))
@@ -171,9 +174,9 @@ class Progress(Stateful):
 
         A range far wider than the targets makes the mean's noise large, and gradients are clipped to what users have.
         In the coordinates a constant is a multiple of one direction, and the best one, for equal curvature, the
-        model's part along it.
+        model's part along it. Of several scores the constant stays as it was released.
         """
-        if self.known is None or self.level_deviation == math.inf:
+        if self.known is None or self.level_deviation == math.inf or len(self.across) > 1:
             return
         p = len(self.z)
         along = np.linalg.solve(self.coordinates, np.eye(p)[-1])

@@ -39,6 +39,15 @@ class Movement:
         return cls(high - low, max(high, -low))
 
     @classmethod
+    def of_shares(cls) -> "Movement":
+        """Of shares of one whole: numbers that are not negative and add up to one at most.
+
+        Squares of numbers in [0, 1] are no more than these, so ``||q||^2 <= 1``. ``<q, r> >= 0`` for such vectors, so
+        ``||q - r||^2 = ||q||^2 + ||r||^2 - 2 <q, r> <= 2``, which two users of one class each attain.
+        """
+        return cls(math.sqrt(2.0), 1.0)
+
+    @classmethod
     def of_matrices(cls, norm: float) -> "Movement":
         """Of positive semidefinite matrices of at most that Frobenius norm.
 

@@ -15,7 +15,7 @@ from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import symmetric
 from userdp.nodes.statistics import STATISTICS
-from userdp.problems import Box, GeneralisedLinear
+from userdp.problems import Box
 from userdp.problems.in_coordinates import turned_back
 
 _NORM = STATISTICS["log_norm"]
@@ -45,12 +45,6 @@ CAUTION = 3.0
 """What measured curvature is multiplied by: a mean of roots is below the root of the mean, the more so the fewer
 samples users have, and the step is taken along a gradient that noise has turned."""
 
-LEAST_PART = 1e-3
-"""Rates and counts are not taken to be nearer to an end of their range than this part of it, or than their noise."""
-
-MARGIN = 1.5
-"""What the curvature at the mean target is multiplied by, where curvature is another at each score."""
-
 LONGEST_COUNT_STEP = 1.0
 """Of counts, whose curvature grows with the score, no step is longer than this in the coordinates."""
 
@@ -78,36 +72,6 @@ class Stage(ABC):
     @abstractmethod
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """Release what the sum says, and follow; the facts of the round."""
-
-
-@dataclass(frozen=True)
-class Level(Stage):
-    """The mean target: training starts at the model that predicts it of everybody, and the best constant is known.
-
-    Attributes:
-        problem: of targets in a range.
-    """
-
-    problem: GeneralisedLinear
-
-    def computation(self, progress: Progress) -> Computation:
-        """Of each user the mean target, from -1/2 at the least one to 1/2 at the largest."""
-        family = self.problem.family
-        return Computation("mean_target", "sum", 0.5, parameters={"low": family.low, "high": family.high})
-
-    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
-        """Start there; the curvature of rates and counts follows their mean."""
-        released, deviation = release.mean(sums, Movement.of_box(1.0))
-        family = self.problem.family
-        least = max(deviation, LEAST_PART) if family.open_ends else 0.0
-        mean = family.low + min(max(float(released[0]) + 0.5, least), 1 - least) * (family.high - family.low)
-        progress.begin(self.problem.constant_model(np.array([mean])))
-        curvature = family.curvature_at(mean)
-        progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
-        # By how much the score of a mean changes with it: one over the curvature of the canonical losses.
-        slope = 1 / curvature if family.open_ends else 1.0
-        progress.level_deviation = slope * deviation * (family.high - family.low)
-        return {"mean_target": mean, "noise_deviation": deviation}
 
 
 @dataclass(frozen=True)
@@ -200,7 +164,7 @@ class Lengths(Stage):
         """What clips are multiples of."""
         released, deviation = release.mean(sums[-1:], Movement.of_interval(_NORM.low, _NORM.high))
         typical = self.longest * math.exp(min(max(float(released[0]), _NORM.low), _NORM.high))
-        progress.length = typical
+        progress.length = progress.uneven * typical
         progress.centre.radius = max(typical, progress.centre.geometry.least_radius)
         return {"length": typical, "noise_deviation": deviation}
 
@@ -253,7 +217,7 @@ class Gradient(Stage):
         step = self._held(progress.damped(progress.towards(progress.known)))
         following = self._inside(progress, progress.z + step)
         progress.move, progress.z = following - progress.z, following
-        progress.length = typical
+        progress.length = progress.uneven * typical
         if self.left == 0:
             progress.settle()
         return {"radius": radius, "length": typical, "noise_deviation": deviation}

@@ -87,6 +87,11 @@ class Around:
             told |= part.numbers()
         return rounds, guarantee, told
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What speaks against what comes before."""
+        return () if self.before is None else self.before.warnings()
+
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
         """What all ledgers say NOW."""
         for part in self._parts:

@@ -153,6 +153,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         """
         forecast, numbers = None if way is None else Forecast.of(self.problem, way), more.pop("numbers", {})
         more["warnings"] = (
+            *self._around.warnings,
             *more.get("warnings", ()),
             *standstill(self.problem, self.options, rounds, numbers),
             *(() if forecast is None else forecast.warnings()),

@@ -115,6 +115,10 @@ class Preparation(ABC):
             "preparation_delta": self.delta,
         }
 
+    def warnings(self) -> tuple[str, ...]:
+        """Of the plan."""
+        return ()
+
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
         """What both ledgers say NOW."""
         return partial(_sum, own, self.ledger.spent())

@@ -164,4 +164,5 @@ def test_a_run_is_not_resumed_with_other_code(killed):
         run(config, directory=folder / "run", report=False, resume=True)
     assert not (folder / "ran").exists()
     (folder / "code.py").write_text(CODE, encoding="utf-8")
-    assert run(config, directory=folder / "run", report=False, resume=True).result["rounds"] == 3  # one compares
+    # Two prepare, and one compares.
+    assert run(config, directory=folder / "run", report=False, resume=True).result["rounds"] == 4

@@ -31,7 +31,7 @@ from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMe
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
 from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SecureNoise, SeededNoise
-from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Squared
+from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS, EPSILON, DELTA = 400, 4.0, 1e-4
@@ -222,6 +222,7 @@ MORE = {
     "auto, linear model": (Auto, squares(), {}),
     "auto, at the edge": (Auto, squares(0.05), {}),
     "auto, classes": (Auto, Logistic(2, np.inf, 5.0, ridge=0.1), {}),
+    "auto, several classes": (Auto, Softmax(3, 2, np.inf, 5.0, intercept=True), {}),
     "auto, counts": (Auto, Poisson(2, 4.0, 1.0, count_bound=9.0, intercept=True), {}),
     "auto, measured steps": (Auto, Huber(2, 5.0, 3.0, 1.0), {}),
     "auto, places": (Auto, squares(), {"relation": "add_or_remove"}),

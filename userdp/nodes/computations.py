@@ -46,11 +46,14 @@ SAMPLE_SUMS = frozenset(
 GROUPED = frozenset({"clipped_sample_sum"})
 """Those whose sums may also be taken over groups of samples."""
 
+COUNTS_USABLE = frozenset({"filled"})
+"""Computations that are about which samples can be used: they see the marks, and no value of a sample."""
+
 KEEPS_ZEROS = frozenset({"user_gradient", "rough_user_gradient", "sample_sum", "clipped_sample_sum"})
 """Computations whose rows are sparse where the problem's gradients are."""
 
-BY_MODEL = frozenset({"loss_changes"})
-"""Computations whose rows have an entry for each of the models among the arrays."""
+ONE_EACH = {"loss_changes": "models", "class_shares": "classes"}
+"""Computations whose rows have an entry for each row of one of the arrays, and which array that is."""
 
 _LOCAL = 7
 """Label that keeps users' own noise apart from the server's."""
@@ -210,6 +213,8 @@ class Computation:
 
     def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
         """Positions of the users who count, and what counts of their samples; the block itself if that is all."""
+        if self.name in COUNTS_USABLE:
+            return np.arange(block.users), block
         return block.usable_samples() if self.name in SAMPLE_SUMS else block.usable_users()
 
     def _raw(self, problem: Problem, x: Vector, block: Block) -> AnyRows:
@@ -285,6 +290,11 @@ class Computation:
         filled = (self.centre, self.statistic, self.noise, self.partition, self.masked)
         return self.name in KEEPS_ZEROS and all(other is None for other in filled)
 
+    @property
+    def of_parameters(self) -> bool:
+        """Whether rows have an entry for each of the model's parameters, as gradients have."""
+        return self.name not in LENGTHS and self.name not in ONE_EACH
+
     def width(self, dimension: int) -> int:
         """Columns of a row: as many as the function has (for each group), and one for the statistic."""
         return self.length(dimension) + (self.statistic is not None)
@@ -293,8 +303,8 @@ class Computation:
         """Columns of a row that are vectors, without the statistic: p, unless the function is one of `LENGTHS`."""
         if self.partition is not None:
             return dimension * self.partition.count
-        if self.name in BY_MODEL:
-            return len(self.arrays["models"])
+        if self.name in ONE_EACH:
+            return len(self.arrays[ONE_EACH[self.name]])
         if self.name not in LENGTHS:
             return dimension
         return LENGTHS[self.name](len(self.arrays["scales"]) if "scales" in self.arrays else dimension)
@@ -334,6 +344,8 @@ COMPUTATIONS: dict[str, Callable[..., AnyRows]] = {
     "second_moments": moments.second_moments,
     "weighted_gradient": moments.weighted_gradient,
     "mean_target": moments.mean_target,
+    "class_shares": moments.class_shares,
+    "filled": moments.filled,
     "improved": moments.improved,
     "curvature_along": moments.curvature_along,
     "loss_changes": moments.loss_changes,
@@ -343,6 +355,7 @@ LENGTHS: dict[str, Callable[[int], int]] = {
     "moment_size": lambda _: 1,
     "second_moments": lambda d: d * (d + 1) // 2,
     "mean_target": lambda _: 1,
+    "filled": lambda _: 1,
     "improved": lambda _: 1,
     "curvature_along": lambda _: 1,
 }

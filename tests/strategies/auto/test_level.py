@@ -5,9 +5,19 @@ import pytest
 from helpers import federation_of, final, make, run
 
 from strategies import Auto
+from strategies.auto.level import ClassShares, unevenness
 from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, Choice, clip_width
 from userdp.errors import BadInput
-from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, OneHotSquared, Poisson, Quadratic, Squared
+from userdp.problems import (
+    Logistic,
+    OneHotLogistic,
+    OneHotPoisson,
+    OneHotSquared,
+    Poisson,
+    Quadratic,
+    Softmax,
+    Squared,
+)
 
 USERS = 1500
 FAMILIES = {
@@ -60,6 +70,83 @@ def test_training_starts_at_the_released_mean_wherever_it_lies_in_the_range(name
     np.testing.assert_array_equal(constant[:-1], [0.0, 0.0])
     score = {"squared": 6.0, "logistic": np.log(0.2 / 0.8), "poisson": np.log(6.0)}[name]
     assert constant[-1] == pytest.approx(score, abs=0.15)
+
+
+def classes(shares, rng, users=USERS):
+    """Two columns without a relation to the class."""
+    return federation_of(rng.uniform(-1, 1, (users, 2)), targets=rng.choice(len(shares), users, p=shares))
+
+
+def test_training_of_classes_starts_at_their_released_shares_and_so_does_what_it_is_compared_with():
+    shares = np.array([0.7, 0.25, 0.05])
+    method = make(Auto, Softmax(3, 2, 3.0, 9.0, intercept=True), USERS, 8.0, 1e-4)
+    run(method, classes(shares, np.random.default_rng(6)))
+    constant = method.result.constant.reshape(3, 3)
+    np.testing.assert_array_equal(constant[:, :2], np.zeros((3, 2)))
+    told = np.exp(constant[:, 2])
+    np.testing.assert_allclose(told / told.sum(), shares, atol=0.03)
+    np.testing.assert_array_equal(method.memory.constant, method.result.constant)
+    # Curved as at these shares, far less along the rarest class than between equal ones.
+    assert np.linalg.eigvalsh(method.memory.across)[1] < 0.5
+
+
+def test_a_state_from_before_clips_followed_the_shares_is_refused():
+    method = make(Auto, FAMILIES["squared"], USERS)
+    state = method.memory.state()
+    del state["uneven"]
+    with pytest.raises(BadInput, match="resume with the version of userdp that the run began with"):
+        method.scheme.new_memory().restore(state)
+
+
+def test_without_an_intercept_classes_start_equal():
+    method = make(Auto, Softmax(3, 2, 3.0, 9.0), USERS, 8.0, 1e-4)
+    run(method, classes([0.7, 0.25, 0.05], np.random.default_rng(6)))
+    assert method.result.constant is None
+    assert not any(isinstance(stage, ClassShares) for stage in method.scheme.stages)
+
+
+@pytest.mark.parametrize("released", [[1.2, -0.2, 0.0], [-0.1, -0.2, -0.3], [0.0, 0.0, 0.0]])
+def test_shares_drowned_in_noise_are_still_shares(released):
+    problem = Softmax(3, 2, 3.0, 9.0, intercept=True)
+    method = make(Auto, problem, USERS, 8.0, 1e-4)
+
+    class Fixed:
+        def mean(self, sums, movement):
+            return np.array(released), 0.05
+
+    facts = ClassShares(problem).take(method.memory, np.zeros(3), Fixed())
+    floored = np.maximum(released, 0.05)
+    assert facts["rarest_class"] == pytest.approx(0.05 / floored.sum())
+    told = np.exp(method.memory.start.reshape(3, 3)[:, 2])
+    np.testing.assert_allclose(told / told.sum(), floored / floored.sum())
+    assert np.isfinite(method.memory.start).all()
+    assert np.linalg.eigvalsh(method.memory.across)[-1] == pytest.approx(1.0)
+    assert method.memory.released_constant is not None
+
+
+@pytest.mark.parametrize(("shares", "expected"), [([0.5, 0.5], 1.0), ([0.25] * 4, 1.0), ([0.97, 0.03], 5.123)])
+def test_clips_are_longer_where_the_slopes_of_rare_classes_are(shares, expected):
+    assert unevenness(np.array(shares)) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_rare_class_is_learnt():
+    """One person in twenty is of it, and what tells it is a column: clips for the others' slopes would hide it."""
+    rng, users, problem = np.random.default_rng(7), 4000, Softmax(2, 1, np.inf, 20.0, intercept=True)
+    rows = rng.normal(size=(users, 1))
+    targets = rng.random(users) < 1 / (1 + np.exp(3.5 - 2 * rows[:, 0]))
+    federation = federation_of(rows, targets=targets.astype(float))
+    block = federation.block(np.arange(users))
+    best = np.array([-1.0, 1.75, 1.0, -1.75])
+    share = targets.mean()
+    losses = [
+        float(problem.metrics(x, block)["log_loss"].mean())
+        for x in (
+            problem.constant_model(np.array([1 - share, share])),
+            final(run(make(Auto, problem, users, 4.0, 1e-5), federation)),
+            best,
+        )
+    ]
+    assert (losses[0] - losses[1]) / (losses[0] - losses[2]) > 0.8
 
 
 def test_gradients_make_the_constant_better_where_the_range_is_wide():

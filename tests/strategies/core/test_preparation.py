@@ -33,7 +33,7 @@ from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.noise import SeededNoise, rounding_slack
-from userdp.problems import Certificate, Logistic, Quadratic, Squared
+from userdp.problems import Certificate, Logistic, Quadratic, Softmax, Squared
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.problems.landscape import MeasuredCurvature
 
@@ -129,7 +129,7 @@ cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
     arrays(np.float64, 8, elements=cells),
     arrays(np.float64, (2, 2), elements=cells),
     arrays(np.float64, 2, elements=cells),
-    st.sampled_from(["squared", "logistic", "quadratic"]),
+    st.sampled_from(["squared", "logistic", "quadratic", "softmax"]),
 )
 def test_one_user_moves_every_release_by_at_most_what_its_noise_is_for(rows, targets, other, target, name):
     """Also one that is added or removed, for which the noise is more than needed."""
@@ -137,6 +137,7 @@ def test_one_user_moves_every_release_by_at_most_what_its_noise_is_for(rows, tar
         "squared": Squared(2, np.inf, 5.0, low=-2.0, high=2.0, intercept=True),
         "logistic": Logistic(2, np.inf, 5.0, ridge=0.1),
         "quadratic": Quadratic(2, 5.0, 3.0),
+        "softmax": Softmax(3, 2, np.inf, 5.0, intercept=True),
     }[name]
     neighbour, told = rows.copy(), targets.copy()
     neighbour[:2], told[:2] = other, target
@@ -243,7 +244,7 @@ def test_without_learnt_coordinates_the_clip_follows_users_lengths():
     problem = Quadratic(2, 1000.0, 1000.0)
     method = prepared("dp_fed_sgd", problem, rounds=30, epsilon=8.0)
     x = final(run(method, federation_of(values)))
-    assert method._around.before.rounds == 1
+    assert method._around.before.rounds == 2
     assert method.options.clip_norm == pytest.approx(10 / 30 * np.hypot(300, 200), rel=0.2)
     np.testing.assert_allclose(x, [300, -200], rtol=0.1)
 

@@ -13,6 +13,7 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import LENGTHS, Computation
 from userdp.nodes.moments import (
+    class_shares,
     column_scales,
     curvature_along,
     improved,
@@ -168,6 +169,19 @@ def test_a_mean_target_is_that_of_a_users_targets_held_to_their_interval():
     targets = np.array([1, 3, 90, -5], dtype=np.float32)
     block = Block(np.ones((4, 1), dtype=np.float32), np.array([0, 2, 4]), targets)
     assert mean_target(MODELS[2], np.zeros(4), block, 0.0, 10.0).ravel().tolist() == pytest.approx([-0.3, 0.0])
+
+
+def test_shares_of_classes_are_those_of_a_users_samples_and_no_other_class_counts():
+    several, targets = Softmax(3, 1, np.inf, 5.0), np.array([2, 0, 2, 1, 7, 1, 1, np.nan], dtype=np.float32)
+    block = Block(np.ones((8, 1), dtype=np.float32), np.array([0, 3, 6, 7, 8]), targets)
+    told = class_shares(several, np.zeros(3), block, np.arange(3.0))
+    np.testing.assert_allclose(told, [[1 / 3, 0, 2 / 3], [0, 2 / 3, 0], [0, 1, 0], [0, 0, 0]])
+    asked = Computation("class_shares", "rows", 1.0, arrays={"classes": np.arange(3.0)})
+    assert asked.length(several.dimension) == 3
+    # A sample of a class that is not declared is set aside, and its user's average with it.
+    rows, silent = asked(several, np.zeros(3), several.bound(block)[0])
+    np.testing.assert_allclose(rows, [[1 / 3, 0, 2 / 3], [0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    assert silent == 2
 
 
 def test_a_node_answers_with_rows_of_the_length_that_is_announced():
