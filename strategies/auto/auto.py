@@ -176,6 +176,8 @@ class Auto(UserLevelStrategy):
     meanings: ClassVar[Mapping[str, str]] = {
         "gradient_rounds": "rounds that move the model",
         "measuring_share": "share of the budget for what is measured before the first step",
+        "constant_noise": "standard deviation of the noise on the best constant, which training starts at: on the mean "
+        "target, as a part of its range, or on each class's share",
         "gradient_users": "users in each of them, on average where they are drawn in secret",
         "choice_share": "share of the budget for comparing the model with the best constant, or else the initial model",
         "no_better_chance": "chance that noise leaves the model no better than the start, as far as can be predicted",
@@ -185,6 +187,8 @@ class Auto(UserLevelStrategy):
         "radius": Fact("noised", "radius of the clip, from released values"),
         "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
         "curvature": Fact("noised", "curvature that the step is one over"),
+        "distance": Fact("noised", "typical distance of users' gradients from the clip's centre, with noise"),
+        "gain": Fact("noised", "how much of a release is believed, beside what was predicted"),
         **CLIP_FACTS,
     }
     Options: ClassVar[type[StrategyOptions]] = AutoOptions
@@ -276,6 +280,9 @@ class Auto(UserLevelStrategy):
             "choice_noise": chosen.standard_deviation,
             "noise_multiplier": scheme.noise_multiplier,
         }
+        for number, stage in enumerate(stages):
+            if isinstance(stage, Level | ClassShares):
+                numbers["constant_noise"] = scheme.mechanism(number, stage.movement).standard_deviation
         n, p = self.public.users, self.problem.dimension
         if uncertified(self.problem):
             numbers["gradient_users"] = round(scheme.sampler.expected(gradient[-1]))

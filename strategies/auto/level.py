@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class Level(Stage):
         problem: of targets in a range.
     """
 
+    movement: ClassVar[Movement] = Movement.of_box(1.0)
     problem: GeneralisedLinear
 
     def computation(self, progress: Progress) -> Computation:
@@ -44,7 +46,7 @@ class Level(Stage):
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """Start there; the curvature of rates and counts follows their mean."""
-        released, deviation = release.mean(sums, Movement.of_box(1.0))
+        released, deviation = release.mean(sums, self.movement)
         family = self.problem.family
         least = max(deviation, LEAST_PART) if family.open_ends else 0.0
         mean = family.low + min(max(float(released[0]) + 0.5, least), 1 - least) * (family.high - family.low)
@@ -65,6 +67,7 @@ class ClassShares(Stage):
         problem: of classes.
     """
 
+    movement: ClassVar[Movement] = Movement.of_shares()
     problem: Softmax
 
     def computation(self, progress: Progress) -> Computation:
@@ -73,7 +76,7 @@ class ClassShares(Stage):
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """Start there; curvature across classes, and how much longer clips are than usual, follow the shares."""
-        released, deviation = release.mean(sums, Movement.of_shares())
+        released, deviation = release.mean(sums, self.movement)
         shares = np.maximum(released, max(deviation, LEAST_PART))
         shares /= shares.sum()
         progress.begin(self.problem.constant_model(shares))
