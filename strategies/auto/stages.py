@@ -38,8 +38,9 @@ GENEROSITY = 1.25
 LEAST_WIDTH, MOST_WIDTH = 1.5, 4.0
 """Radius of the clip over the users' typical length, where noise is large and where it is small."""
 
-BEARABLE = 0.005
-"""Squared noise of all rounds left, over a user's squared typical length, that a wider clip may cost."""
+BEARABLE, BEARABLE_OF_ALL = 0.005, 0.05
+"""Squared noise of all rounds left, over a user's squared typical length, that a wider clip may cost; and the same over
+the mean square of its coordinates, as the noise of many columns costs more beside what a user says of each."""
 
 CAUTION = 3.0
 """What measured curvature is multiplied by: a mean of roots is below the root of the mean, the more so the fewer
@@ -59,7 +60,8 @@ def clip_width(noise: float, dimension: int, rounds: int) -> float:
     """
     if noise == 0:
         return MOST_WIDTH
-    return min(max(math.sqrt(BEARABLE * rounds / dimension) / noise, LEAST_WIDTH), MOST_WIDTH)
+    bearable = min(BEARABLE, BEARABLE_OF_ALL / dimension)
+    return min(max(math.sqrt(bearable * rounds / dimension) / noise, LEAST_WIDTH), MOST_WIDTH)
 
 
 class Stage(ABC):
