@@ -24,6 +24,7 @@ from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_frame
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 Data = pd.DataFrame | str | Path | Comparison | Mapping[str, Any]
 """A DataFrame, the path of a CSV or Parquet file; or a comparison, its values, or the path of its file."""
@@ -47,6 +48,7 @@ class ComparisonResult:
     directory: Path | None
     together: tuple[str, ...] = ()
 
+    @without_internals
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one HTML page.
 
@@ -79,6 +81,7 @@ class ComparisonResult:
         return f"value is the {named}, lower is better; means over {self.table['seed'].nunique()} seeds"
 
 
+@without_internals
 def compare(
     data: Data,
     *,

@@ -40,6 +40,7 @@ from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
 """A DataFrame, the path of a CSV or Parquet file; or a configuration, its values, or the path of its file."""
@@ -79,6 +80,7 @@ class TrainedModel(SavedModel):
         columns = {THIS: self.metrics, INITIAL: initial, f"{NON_PRIVATE} (private)": reference}
         return pd.DataFrame({name: values for name, values in columns.items() if values}, index=list(self.metrics))
 
+    @without_internals
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one HTML page.
 
@@ -123,6 +125,7 @@ class TrainedModel(SavedModel):
         return f"{told['problem']} by {told['strategy']}: {told['dimension']} parameters, {told['rounds']} rounds"
 
 
+@without_internals
 def train(data: Data, *, directory: str | Path | None = None, progress: bool = True, **settings: Any) -> TrainedModel:
     """Train a model with privacy, exactly as ``userdp run`` does.
 
@@ -165,6 +168,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
         )
 
 
+@without_internals
 def plan(data: Data | None = None, **settings: Any) -> Plan:
     """Every number of a run, before it touches any data: ``userdp plan``.
 
