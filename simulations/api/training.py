@@ -29,7 +29,7 @@ import pandas as pd
 
 from simulations.api.frames import FRAME, frame_datasets
 from simulations.api.kept_files import folder_of, kept_folder, write_page
-from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, sections
+from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, refuse_several, sections
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
@@ -185,9 +185,9 @@ def plan(data: Data | None = None, **settings: Any) -> Plan:
 def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:
     """The configuration of a run, and the frame that takes the place of its table's file, if there is one."""
     if isinstance(data, pd.DataFrame):
-        return parse_config(sections(settings, FRAME, OF_A_RUN, "model")), data
+        return _declared(settings, FRAME), data
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return parse_config(sections(settings, absolute_path(data), OF_A_RUN, "model")), None
+        return _declared(settings, absolute_path(data)), None
     refuse_settings(settings)
     if isinstance(data, RunConfig):
         return data, None
@@ -196,3 +196,9 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.
     if isinstance(data, str | Path):
         return load_config(data), None
     raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a configuration")
+
+
+def _declared(settings: Mapping[str, Any], path: str) -> RunConfig:
+    """The configuration of a run on a table."""
+    refuse_several(settings)
+    return parse_config(sections(settings, path, OF_A_RUN, "model"))
