@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
@@ -125,7 +126,7 @@ def as_in_a_file(value: Any) -> Any:
     """A value as a file would give it: those of NumPy and pandas, tuples and paths become TOML's types."""
     if isinstance(value, Mapping):
         return {key: as_in_a_file(inner) for key, inner in value.items()}
-    if isinstance(value, pd.Index | pd.Series):
+    if isinstance(value, pd.Index | pd.Series | ExtensionArray):
         return as_in_a_file(value.to_numpy())
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "M":
         return as_in_a_file(value.astype(str))  # as lists, those in nanoseconds would be whole numbers

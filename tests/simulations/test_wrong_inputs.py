@@ -147,9 +147,17 @@ def test_one_model_takes_one_of_each_and_says_who_takes_several(frame, settings,
 
 
 def test_lists_may_be_those_of_pandas():
-    settings = {"features": pd.DataFrame(columns=["height", "age"]).columns, "target_levels": pd.Series(["no", "yes"])}
-    data = sections(settings | {"problem": "softmax"}, "p", OF_A_RUN, "n")["data"]
-    assert (data["features"], data["target_levels"]) == (["height", "age"], ["no", "yes"])
+    settings = {
+        "features": pd.DataFrame(columns=["height", "age"]).columns,
+        "target_levels": pd.Series(["no", "yes"]),
+        "categorical": {"team": pd.Series(["red", "blue", "red"], dtype="string").unique()},
+    }
+    data = sections(settings, "p", OF_A_RUN, "n")["data"]
+    assert {key: data[key] for key in settings} == {
+        "features": ["height", "age"],
+        "target_levels": ["no", "yes"],
+        "categorical": {"team": ["red", "blue"]},
+    }
 
 
 # Comparisons as people try them first ---------------------------------------------------------------------------------
