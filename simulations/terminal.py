@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from userdp.errors import BadInput, UserdpError
+from userdp.tracebacks import DEBUG, shows_internals, with_internals
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file (TOML).", show_default=False)]
 Overrides = Annotated[
@@ -31,7 +32,7 @@ Name = Annotated[
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Run code that the run's directory names, such as problem.module.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", help=f"Show the traceback of an error, as {DEBUG}=1 does.")]
 Output = Annotated[
     str | None, typer.Option("--output", metavar="DIR", help="Overrides output.directory.", show_default=False)
 ]
@@ -42,14 +43,15 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 def exit_codes(debug: bool) -> Iterator[None]:
     """Turn errors into a sentence on standard error and an exit code."""
     try:
-        yield
+        with with_internals() if debug else nullcontext():
+            yield
     except KeyboardInterrupt:
         complain("interrupted; what the run had written stays in its directory")
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:
         raise
     except Exception as error:
-        if debug:
+        if debug or shows_internals():
             Console(stderr=True).print_exception()
         complain(_sentence(error))
         raise typer.Exit(BAD_INPUT if isinstance(error, BadInput) else FAILED) from None

@@ -8,12 +8,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from simulations.api.frames import FRAME
 from simulations.api.kept_files import folder_of, kept_folder, write_page
-from simulations.api.keywords import OF_A_COMPARISON, absolute_path, refuse_settings, sections
+from simulations.api.keywords import (
+    OF_A_COMPARISON,
+    SEVERAL_BUDGETS,
+    SEVERAL_STRATEGIES,
+    absolute_path,
+    as_in_a_file,
+    refuse_settings,
+    sections,
+)
 from simulations.comparison.cells import Cell
 from simulations.comparison.config import Comparison, load_comparison, parse_comparison
 from simulations.comparison.jobs import compare as run_all
@@ -25,6 +32,7 @@ from simulations.reports.explain import shown
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.frames import write_frame
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 Data = pd.DataFrame | str | Path | Comparison | Mapping[str, Any]
 """A DataFrame, the path of a CSV or Parquet file; or a comparison, its values, or the path of its file."""
@@ -48,6 +56,7 @@ class ComparisonResult:
     directory: Path | None
     together: tuple[str, ...] = ()
 
+    @without_internals
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one HTML page.
 
@@ -79,9 +88,11 @@ class ComparisonResult:
         if not len(metrics):
             return "nothing was measured"
         named = " or ".join(str(name).replace("_", " ") for name in metrics)
-        return f"value is the {named}, lower is better; means over {self.table['seed'].nunique()} seeds"
+        seeds = self.table["seed"].nunique()
+        return f"value is the {named}, lower is better; {f'means over {seeds} seeds' if seeds > 1 else 'one seed'}"
 
 
+@without_internals
 def compare(
     data: Data,
     *,
@@ -141,18 +152,19 @@ def _in_grid(settings: Mapping[str, Any]) -> dict[str, Any]:
         BadInput: one thing is given twice.
     """
     found = dict(settings)
-    if "strategies" in found:
+    if found.get(SEVERAL_STRATEGIES) is not None:
         if found.get("strategy") is not None:
             raise BadInput("strategy and strategies are both given: keep one, with all strategies in its list")
-        found["strategy"] = found.pop("strategies")
+        found["strategy"] = found.pop(SEVERAL_STRATEGIES)
     if isinstance(found.get("strategy"), str | Mapping):
         found["strategy"] = [found["strategy"]]
-    for key in ("epsilon", "delta"):
-        if isinstance(found.get(key), list | tuple | np.ndarray):
+    for key in SEVERAL_BUDGETS:
+        if isinstance(values := as_in_a_file(found.get(key)), list):
             grid = found.get("grid") or {}
             if f"privacy.{key}" in grid:
                 raise BadInput(f"{key} is a list, and grid has privacy.{key}: keep one of the two")
-            found["grid"] = {**grid, f"privacy.{key}": list(found.pop(key))}
+            found["grid"] = {**grid, f"privacy.{key}": values}
+            del found[key]
     return found
 
 

@@ -5,17 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.run_config import PrivacySection, RunConfig
+from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
+from strategies.registry import STRATEGIES
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
 
 _TABLE = frozenset(TableData.model_fields) - {"kind", "path"}
 _PRIVACY = frozenset(PrivacySection.model_fields)
 INITIAL_MODEL = "initial_model"
 """A key of [problem] that may stand beside it."""
+SEVERAL_STRATEGIES = "strategies"
+"""What people call those of a comparison first."""
+SEVERAL_BUDGETS = ("epsilon", "delta")
+"""Settings of which a comparison takes lists."""
 OF_A_RUN = frozenset(RunConfig.model_fields) - {"data", "privacy"}
 OF_A_COMPARISON = frozenset(ComparisonConfig.model_fields) - {"data", "privacy"}
 
@@ -41,15 +49,11 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
         if key == INITIAL_MODEL:
             continue  # below, once the problem is known
         if key in top:
-            raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else _plain(value)
+            raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else as_in_a_file(value)
         elif key in _TABLE or key in _PRIVACY:
-            raw["data" if key in _TABLE else "privacy"][key] = _plain(value)
+            raw["data" if key in _TABLE else "privacy"][key] = as_in_a_file(value)
         else:
-            hint = did_you_mean(key, [*top, *_TABLE, *_PRIVACY, INITIAL_MODEL])
-            raise BadInput(
-                f"there is no setting {key!r}{hint}; those of a strategy stand in strategy={{...}}, those of a problem "
-                "in problem={...}, and docs/configuration.md has them all"
-            )
+            raise BadInput(f"there is no setting {key!r}{_where_it_may_be(key, settings, top)}")
     if settings.get(INITIAL_MODEL) is not None:
         if not isinstance(raw.get("problem"), dict):
             raise BadInput(f"{INITIAL_MODEL} is given without problem, which says what it is a model of: give both")
@@ -57,9 +61,45 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
     return raw
 
 
+def _where_it_may_be(key: str, settings: Mapping[str, Any], top: Collection[str]) -> str:
+    """What to write in place of a key that does not stand beside the sections."""
+    for section in ("strategy", "problem"):
+        given = settings.get(section) or (DEFAULT if section == "strategy" else None)
+        kind = given.get("kind") if isinstance(given, Mapping) else given
+        if isinstance(kind, str) and key in _keys_of(section, kind):
+            return f": the {section} has it, so write {section}={{'kind': {kind!r}, {key!r}: ...}}"
+    hint = did_you_mean(key, [*top, *_TABLE, *_PRIVACY, INITIAL_MODEL])
+    return (
+        f"{hint}; those of a strategy stand in strategy={{...}}, those of a problem in problem={{...}}, and "
+        "docs/configuration.md has them all"
+    )
+
+
+def _keys_of(section: str, kind: str) -> Collection[str]:
+    """The keys that a kind of strategy or problem has; none if there is no such kind."""
+    if section == "strategy":
+        return strategy_section(kind).model_fields if kind in STRATEGIES else ()
+    return PROBLEMS[kind].model_fields if kind in PROBLEMS else ()
+
+
 def absolute_path(path: str | Path) -> str:
     """The path that a configuration gets: relative to the current folder, and absolute from then on."""
     return str(Path(path).expanduser().resolve())
+
+
+def refuse_several(settings: Mapping[str, Any]) -> None:
+    """Refuse what makes several runs of one: only a comparison takes it.
+
+    Raises:
+        BadInput: a list where one value stands, or a key that only comparisons have.
+    """
+    for key, value in settings.items():
+        if value is None:
+            continue
+        if key in (SEVERAL_STRATEGIES, *OF_A_COMPARISON - OF_A_RUN):
+            raise BadInput(f"{key} makes several runs, and this is one: call compare, or leave {key} out")
+        if key in ("strategy", *SEVERAL_BUDGETS) and isinstance(plain := as_in_a_file(value), list):
+            raise BadInput(f"{key} = {plain}: one model has one {key}; give one, or call compare, which takes several")
 
 
 def refuse_settings(settings: Mapping[str, Any]) -> None:
@@ -79,17 +119,19 @@ def refuse_settings(settings: Mapping[str, Any]) -> None:
 def _with_kind(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_kind(one) for one in value]
-    return {"kind": value} if isinstance(value, str) else _plain(value)
+    return {"kind": value} if isinstance(value, str) else as_in_a_file(value)
 
 
-def _plain(value: Any) -> Any:
-    """A value as a file would give it: NumPy's numbers and arrays, tuples and paths become TOML's types."""
+def as_in_a_file(value: Any) -> Any:
+    """A value as a file would give it: those of NumPy and pandas, tuples and paths become TOML's types."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: as_in_a_file(inner) for key, inner in value.items()}
+    if isinstance(value, pd.Index | pd.Series | ExtensionArray):
+        return as_in_a_file(value.to_numpy())
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "M":
-        return _plain(value.astype(str))  # as lists, those in nanoseconds would be whole numbers
+        return as_in_a_file(value.astype(str))  # as lists, those in nanoseconds would be whole numbers
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return as_in_a_file(value.tolist())
     if isinstance(value, list | tuple | range):
-        return [_plain(inner) for inner in value]
+        return [as_in_a_file(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value

@@ -29,6 +29,7 @@ from userdp.data.tables.columns import Columns
 from userdp.data.tables.tabular import read_features, table_of
 from userdp.errors import BadInput
 from userdp.problems import Problem
+from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 THIS = "this model"
@@ -51,10 +52,12 @@ class SavedModel:
     guarantee: Guarantee
 
     @property
+    @without_internals
     def problem(self) -> Problem:
         """The loss, with its dimension."""
         return build_problem(self.config)
 
+    @without_internals
     def predict(self, data: Tabular) -> pd.DataFrame:
         """Predictions for every row of a table, features transformed as in training.
 
@@ -101,6 +104,7 @@ class SavedModel:
             )
         return found
 
+    @without_internals
     def evaluate(self, data: Tabular) -> pd.DataFrame:
         """The metrics that a run reports of held-out users, on a table of others.
 
@@ -134,6 +138,7 @@ class SavedModel:
         constant = {CONSTANT: measure.constant} if measure.constant else {}
         return pd.DataFrame({THIS: metrics, **constant, INITIAL: measure.whole(initial)})
 
+    @without_internals
     def save(self, directory: str | Path) -> Path:
         """Write what `load_model` reads: parameters, configuration and guarantee.
 
@@ -199,6 +204,7 @@ def _with_names(found: pd.DataFrame, levels: Sequence[object]) -> pd.DataFrame:
     )
 
 
+@without_internals
 def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
     """The model of a run's directory, or of a copy that ``userdp report DIR --released`` made of one.
 

@@ -38,6 +38,7 @@ class Scores:
         in_units: the same, and errors in the target's units; None likewise.
         not_measured: why not; None where it was.
         guarantee: of the model.
+        kept: columns of the table beside the predictions.
     """
 
     output: Path
@@ -47,6 +48,7 @@ class Scores:
     in_units: pd.DataFrame | None
     not_measured: str | None
     guarantee: Guarantee
+    kept: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -96,7 +98,7 @@ def score(
     _write(_with_columns(predictions, table, keep), target)
     unusable = int(predictions["prediction"].isna().sum())
     in_units = None if metrics is None else saved.in_target_units(metrics)
-    return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee)
+    return Scores(target, len(predictions), unusable, metrics, in_units, reason, saved.guarantee, tuple(keep))
 
 
 def _with_columns(predictions: pd.DataFrame, table: Path, keep: Sequence[str]) -> pd.DataFrame:
@@ -136,3 +138,7 @@ def show_scores(scores: Scores, console: Console) -> None:
     show_promise(scores.guarantee.sentence(), scores.guarantee.assumptions, console)
     console.print(NOT_COVERED, highlight=False)
     console.print(f"Predictions: {scores.output}", highlight=False, soft_wrap=True)
+    if not scores.kept:
+        console.print(
+            "They stand in the order of the table; --keep COLUMN copies a column beside them.", highlight=False
+        )

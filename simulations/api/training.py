@@ -29,7 +29,7 @@ import pandas as pd
 
 from simulations.api.frames import FRAME, frame_datasets
 from simulations.api.kept_files import folder_of, kept_folder, write_page
-from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, sections
+from simulations.api.keywords import OF_A_RUN, absolute_path, refuse_settings, refuse_several, sections
 from simulations.api.prediction import THIS, SavedModel
 from simulations.api.progress import progress_bar
 from simulations.config.run_config import RunConfig, load_config, parse_config
@@ -40,6 +40,7 @@ from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies.core.plan import Plan
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 Data = pd.DataFrame | str | Path | RunConfig | Mapping[str, Any]
 """A DataFrame, the path of a CSV or Parquet file; or a configuration, its values, or the path of its file."""
@@ -79,6 +80,7 @@ class TrainedModel(SavedModel):
         columns = {THIS: self.metrics, **references(self.result), f"{NON_PRIVATE} (private)": reference}
         return pd.DataFrame({name: values for name, values in columns.items() if values}, index=list(self.metrics))
 
+    @without_internals
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one HTML page.
 
@@ -138,6 +140,7 @@ class TrainedModel(SavedModel):
         return f"{told['problem']} by {told['strategy']}: {told['dimension']} parameters, {told['rounds']} rounds"
 
 
+@without_internals
 def train(data: Data, *, directory: str | Path | None = None, progress: bool = True, **settings: Any) -> TrainedModel:
     """Train a model with privacy, exactly as ``userdp run`` does.
 
@@ -181,6 +184,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
         )
 
 
+@without_internals
 def plan(data: Data | None = None, **settings: Any) -> Plan:
     """Every number of a run, before it touches any data: ``userdp plan``.
 
@@ -197,9 +201,9 @@ def plan(data: Data | None = None, **settings: Any) -> Plan:
 def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.DataFrame | None]:
     """The configuration of a run, and the frame that takes the place of its table's file, if there is one."""
     if isinstance(data, pd.DataFrame):
-        return parse_config(sections(settings, FRAME, OF_A_RUN, "model")), data
+        return _declared(settings, FRAME), data
     if isinstance(data, str | Path) and Path(data).suffix.lower() != ".toml":
-        return parse_config(sections(settings, absolute_path(data), OF_A_RUN, "model")), None
+        return _declared(settings, absolute_path(data)), None
     refuse_settings(settings)
     if isinstance(data, RunConfig):
         return data, None
@@ -208,3 +212,9 @@ def _configured(data: Data, settings: Mapping[str, Any]) -> tuple[RunConfig, pd.
     if isinstance(data, str | Path):
         return load_config(data), None
     raise BadInput(f"data is a {type(data).__name__}: give a pandas DataFrame, a path, or a configuration")
+
+
+def _declared(settings: Mapping[str, Any], path: str) -> RunConfig:
+    """The configuration of a run on a table."""
+    refuse_several(settings)
+    return parse_config(sections(settings, path, OF_A_RUN, "model"))

@@ -12,6 +12,8 @@ DISCRIMINATORS = ("kind", "population")
 """Keys whose value chooses the model of a section."""
 _WHOLE = ("extra_forbidden", "missing", "union_tag_not_found", "union_tag_invalid")
 """Problems of a key rather than of the type of its value."""
+_TARGET_RANGE = ("data", "target_range")
+"""Where two numbers are written as one."""
 
 
 def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
@@ -36,8 +38,10 @@ def sentences(error: ValidationError, raw: Mapping[str, Any], model: type[BaseMo
 
 
 def _wanted(item: Any) -> str:
-    if item["type"] == "float_type" and item["loc"][:2] in (("data", "ranges"), ("data", "target_range")):
+    if item["type"] in ("float_type", "list_type") and item["loc"][:2] in (("data", "ranges"), _TARGET_RANGE):
         return TWO_NUMBERS
+    if item["type"] == "list_type":
+        return f"must be a list, such as [{item['input']!r}]" if isinstance(item["input"], str) else "must be a list"
     return str(item["msg"]).replace("Input should", "must").replace("String should", "must")
 
 
@@ -46,7 +50,7 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
         case "extra_forbidden":
             return f"unknown key {where}{_nearest(where, known)}"
         case "missing":
-            return f"{where} is missing: give {_told(where, known).rstrip('.') or 'this section'}"
+            return _missing(where, known)
         case "union_tag_not_found":
             name = f"{where}.{item['ctx']['discriminator'].strip(chr(39))}"
             return f"{name} is missing: choose one of {', '.join(_choices(name, known))}"
@@ -57,13 +61,28 @@ def _sentence(item: Any, where: str, known: Mapping[str, str]) -> str:
             there = f"did you mean {near[0]!r}? There are" if near else "there are"
             return f"{name} = {item['ctx']['tag']!r} is unknown: {there} {', '.join(choices)}"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return f"{where} = {item['input']!r}: must be a section, written [{where}], or a table of keys"
-    told = _told(where, known)
-    return f"{where} = {item['input']!r}" + (f" ({told.rstrip('.')})" if told else "") + f": {_wanted(item)}"
+            written = f"must be a section, written [{where}], or a table of keys, in Python a dict"
+            return f"{where} = {item['input']!r}: {written}{_meaning(where, known)}"
+    return f"{where} = {item['input']!r}{_meaning(where, known)}: {_wanted(item)}"
+
+
+def _missing(where: str, known: Mapping[str, str]) -> str:
+    if f"{where}.kind" in known:
+        return f"{where} is missing: its kind is one of {', '.join(_choices(f'{where}.kind', known))}"
+    told = _told(where, known).rstrip(".") or "this section"
+    return f"{where} is missing: give {told[0].lower() if told[1:2].islower() else told[0]}{told[1:]}"
+
+
+def _meaning(where: str, known: Mapping[str, str]) -> str:
+    """What a key is, in brackets; nothing where that is not said."""
+    told = _told(where, known).rstrip(".")
+    return f" ({told})" if told else ""
 
 
 def _dotted(loc: tuple[int | str, ...], raw: Mapping[str, Any]) -> str:
     """The key as written in the file: pydantic puts the chosen kinds between a section and its keys."""
+    if loc[:2] == _TARGET_RANGE:
+        return ".".join(_TARGET_RANGE)
     section = raw.get(str(loc[0]))
     chosen = [section.get(key) for key in DISCRIMINATORS] if isinstance(section, Mapping) else []
     rest = list(loc[1:])

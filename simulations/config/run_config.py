@@ -33,6 +33,7 @@ from userdp.errors import BadInput
 from userdp.problems.devices import Device
 from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
+from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"
 """The strategy that others are compared with."""
@@ -210,6 +211,7 @@ class RunConfig(Section):
         return tomli_w.dumps(values)
 
 
+@without_internals
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a configuration file.
 

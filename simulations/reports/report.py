@@ -38,10 +38,12 @@ from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 _NEEDED = ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet")
 
 
+@without_internals
 def render(directory: Path, kinds: Collection[Kind] = ALL_KINDS) -> Path:
     """Write report.html into a run directory, of fields of those kinds.
 

@@ -19,11 +19,13 @@ from userdp.errors import BadInput
 from userdp.problems import Problem
 from userdp.problems.devices import use_device
 from userdp.problems.initial_model import public_model
+from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 _PRIVATE = "Private: this follows from all cells of the table, and is for the holder of the data alone"
 
 
+@without_internals
 def build_problem(config: RunConfig) -> Problem:
     """The loss, its dimension from the declared data; reads no data.
 
@@ -51,6 +53,7 @@ def build_privacy(config: RunConfig) -> Privacy:
     return Privacy(**section.model_dump())
 
 
+@without_internals
 def load_datasets(config: RunConfig) -> Datasets:
     """Read or describe the users; the same configuration gives the same users in the same order everywhere.
 
@@ -170,6 +173,7 @@ def assumptions(config: RunConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
+@without_internals
 def make_strategy(
     config: RunConfig, problem: Problem, facts: PublicFacts, *, name: str | None = None
 ) -> UserLevelStrategy:

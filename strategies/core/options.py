@@ -122,4 +122,4 @@ def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> Stra
         where = ".".join(["strategy", *map(str, first["loc"])])
         known = ", ".join(sorted(model.model_fields))
         hint = f"; options are {known}" if first["type"] == "extra_forbidden" else ""
-        raise BadInput(f"{where} = {first.get('input')!r}: {first['msg']}{hint}") from error
+        raise BadInput(f"{where} = {first.get('input')!r}: {first['msg']}{hint}") from None

@@ -137,7 +137,7 @@ class Plan:
         for warning in self.warnings:
             log.warning("%s", warning)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         sizes = {name: self.stated(name) for name in ("noise", "signal")}
         noise, signal = (f"{size:.4g}" if isinstance(size, float) else size for size in sizes.values())
         lines = [

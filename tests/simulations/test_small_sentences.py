@@ -1,6 +1,7 @@
 """What a newcomer types and reads: remedies that fit, few metrics first, short plans, rounded claims, names."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +23,13 @@ from simulations.api.keywords import OF_A_COMPARISON, sections
 from simulations.api.scoring import score
 from simulations.cli import app
 from simulations.comparison.config import parse_comparison
-from simulations.config.run_config import parse_config
+from simulations.config.run_config import PrivacySection, parse_config
 from simulations.records.environment import own_version
 from simulations.reports.explain import shown_claim
 from simulations.reports.report import page
 from simulations.reports.units import ordered
 from simulations.runs.run import run
+from strategies.registry import STRATEGIES
 from userdp.accounting.guarantee import Guarantee, rounded_up
 from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput, PopulationTooSmall
@@ -97,6 +99,12 @@ def test_a_comparison_says_what_its_values_are_of():
     assert "value is the test loss" in ComparisonResult(table, "", None)._repr_html_()
 
 
+def test_the_setting_of_sums_names_the_strategies_that_have_them():
+    told = PrivacySection.model_fields["trust"].description
+    masked = {name for name, kind in STRATEGIES.items() if kind.masked} - {"non_private"}
+    assert {name for name in STRATEGIES if re.search(rf"\b{name}\b", told)} == masked
+
+
 # Metrics --------------------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +156,7 @@ def test_a_plan_is_printed_in_a_few_short_lines():
     assert first == "dp_fed_sgd: 2 rounds of 48 of 48 users, at least 48 needed"
     assert others[1] == f"Guarantee: {planned.guarantee.sentence()}"
     assert len(others) == 2 + len(planned.warnings)
-    assert repr(planned).startswith("Plan(strategy='dp_fed_sgd'")
+    assert repr(planned) == str(planned)  # what a notebook shows
 
 
 # Predictions beside columns of the table ------------------------------------------------------------------------------
@@ -167,6 +175,8 @@ def test_columns_that_are_kept_stand_beside_the_predictions(path, tmp_path, suff
     assert done.exit_code == 0, done.output
     found = pd.read_csv(tmp_path / "p.csv", dtype=str)
     assert list(found) == ["id", "who", "prediction", "probability"]
+    assert "--keep" not in done.output
+    assert "--keep COLUMN copies a column" in CliRunner().invoke(app, list(map(str, arguments[:-4]))).output
     np.testing.assert_array_equal(found["id"], people["id"])  # zeros and all
     with pytest.raises(BadInput, match="has no column 'idd'; did you mean 'id'"):
         score(tmp_path / "run", table, tmp_path / "p.csv", ["idd"])

@@ -27,6 +27,7 @@ from userdp.data.tables.targets import targets_of
 from userdp.data.tables.unusable import sentences
 from userdp.data.tables.windows import Windows
 from userdp.errors import BadInput
+from userdp.tracebacks import without_internals
 
 log = logging.getLogger("userdp")
 
@@ -51,6 +52,7 @@ class Table:
     held_out: NDArray[np.bool_] | None = None
 
 
+@without_internals
 def read_table(
     path: str | Path,
     *,

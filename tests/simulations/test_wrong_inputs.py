@@ -1,0 +1,190 @@
+"""What people write at first, by `userdp.train` on a frame: a sentence with the column, the value and the remedy."""
+
+from datetime import date
+
+import pandas as pd
+import pytest
+from examples import write_table
+
+from simulations.api.comparing import ComparisonResult
+from simulations.api.keywords import OF_A_RUN, sections
+from userdp import compare, plan, train
+from userdp.errors import BadInput
+
+ASKED = {
+    "user": "who",
+    "features": ["height"],
+    "ranges": {"height": [150, 200]},
+    "target": "passed",
+    "positive": "yes",
+    "users": 48,
+    "epsilon": 8.0,
+    "delta": 1e-3,
+    "problem": "logistic",
+    "strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 2},
+}
+CLASSES = {"kind": "torch", "loss": "cross_entropy", "outputs": 3}
+WORDS = {"target": "grade", "positive": None}
+NO_NUMBER = r"the target 'grade' .* its cells are text; for two classes set positive .*; for several .* target_levels"
+BORN = {"features": ["height", "born"]}
+IN_DATES = r"for dates, declare a feature under dates, such as dates = \{ born = "
+
+
+@pytest.fixture
+def frame(tmp_path):
+    """People with a column of dates (born), of three words (grade) and of two (married)."""
+    table = pd.read_csv(write_table(tmp_path / "people.csv"))
+    place = range(len(table))
+    table["born"] = [f"198{row % 10}-01-01" for row in place]
+    table["grade"] = [("none", "mild", "severe")[row % 3] for row in place]
+    table["married"] = [("yes", "no")[row % 2] for row in place]
+    return table
+
+
+def refused(frame, **settings):
+    with pytest.raises(BadInput) as caught:
+        train(frame, progress=False, **ASKED | settings)
+    told = str(caught.value)
+    assert len(told.splitlines()) == 1, told
+    return caught
+
+
+# Cells that are not what their column is declared to be ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        pytest.param(
+            BORN | {"ranges": {"height": [150, 200], "born": [1977, 1983]}},
+            r"the feature 'born' is declared as numbers, .* its cells are dates; declare it under dates, such as",
+            id="dates in a range of years",
+        ),
+        pytest.param(WORDS, NO_NUMBER, id="words for logistic"),
+        pytest.param(WORDS | {"problem": "softmax"}, NO_NUMBER, id="words for softmax"),
+        pytest.param(WORDS | {"problem": CLASSES}, NO_NUMBER, id="words for cross_entropy"),
+        pytest.param(
+            WORDS | {"problem": CLASSES, "target": "count", "target_range": [0, 2]},
+            r"data.target_range scales the target .*'cross_entropy' needs classes .*leave data.target_range out",
+            id="target_range with cross_entropy",
+        ),
+        pytest.param(
+            WORDS | {"positive": ["severe", "mild"]},
+            r"positive = \['severe', 'mild'\]: must be the one cell that means 1; to join several, add a column .* "
+            "for several classes list them in target_levels",
+            id="several positive cells",
+        ),
+        pytest.param(
+            WORDS | {"levels": ["none", "mild", "severe"]},
+            "levels describes codes, and codes names no column; for features use categorical, for a target of two "
+            "classes positive, for one of several target_levels",
+            id="levels of a target",
+        ),
+        pytest.param(
+            {"features": ["height", "married"]},
+            r"no \[low, high\] for the numeric feature 'married'; .*, or list the column under categorical with its",
+            id="words without a range",
+        ),
+        pytest.param(
+            {"features": ["height", "married"], "ranges": {"height": [150, 200], "married": [0, 1]}},
+            "the feature 'married' .* its cells are text; list the column under categorical with its levels",
+            id="words in a range",
+        ),
+    ],
+)
+def test_cells_of_another_kind(frame, settings, told):
+    assert refused(frame, **settings).match(told)
+
+
+@pytest.mark.parametrize("bound", ["1977-01-01", date(1977, 1, 1), pd.Timestamp("1977-01-01")])
+def test_dates_as_bounds(frame, bound):
+    """One sentence for both bounds, with the value."""
+    feature = refused(frame, **BORN, ranges={"height": [150, 200], "born": [bound, bound]})
+    assert feature.match(r"data\.ranges\.born = .*1977.*: a range takes two numbers; " + IN_DATES)
+    target = refused(frame, target="born", positive=None, problem="squared", target_range=[bound, bound])
+    assert target.match(r"data\.target_range = .*1977.*: a range takes two numbers; .* write a target as numbers")
+    assert "valid number" not in str(feature.value) + str(target.value)
+
+
+# Settings of another shape --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"features": "height"}, r"data.features = 'height' .*: must be a list, such as \['height'\]"),
+        ({"ranges": [150, 200]}, r"data.ranges = \[150, 200\]: .*, in Python a dict \(Column = \[low, high\]"),
+        ({"ranges": {"height": "150-200"}}, r"data.ranges.height = '150-200': a range takes two numbers"),
+        ({"categorical": ["team"]}, r"data.categorical = \['team'\]: .*, in Python a dict \(Column = \[levels\]"),
+        ({"problem": None}, "problem is missing: its kind is one of linear, .*logistic"),
+        ({"user": None}, "data.user is missing: give column that says whose sample it is"),
+        (
+            {"rounds": 5},
+            r"no setting 'rounds': the strategy has it, so write strategy=\{'kind': 'dp_fed_sgd', 'rounds'",
+        ),
+        ({"ridge": 1.0}, r"no setting 'ridge': the problem has it, so write problem=\{'kind': 'logistic', 'ridge': "),
+        ({"rounds": 5, "strategy": None}, "there is no setting 'rounds'; those of a strategy stand in strategy="),
+        ({"rounds": 5, "strategy": "no_such"}, "there is no setting 'rounds'; those of a strategy stand in strategy="),
+    ],
+)
+def test_settings_of_another_shape(frame, settings, told):
+    assert refused(frame, **settings).match(told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"epsilon": (1, 4)}, r"epsilon = \[1, 4\]: one model has one epsilon; give one, or call compare, which takes"),
+        ({"strategy": ["auto"]}, r"strategy = \['auto'\]: one model has one strategy; give one, or call compare"),
+        ({"strategies": ["auto"]}, "strategies makes several runs, and this is one: call compare, or leave"),
+        ({"seeds": 3}, "seeds makes several runs, and this is one: call compare, or leave seeds out"),
+    ],
+)
+def test_one_model_takes_one_of_each_and_says_who_takes_several(frame, settings, told):
+    assert refused(frame, **settings).match(told)
+    with pytest.raises(BadInput, match=told):
+        plan(**ASKED | settings)
+
+
+def test_lists_may_be_those_of_pandas():
+    settings = {
+        "features": pd.DataFrame(columns=["height", "age"]).columns,
+        "target_levels": pd.Series(["no", "yes"]),
+        "categorical": {"team": pd.Series(["red", "blue", "red"], dtype="string").unique()},
+    }
+    data = sections(settings, "p", OF_A_RUN, "n")["data"]
+    assert {key: data[key] for key in settings} == {
+        "features": ["height", "age"],
+        "target_levels": ["no", "yes"],
+        "categorical": {"team": ["red", "blue"]},
+    }
+
+
+# Comparisons as people try them first ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "epsilons", [[1, 4], (1, 4), range(1, 5, 3), pd.Series([1, 4])], ids=lambda one: type(one).__name__
+)
+def test_a_comparison_of_budgets_in_whatever_holds_them(frame, epsilons):
+    settings = {key: value for key, value in ASKED.items() if key not in ("epsilon", "strategy", "users")}
+    result = compare(
+        frame, strategies="dp_fed_sgd", epsilon=epsilons, all_users=60, seeds=1, progress=False, **settings
+    )
+    assert list(result.table["epsilon"]) == [1, 4]
+    assert result.table["error_private"].isna().all()
+    first, *_, last = lines = repr(result).splitlines()
+    assert first == "value is the test loss, lower is better; one seed"
+    assert last.startswith("2 runs on the same people")
+    assert len(lines) <= 6
+
+
+def test_strategies_that_are_not_given_hide_no_strategy(frame):
+    result = compare(frame, **ASKED | {"strategy": "dp_fed_sgd", "strategies": None}, seeds=1, progress=False)
+    assert list(result.table["strategy"]) == ["dp_fed_sgd"]
+
+
+def test_a_comparison_counts_its_seeds():
+    rows = {"strategy": ["a", "a"], "epsilon": 1.0, "seed": [0, 1], "value": [1.0, 2.0], "initial": 3.0}
+    table = pd.DataFrame({**rows, "reference_private": 0.5, "main_metric": "test_loss"})
+    assert "means over 2 seeds" in repr(ComparisonResult(table, "", None))
