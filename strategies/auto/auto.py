@@ -187,8 +187,8 @@ class Auto(UserLevelStrategy):
         "radius": Fact("noised", "radius of the clip, from released values"),
         "unclipped_share": Fact("noised", "share of unclipped users, with noise"),
         "curvature": Fact("noised", "curvature that the step is one over"),
-        "distance": Fact("noised", "typical distance of users' gradients from the clip's centre, with noise"),
-        "gain": Fact("noised", "how much of a release is believed, beside what was predicted"),
+        "distance": Fact("noised", "released estimate of how far users are from the centre"),
+        "gain": Fact("noised", "share of the released innovation that is believed"),
         **CLIP_FACTS,
     }
     Options: ClassVar[type[StrategyOptions]] = AutoOptions
