@@ -35,7 +35,7 @@ SIZES = (0.05, 4.0)
 GENEROSITY = 1.25
 """Largest norm that weighs fully, over the users' typical one."""
 
-LEAST_WIDTH, MOST_WIDTH = 1.5, 4.0
+LEAST_WIDTH, MOST_WIDTH = 1.5, 6.0
 """Radius of the clip over the users' typical length, where noise is large and where it is small."""
 
 BEARABLE, BEARABLE_OF_ALL = 0.005, 0.05
