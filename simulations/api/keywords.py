@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.run_config import PrivacySection, RunConfig
+from simulations.config.run_config import PrivacySection, RunConfig, make_absolute
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
@@ -42,6 +42,7 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
             continue  # below, once the problem is known
         if key in top:
             raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else _plain(value)
+            make_absolute({key: raw[key]}, Path())
         elif key in _TABLE or key in _PRIVACY:
             raw["data" if key in _TABLE else "privacy"][key] = _plain(value)
         else:
