@@ -106,14 +106,14 @@ def run(
     with exit_codes(debug), redirect_stdout(sys.stderr):
         log_warnings()
         given = {"engine.kind": engine, "seed": seed, "output.directory": output, "output.anyway": anyway or None}
-        from simulations.records.checkpoints import began_here, configuration_file  # noqa: PLC0415
-        from simulations.records.named_code import check_code  # noqa: PLC0415
+        from simulations.records.checkpoints import check_resumed, configuration_file  # noqa: PLC0415
         from simulations.records.released_fields import SHARED, kept  # noqa: PLC0415
         from simulations.reports.console import show_outcome  # noqa: PLC0415
 
-        config = _load(configuration_file(file, resume), [*(overrides or []), *assignments(given)])
+        place = configuration_file(file, resume)
         if resume is not None and file is None:
-            check_code(resume, config, trusted=trust_code or began_here(resume, config))
+            check_resumed(resume, trusted=trust_code)
+        config = _load(place, [*(overrides or []), *assignments(given)])
         outcome = _run(config, resume)
         shown = outcome.result if config.shows_private else kept("result.json", outcome.result, SHARED)
     if as_json:
@@ -148,8 +148,8 @@ def plan(
         from strategies.core.declarations import explained  # noqa: PLC0415
         from strategies.registry import STRATEGIES  # noqa: PLC0415
 
-        planned = make_plan(_load(file, overrides or []))
-        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[planned.strategy])
+        planned = make_plan(config := _load(file, overrides or []))
+        values, meanings = plain(planned.as_dict()), explained(STRATEGIES[config.strategy.kind])
     if as_json:
         print_json(values)
         return

@@ -1,5 +1,7 @@
 """What there is: strategies, problems, data, each as a list of plain objects."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -19,8 +21,8 @@ from userdp.problems.registry import PROBLEMS
 from userdp.problems.settings import ProblemSettings
 
 
-def strategies() -> list[dict[str, Any]]:
-    """Every strategy that can be loaded, with its paper and what it promises."""
+def strategies(place: str | None = None) -> list[dict[str, Any]]:
+    """Every strategy that can be loaded, or the class at a place, with its paper and what it promises."""
     return [
         {
             "name": strategy.name,
@@ -33,7 +35,7 @@ def strategies() -> list[dict[str, Any]]:
             "summary": strategy.summary_line,
             "settings": _settings(strategy.Options, ()),
         }
-        for strategy in STRATEGIES.loaded()[0].values()
+        for strategy in ([STRATEGIES[place]] if place else STRATEGIES.loaded()[0].values())
     ]
 
 
@@ -47,7 +49,7 @@ def problems() -> list[dict[str, Any]]:
             "certificate": section.certificate,
             "settings": _settings(section, tuple(ProblemSettings.model_fields)),
         }
-        for name, section in PROBLEMS.items()
+        for name, section in PROBLEMS.loaded()[0].items()
     ]
 
 
@@ -155,8 +157,14 @@ def show(what: str, columns: tuple[str, ...], name: str | None, as_json: bool) -
             raise faults[name]
         for fault in faults.values():
             complain(str(fault))
-    entries: list[dict[str, Any]] = {"strategies": strategies, "problems": problems, "data": data}[what]()
-    if name is not None:
+    own = name if what == "strategies" and name is not None and STRATEGIES.is_place(name) else None
+    found: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "strategies": partial(strategies, own),
+        "problems": problems,
+        "data": data,
+    }
+    entries: list[dict[str, Any]] = found[what]()
+    if name is not None and own is None:
         entries = [entry(what, entries, name)]
     if as_json:
         print_json(entries)

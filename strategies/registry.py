@@ -1,11 +1,22 @@
-"""Every strategy there is, by name, in the order for a newcomer. Adding one takes its file and a line here."""
+"""Every strategy there is, by name, in the order for a newcomer. Adding one to this package takes a file and a line.
+
+Other packages add theirs as entry points of the group ``userdp.strategies``, and ``strategy.kind`` may name a class in
+a file: "my_file.py:MyStrategy".
+"""
 
 from typing import TYPE_CHECKING
 
-from userdp.kinds import Kinds
+from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
     from strategies.core.base import UserLevelStrategy
+
+
+def _base() -> "type[UserLevelStrategy]":
+    from strategies.core.base import UserLevelStrategy  # noqa: PLC0415 -- with it comes Flower
+
+    return UserLevelStrategy
+
 
 STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
     {
@@ -36,5 +47,8 @@ STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
         "private_hard_thresholding": "strategies.sparse.private_hard_thresholding:PrivateHardThresholding",
         "sparse_optimisation": "strategies.sparse.sparse_optimisation:SparseOptimisation",
         "non_private": "strategies.non_private:NonPrivate",
-    }
+    },
+    "userdp.strategies",
+    files=True,
+    check=below(_base, "docs/add-a-strategy.md shows how a strategy is made"),
 )

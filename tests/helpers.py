@@ -112,12 +112,12 @@ def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x:
 
 def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> NoiseSource:
     """The noise source of a round as it is opened, however often a test looks; a run opens each once."""
-    return Streams(secure=strategy._streams._secure).open(strategy.seed, index, purpose, strategy._slack)
+    return Streams(secure=strategy.streams.secure).open(strategy.seed, index, purpose, strategy._slack)
 
 
 def afresh(strategy: UserLevelStrategy) -> UserLevelStrategy:
     """The strategy as another run of it begins: what noise it had drawn may be drawn again."""
-    strategy._streams = Streams(secure=strategy._streams._secure)
+    strategy.streams = Streams(secure=strategy.streams.secure)
     return strategy
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
+from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, make_absolute, strategy_section
 from strategies.registry import STRATEGIES
 from userdp.data.tables.declared import did_you_mean
 from userdp.data.tables.sources import TableData
@@ -50,6 +50,7 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
             continue  # below, once the problem is known
         if key in top:
             raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else as_in_a_file(value)
+            make_absolute({key: raw[key]}, Path())
         elif key in _TABLE or key in _PRIVACY:
             raw["data" if key in _TABLE else "privacy"][key] = as_in_a_file(value)
         else:

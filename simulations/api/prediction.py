@@ -228,8 +228,8 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
             x = arrays["x"]
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
         raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
+    check_code(directory, raw, trusted=trust_code)
     saved = SavedModel(parse_config(raw), x, promised)
-    check_code(directory, saved.config, trusted=trust_code)
     needed = saved.problem.dimension
     if x.shape != (needed,):
         raise BadInput(

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from simulations.config.run_config import Preparing
+from strategies.registry import STRATEGIES
 from userdp.settings import Section
 
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -21,8 +22,8 @@ class StrategyEntry(Section):
 
     @property
     def name(self) -> str:
-        """The label, or the kind."""
-        return self.label or self.kind
+        """The label, or the strategy's own name."""
+        return self.label or (STRATEGIES[self.kind].name if STRATEGIES.is_place(self.kind) else self.kind)
 
     @property
     def section(self) -> dict[str, Any]:

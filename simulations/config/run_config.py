@@ -149,10 +149,13 @@ class OutputSection(Section):
     )
 
 
-@cache
 def strategy_section(kind: str) -> type[StrategyOptions]:
     """The section's model for the strategy of that name: its options, and ``kind``."""
-    options = STRATEGIES[kind].Options
+    return _with_kind(kind, STRATEGIES[kind].Options)
+
+
+@cache
+def _with_kind(kind: str, options: type[StrategyOptions]) -> type[StrategyOptions]:
     literal: Any = Literal[kind]
     made: Any = create_model(f"{options.__name__}Section", __base__=options, kind=(literal, ...))
     return cast("type[StrategyOptions]", made)
@@ -198,7 +201,12 @@ class RunConfig(Section):
     def run_directory(self) -> Path:
         """Where the first run of that name is written; later ones get a number, whatever their settings."""
         warm = "" if self.problem.initial_model is None else "-warm"
-        return Path(self.output.directory) / f"{self.name}-{self.strategy.kind}{warm}-seed{self.seed}"
+        return Path(self.output.directory) / f"{self.name}-{self.strategy_name}{warm}-seed{self.seed}"
+
+    @property
+    def strategy_name(self) -> str:
+        """Of the strategy: the kind, or where that is a class in a file the name that the class gives itself."""
+        return STRATEGIES[self.strategy.kind].name
 
     def toml(self) -> str:
         """The configuration with every default written out; reads back as the same configuration."""
@@ -256,7 +264,9 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     """
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
-    model = _model_of(*_kinds(raw))
+    kinds = _kinds(raw)
+    # A class in a file is another one once the file has changed.
+    model = _model_of(*kinds[:-1], strategy_section(kinds[-1]) if kinds[-1] else None)
     try:
         config = model.model_validate(raw, strict=True)
     except ValidationError as error:
@@ -296,7 +306,7 @@ def _with_preparation(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"preparation": "none"}) if given else config
 
 
-def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None]:
     """What a file names as (problem, data, population, strategy); None where that is none there is."""
     places = (
         ("problem", "kind", PROBLEMS),
@@ -306,18 +316,23 @@ def _kinds(raw: Mapping[str, Any]) -> tuple[str | None, ...]:
     )
     sections = [(raw.get(name), key, kinds) for name, key, kinds in places]
     named = [(one.get(key) if isinstance(one, Mapping) else None, kinds) for one, key, kinds in sections]
-    return tuple(kind if isinstance(kind, str) and kind in kinds else None for kind, kinds in named)
+    problem, data, population, strategy = (
+        kind if isinstance(kind, str) and kind in kinds else None for kind, kinds in named
+    )
+    return problem, data, population, strategy
 
 
 @cache
-def _model_of(problem: str | None, data: str | None, population: str | None, strategy: str | None) -> type[RunConfig]:
+def _model_of(
+    problem: str | None, data: str | None, population: str | None, strategy: type[StrategyOptions] | None
+) -> type[RunConfig]:
     """The model of files that name these kinds; a section whose kind is None may be of any there is."""
     made: Any = create_model(
         "RunConfig",
         __base__=RunConfig,
-        problem=(_one_of("kind", [PROBLEMS[problem]] if problem else PROBLEMS.values()), ...),
+        problem=(_one_of("kind", [PROBLEMS[problem]] if problem else PROBLEMS.loaded()[0].values()), ...),
         data=(_data_model(data, population), ...),
-        strategy=(_one_of("kind", map(strategy_section, [strategy] if strategy else STRATEGIES)), ...),
+        strategy=(_one_of("kind", [strategy] if strategy else map(strategy_section, STRATEGIES.loaded()[0])), ...),
     )
     return cast("type[RunConfig]", made)
 
@@ -325,7 +340,7 @@ def _model_of(problem: str | None, data: str | None, population: str | None, str
 def _data_model(data: str | None, population: str | None) -> Any:
     """The same for the [data] section, of which a synthetic one has a second choice, the population."""
     synthetic = _one_of("population", map(synthetic_settings, [population] if population else POPULATIONS))
-    sources = [data] if data else list(DATA_SOURCES)
+    sources = [data] if data else list(DATA_SOURCES.loaded()[0])
     return _one_of("kind", [synthetic if name == "synthetic" else DATA_SOURCES[name] for name in sources])
 
 
@@ -353,8 +368,11 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Make the data paths in ``raw``, and files that its problem names, relative to ``folder``, in place."""
-    data, problem = raw.get("data"), raw.get("problem")
+    """Make the data paths in ``raw``, and files that problem and strategies name, relative to ``folder``, in place."""
+    data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
+    for strategy in strategies if isinstance(strategies, list) else [strategies]:
+        if isinstance(strategy, dict):
+            _absolute_place(strategy, "kind", folder)
     for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
@@ -362,7 +380,13 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
     if isinstance(problem, dict):
         metrics = problem.get("metrics")
         for places in (problem, metrics if isinstance(metrics, dict) else {}):
-            for key, place in places.items():
-                home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-                if colon and home.endswith(".py"):
-                    places[key] = f"{(folder / Path(home).expanduser()).resolve()}:{name}"
+            for key in places:
+                _absolute_place(places, key, folder)
+
+
+def _absolute_place(section: dict[str, Any], key: str, folder: Path) -> None:
+    """Make the file of a place of code, such as "net.py:make", relative to ``folder``; other values stay."""
+    place = section.get(key)
+    home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
+    if colon and home.endswith(".py"):
+        section[key] = f"{(folder / Path(home).expanduser()).resolve()}:{name}"

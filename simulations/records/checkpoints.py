@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from simulations.config.run_config import RunConfig
+from simulations.config.run_config import RunConfig, read_toml
 from simulations.records.environment import versions
-from simulations.records.named_code import digests, signature, signed
+from simulations.records.named_code import check_code, digests, signature, signed
 from simulations.records.run_directory import ASKED, CHECKPOINT
 from strategies.core.resuming import Resumed
 from strategies.core.snapshots import Snapshot
@@ -205,7 +205,17 @@ def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(arrays[_STATE].tobytes()), arrays
 
 
-def began_here(folder: Path, config: RunConfig) -> bool:
+def check_resumed(folder: Path, *, trusted: bool) -> None:
+    """Refuse a directory whose configuration names code, unless it is trusted or this user began the run here.
+
+    Raises:
+        BadInput: it is not.
+    """
+    values = read_toml(folder / "config.toml")
+    check_code(folder, values, trusted=trusted or began_here(folder, values))
+
+
+def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether this user began the run, here, with the code that its config.toml names; that may have changed since."""
     try:
         kept, _ = _opened(folder / CHECKPOINT)

@@ -9,9 +9,11 @@ import secrets
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from simulations.config.run_config import RunConfig
 from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
@@ -19,12 +21,42 @@ NO_FILE = "no file"
 """In place of a digest."""
 
 
-def digests(config: RunConfig) -> dict[str, str]:
+Values = RunConfig | Mapping[str, Any]
+"""A configuration, or its values as a file has them: those of a stranger are looked at before anything is imported."""
+
+
+def code_in(config: Values) -> dict[str, str]:
+    """Field of the configuration -> the code that it names, "file.py:name" or "package.module:name".
+
+    Fields of [problem] have their own names, ``strategy.kind`` has its whole one.
+    """
+    values = config.model_dump(exclude_none=True) if isinstance(config, RunConfig) else config
+    found: dict[str, str] = {}
+    problem, strategy = (_section(values, name) for name in ("problem", "strategy"))
+    for field in _code_fields(problem.get("kind")):
+        given = problem.get(field)
+        named = {f"{field}.{name}": place for name, place in given.items()} if isinstance(given, Mapping) else {}
+        found |= named or {field: given}
+    found["strategy.kind"] = strategy.get("kind", "")
+    return {field: place for field, place in found.items() if isinstance(place, str) and ":" in place}
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _code_fields(kind: Any) -> tuple[str, ...]:
+    """Of a problem; none of one that there is not, which is refused elsewhere."""
+    return PROBLEMS[kind].code_fields if kind in PROBLEMS else ()
+
+
+def digests(config: Values) -> dict[str, str]:
     """Field of the configuration -> SHA-256 of the file of code that it names; what that file imports is not in it.
 
     To find the module of a package the packages around it are imported.
     """
-    return {field: _digest(place) for field, place in config.problem.named_code().items()}
+    return {field: _digest(place) for field, place in code_in(config).items()}
 
 
 def _digest(place: str) -> str:
@@ -37,18 +69,18 @@ def _digest(place: str) -> str:
         return NO_FILE
 
 
-def signature(config: RunConfig) -> str:
+def signature(config: Values) -> str:
     """Says that this user ran the code that the configuration names: an HMAC (RFC 2104) by a key of the user's."""
     return _signature(config, digests(config))
 
 
-def signed(config: RunConfig, recorded: Mapping[str, str], found: str) -> bool:
+def signed(config: Values, recorded: Mapping[str, str], found: str) -> bool:
     """Whether it is the `signature` of a configuration that named this code, of those digests."""
     return hmac.compare_digest(_signature(config, recorded), found)
 
 
-def _signature(config: RunConfig, recorded: Mapping[str, str]) -> str:
-    text = json.dumps([config.problem.named_code(), dict(recorded)], sort_keys=True)
+def _signature(config: Values, recorded: Mapping[str, str]) -> str:
+    text = json.dumps([code_in(config), dict(recorded)], sort_keys=True)
     return hmac.new(_key(), text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -68,23 +100,23 @@ def _key() -> bytes:
     return kept if len(kept) == len(fresh) else fresh
 
 
-def check_code(directory: Path, config: RunConfig, *, trusted: bool) -> None:
+def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
     """Refuse to import what a run directory names, before it is imported.
 
     Args:
         directory: of the run, whoever sent it.
-        config: what its config.toml says.
+        config: what its config.toml says, not yet parsed: a strategy's class is imported by that.
         trusted: whether the caller has said so.
 
     Raises:
         BadInput: it names code, which is not trusted, or is not what the run had.
     """
-    named = config.problem.named_code()
+    named = code_in(config)
     if not named:
         return
     recorded = _recorded(directory)
     told = "; ".join(
-        f"problem.{field} = {place!r} (SHA-256 {recorded.get(field, 'not recorded')})" for field, place in named.items()
+        f"{_whole(field)} = {place!r} (SHA-256 {recorded.get(field, 'not recorded')})" for field, place in named.items()
     )
     if not trusted:
         raise BadInput(
@@ -95,9 +127,14 @@ def check_code(directory: Path, config: RunConfig, *, trusted: bool) -> None:
     for field, found in digests(config).items():
         if recorded.get(field, found) != found:
             raise BadInput(
-                f"problem.{field} = {named[field]!r} is not what the run had: its SHA-256 is {found}, and was "
+                f"{_whole(field)} = {named[field]!r} is not what the run had: its SHA-256 is {found}, and was "
                 f"{recorded[field]}; put the file of the run in its place"
             )
+
+
+def _whole(field: str) -> str:
+    """The field's name with its section."""
+    return field if field.startswith("strategy.") else f"problem.{field}"
 
 
 def _recorded(directory: Path) -> Mapping[str, str]:

@@ -356,7 +356,7 @@ class _Course:
         seconds = [record.seconds for record in outcome.rounds]
         result = {
             "name": self.config.name,
-            "strategy": self.config.strategy.kind,
+            "strategy": self.config.strategy_name,
             "problem": self.config.problem.kind,
             "engine": self.engine,
             "seed": self.config.seed,

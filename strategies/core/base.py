@@ -66,6 +66,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         plan: what people see of it.
         memory: what the server remembers between rounds, made by the scheme.
         result: what there is so far.
+        streams: open the noise of the run's releases.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
     Raises:
@@ -95,7 +96,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         self.options = parse_options(self.Options, options)
         self._coordinates: Coordinates | None = None
         self.privacy, self._around = divided(self, privacy, preparation, compare_with_initial)
-        self._streams = Streams(secure=privacy.noise == "secure")
+        self.streams = Streams(secure=privacy.noise == "secure")
         self._build()
         self.plan: Plan = self._make_plan()
         self.result = PrivateResult()
@@ -174,7 +175,7 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
-        return self._streams.open(self.seed, index, purpose, self._slack)
+        return self.streams.open(self.seed, index, purpose, self._slack)
 
     @property
     def _default_step(self) -> float:
@@ -245,14 +246,14 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
                     self._ledger.charge(request.users)
                 step = self._step(index, self._x, gathered)
                 if self._ledger is not None:
-                    self._ledger.check_drawn(self._streams.drawn())
+                    self._ledger.check_drawn(self.streams.drawn())
                 self._take(step, self._coordinates)
             else:
                 part.charge(request)
                 # Numbers that no round of the strategy's own has.
                 noise = partial(self._noise, self.plan.rounds + server_round)
                 step = part.step(index, self._x, self._constant, gathered, noise)
-                part.check_drawn(self._streams.drawn())
+                part.check_drawn(self.streams.drawn())
                 self._take(step, None)
         self._facts = dict(step.facts)
         if part is self._around.before and part is not None and index + 1 == part.rounds:

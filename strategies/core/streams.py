@@ -1,10 +1,16 @@
 """The noise of one run: each stream is opened once, and the cost of what is drawn is known."""
 
+from collections.abc import Callable
+
 from userdp.accounting import Cost
 from userdp.accounting.costs import together
 from userdp.errors import RunFailed
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
+
+
+def _seeded(seed: int, index: int, purpose: int) -> NoiseSource:
+    return SeededNoise(stream(seed, "noise", index, purpose))
 
 
 class Streams:
@@ -20,10 +26,11 @@ class Streams:
 
     Args:
         secure: whether the operating system draws the noise; else it is SIMULATED, from the seed.
+        source: makes the simulated source of (seed, round, purpose), for whoever watches a run; seeded noise if None.
     """
 
-    def __init__(self, *, secure: bool) -> None:
-        self._secure = secure
+    def __init__(self, *, secure: bool, source: Callable[[int, int, int], NoiseSource] | None = None) -> None:
+        self.secure, self._source = secure, source or _seeded
         self._opened: set[tuple[int, int, int]] = set()
         self._of_round: list[NoiseSource] = []
 
@@ -41,7 +48,7 @@ class Streams:
                 "nobody; give each release of a round a purpose of its own"
             )
         self._opened.add((seed, index, purpose))
-        made = SecureNoise(slack) if self._secure else SeededNoise(stream(seed, "noise", index, purpose))
+        made = SecureNoise(slack) if self.secure else self._source(seed, index, purpose)
         self._of_round.append(made)
         return made
 

@@ -2,10 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from userdp.kinds import Kinds
+from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
     from userdp.data.source import DataSettings
+
+
+def _base() -> "type[DataSettings]":
+    from userdp.data.source import DataSettings  # noqa: PLC0415
+
+    return DataSettings
 
 
 DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
@@ -13,6 +19,8 @@ DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
         "synthetic": "userdp.data.synthetic.source:SyntheticData",
         "table": "userdp.data.tables.sources:TableData",
         "public": "userdp.data.tables.sources:PublicData",
-    }
+    },
+    "userdp.data",
+    check=below(_base, "a source of data is added by its settings, whose load() reads the users"),
 )
 """Where users come from."""

@@ -3,16 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.named_code import imported
 from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 
@@ -64,35 +62,11 @@ class Named:
         Raises:
             BadInput: there is no such file, module or function, or it fails when it is imported.
         """
-        home, _, name = self.place.rpartition(":")
         told = f"problem.{self.field} = {self.place!r}"
-        try:
-            module = _from_file(Path(home)) if home.endswith(".py") else import_module(home)
-            function = getattr(module, name)
-        except Exception as error:  # whatever somebody's module raises
-            raise BadInput(
-                f"{told} cannot be imported ({type(error).__name__}: {error}): give 'file.py:function', a file beside "
-                "the configuration, or 'package.module:function', installed where every node can import it"
-            ) from None
+        function = imported(self.place, told)
         if not callable(function):
             raise BadInput(f"{told} is of type {type(function).__name__}: name a function or a class")
-        return function  # type: ignore[no-any-return]
-
-
-def _from_file(path: Path) -> object:
-    """The module that a file makes, known to nobody else.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        return cast("Callable[..., Any]", function)
 
 
 class TorchSettings(ProblemSettings):

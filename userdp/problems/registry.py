@@ -2,10 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from userdp.kinds import Kinds
+from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
     from userdp.problems.settings import ProblemSettings
+
+
+def _base() -> "type[ProblemSettings]":
+    from userdp.problems.settings import ProblemSettings  # noqa: PLC0415
+
+    return ProblemSettings
+
 
 PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
     {
@@ -26,5 +33,7 @@ PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
         "sparse_logistic": "userdp.problems.sparse_linear:SparseLogisticSettings",
         "sparse_squared": "userdp.problems.sparse_linear:SparseSquaredSettings",
         "torch": "userdp.neural.settings:TorchSettings",
-    }
+    },
+    "userdp.problems",
+    check=below(_base, "a loss is added by its settings, whose build() makes the problem"),
 )

@@ -91,15 +91,6 @@ class ProblemSettings(Section):
             "data.target_levels out, or use problem.kind = 'softmax'"
         )
 
-    def named_code(self) -> dict[str, str]:
-        """Field -> "file.py:function" or "package.module:function", of all code that building the problem imports."""
-        held = {field: getattr(self, field) for field in self.code_fields}
-        places = {field: value for field, value in held.items() if isinstance(value, str)}
-        for field, value in held.items():
-            if isinstance(value, dict):
-                places |= {f"{field}.{name}": place for name, place in value.items()}
-        return {field: place for field, place in places.items() if ":" in place}
-
     @abstractmethod
     def _make(self, shape: Shape, seed: int) -> Problem: ...
 

@@ -1,0 +1,293 @@
+"""The contract of strategies, in the manner of scikit-learn's ``check_estimator``: one call runs every check.
+
+The checks know no strategy. They run the small run that its class declares (``example``, ``example_problem``).
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulations.engines.grids import LocalGrid, shards
+from simulations.testing.tape import Tape
+from strategies.core.base import UserLevelStrategy
+from strategies.core.declarations import DECLARED, guarantees, meanings_of, notes_of
+from strategies.core.plan import PublicFacts
+from strategies.core.results import PrivateResult
+from strategies.core.resuming import Resumed
+from strategies.core.snapshots import Snapshot
+from strategies.core.streams import Streams
+from strategies.wire.questions import model_vector
+from userdp.accounting import Privacy
+from userdp.arrays.types import Array, Vector
+from userdp.data import Block, ColumnarFederation, Federation
+from userdp.data.shape import Shape
+from userdp.errors import BadInput
+from userdp.nodes.node import Node
+from userdp.problems import Problem
+from userdp.problems.registry import PROBLEMS
+
+USERS, EPSILON, DELTA = 400, 8.0, 1e-4
+SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
+"""Two features in [-1, 1], and a target there."""
+ROUNDING = 1e-9
+"""What a value may exceed its sensitivity by, relatively."""
+Strategy = type[UserLevelStrategy]
+
+
+class ContractBroken(AssertionError):
+    """A strategy does not do what every strategy has to; the sentence names it and what to change."""
+
+
+@dataclass(frozen=True)
+class Small:
+    """The small run of a strategy's class.
+
+    Attributes:
+        kind: the class.
+        users: n.
+    """
+
+    kind: Strategy
+    users: int = USERS
+
+    def problem(self) -> Problem:
+        """The declared example, with models in [-2, 2]^2."""
+        section = dict(self.kind.example_problem)
+        return PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section).build(SHAPE, seed=0)
+
+    def strategy(self, **options: Any) -> UserLevelStrategy:
+        """The strategy, made anew."""
+        public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
+        privacy = Privacy(EPSILON, DELTA, self.kind.units[0])  # type: ignore[arg-type]
+        return self.kind(self.problem(), public, privacy, **(dict(self.kind.example) | options))
+
+    def people(self, features: Array) -> Federation:
+        """Users of one sample each, of (n, 2) features; the target is the first feature, if there is one."""
+        targets = features[:, 0].astype(np.float32) if self.problem().has_targets else None
+        return ColumnarFederation(Block(features.astype(np.float32), np.arange(self.users + 1), targets))
+
+    def alike(self) -> Array:
+        """(n, 2) features of users who agree, but for a hair."""
+        return np.full((self.users, 2), 0.5) + np.linspace(-0.01, 0.01, 2 * self.users).reshape(self.users, 2)
+
+
+def run(strategy: UserLevelStrategy, people: Federation, nodes: int = 1, **more: Any) -> PrivateResult:
+    """A run in this process, on so many nodes."""
+    blocks = shards(people.users, nodes=nodes)
+    with LocalGrid([Node(strategy.original, people, users) for users in blocks]) as grid:
+        return strategy.start(grid, **more)
+
+
+# --- The checks ------------------------------------------------------------------------------------------------------
+
+
+def check_declarations(small: Small) -> None:
+    """The class says what it is, what it promises and why, and its example makes a plan of plain, explained numbers."""
+    kind = small.kind
+    for name in DECLARED:
+        _insist(bool(getattr(kind, name, "")), kind, f"declares no {name}: add {name}: ClassVar[str] = ...")
+    claim = guarantees(kind)
+    _insist(
+        "*Assumptions.*" in claim or kind.promise == "none",
+        kind,
+        "states no *Formal guarantees* with their *Assumptions.* in its docstring: say whom it protects, from whom, "
+        "and what the proof rests on",
+    )
+    plan = small.strategy().plan
+    json.dumps(plan.as_dict())
+    _insist(plan.strategy == kind.name, kind, f"plans as {plan.strategy!r} and is called {kind.name!r}")
+    unexplained = sorted(set(plan.numbers) - set(meanings_of(kind)))
+    _insist(not unexplained, kind, f"plans {', '.join(unexplained)}, which `meanings` does not explain: add them there")
+
+
+def check_refusals(small: Small) -> None:
+    """A setting that there is not, and a delta that would allow to publish somebody's data, are refused."""
+    _refused(small, "an unknown setting", lambda: small.strategy(no_such_setting=1))
+    public = PublicFacts(small.users, min_samples=1, max_samples=1, samples=small.users)
+    _refused(
+        small,
+        "a delta of 1 / n",
+        lambda: small.kind(small.problem(), public, Privacy(EPSILON, 1 / small.users), **small.kind.example),
+    )
+
+
+def check_budget(small: Small) -> None:
+    """A whole run spends what its plan promises, no more than was asked for, and more in no round than before."""
+    strategy = small.strategy()
+    result = run(strategy, small.people(small.alike()))
+    promised = strategy.plan.guarantee
+    if not promised.holds:
+        return
+    spent = [record.spent_epsilon or 0.0 for record in result.rounds]
+    _insist(spent == sorted(spent), small.kind, "spends less after a round than before it")
+    _insist(
+        math.isclose(spent[-1], promised.epsilon, rel_tol=1e-6),
+        small.kind,
+        f"spends epsilon = {spent[-1]:.6g} where its plan promises {promised.epsilon:.6g}: let one sampler draw the "
+        "cohorts, calibrate the noise and make the ledger",
+    )
+    # A strategy that promises for samples prices a user of one sample alike.
+    _insist(
+        promised.epsilon <= EPSILON * (1 + 1e-6),
+        small.kind,
+        f"promises {promised.epsilon:.6g} where {EPSILON} was asked",
+    )
+
+
+def check_neighbours(small: Small) -> None:
+    """Replacing one user moves what enters each release by no more than its noise is made for, and shows nowhere else.
+
+    The neighbour's run gets the releases of the first. So models, requests and facts have to be the same, but for facts
+    that say that they are private; and what noise was added to may differ by the sensitivity that it was charged for
+    (twice that, where the promise is about adding or removing a user).
+    """
+    strategy = small.strategy()
+    if not strategy.plan.guarantee.holds or not strategy.server_trusted:
+        return  # nothing is promised; or users add the noise themselves
+    allowed = 2.0 if strategy.plan.guarantee.relation == "add_or_remove" else 1.0
+    for place, feature in ((0, (1.0, 1.0)), (small.users // 2, (-1.0, 1.0)), (small.users - 1, (-1.0, -1.0))):
+        people, other = small.alike(), small.alike()
+        people[place], other[place] = feature, np.negative(feature)  # as far apart as two users can be
+        first, again = _taped(small, people, Tape())
+        second, once_more = _taped(small, other, Tape(played=first.draws))
+        _insist(
+            len(first.draws) == len(second.draws) and again == once_more,
+            small.kind,
+            "shows more of a user than it released: models or facts of a neighbour's run differ although every release "
+            "was the same. Make `_step` a function of released values and public numbers, and give facts of users' "
+            "data names that end in _private",
+        )
+        for one, two in zip(first.draws, second.draws, strict=True):
+            sensitivity = one.sensitivity
+            if sensitivity is not None and one.distance(two) > allowed * sensitivity * (1 + ROUNDING):
+                raise ContractBroken(
+                    f"{small.kind.__name__}: replacing one user moves what {one.kind} noise is added to by "
+                    f"{one.distance(two):.6g}, and the noise is made for {allowed * sensitivity:.6g}: clip what users "
+                    "send to the norm that the mechanism is made for, and divide by a public number"
+                )
+
+
+def check_repeats(small: Small) -> None:
+    """One seed gives one model, to the bit, and however many nodes hold the users but for rounding."""
+    people = small.people(small.alike())
+    once, again, spread = (_model(run(small.strategy(seed=3), people, nodes)) for nodes in (1, 1, 3))
+    _insist(
+        np.array_equal(once, again), small.kind, "gives another model when it is run again: draw from `_noise` alone"
+    )
+    _insist(
+        np.allclose(once, spread, rtol=1e-6, atol=1e-9),
+        small.kind,
+        "gives another model on three nodes than on one: add up what nodes send, and use no order of theirs",
+    )
+
+
+def check_resumes(small: Small) -> None:
+    """A run that is killed after its first round and resumed ends as one that is not."""
+    people, keeper = small.people(small.alike()), _Keeper()
+
+    def stop(_: Any) -> None:
+        raise _Killed
+
+    with suppress(_Killed):
+        run(small.strategy(), people, keeper=keeper, on_round=stop)
+    whole = run(small.strategy(), people)
+    resumed = run(small.strategy(), people, keeper=_Keeper(), resumed=Resumed(keeper.kept[-1]))
+    _insist(
+        np.array_equal(_model(whole), _model(resumed)),
+        small.kind,
+        "does not go on where it was killed: what the server remembers between rounds is a `Stateful` that the "
+        "scheme's `new_memory` makes, and it declares every attribute",
+    )
+
+
+def check_facts(small: Small) -> None:
+    """Every fact that a round notes is declared."""
+    result = run(small.strategy(), small.people(small.alike()))
+    noted = {name for record in result.rounds for name in record.facts}
+    undeclared = sorted(noted - set(notes_of(small.kind)))
+    _insist(
+        not undeclared, small.kind, f"notes {', '.join(undeclared)}, which `notes` does not declare: add them there"
+    )
+
+
+CHECKS: dict[str, Callable[[Small], None]] = {
+    name.removeprefix("check_"): check
+    for name, check in list(globals().items())
+    if name.startswith("check_") and callable(check)
+}
+"""Name -> check."""
+
+
+def check_strategy(kind: Strategy) -> None:
+    """Run every check on a strategy's class.
+
+    Args:
+        kind: a class below `strategies.UserLevelStrategy`, in whatever package.
+
+    Raises:
+        ContractBroken: the first check that fails, in a sentence that names the class and what to change.
+        BadInput: the class, or the example that it declares, cannot be used.
+    """
+    for check in CHECKS.values():
+        check(Small(kind))
+
+
+def _insist(held: bool, kind: Strategy, told: str) -> None:
+    if not held:
+        raise ContractBroken(f"{kind.__name__} {told}")
+
+
+def _refused(small: Small, what: str, attempt: Callable[[], Any]) -> None:
+    try:
+        attempt()
+    except BadInput:
+        return
+    raise ContractBroken(f"{small.kind.__name__} accepts {what}: leave its checks to UserLevelStrategy")
+
+
+def _taped(small: Small, features: Array, tape: Tape) -> tuple[Tape, list[Any]]:
+    """(the tape, released models and facts that are not private) of a run."""
+    strategy, seen = small.strategy(), list[Any]()
+    strategy.streams = Streams(secure=False, source=tape.source)
+    kinds = notes_of(small.kind)
+
+    def evaluate(number: int, arrays: Any) -> None:
+        seen.append(model_vector(arrays).tolist())
+
+    result = run(strategy, small.people(features), evaluate_fn=evaluate)
+    seen += [list(_shown(record.facts, kinds)) for record in result.rounds]
+    return tape, seen
+
+
+def _shown(facts: Any, kinds: Any) -> Iterator[tuple[str, float]]:
+    """Facts that others may see; one that is not declared is judged by its name."""
+    for name, value in facts.items():
+        if not (name.endswith("_private") or (name in kinds and kinds[name].kind == "private")):
+            yield name, value
+
+
+def _model(result: PrivateResult) -> Vector:
+    return model_vector(result.arrays)
+
+
+class _Killed(Exception):
+    """Ends a run after a round."""
+
+
+class _Keeper:
+    """Keeps what a file would hold."""
+
+    def __init__(self) -> None:
+        self.kept: list[Snapshot] = []
+
+    def ask(self, taken: Snapshot) -> None:
+        """Nothing is asked twice here."""
+
+    def keep(self, take: Callable[[], Snapshot], *, must: bool) -> None:
+        taken = take()
+        self.kept.append(Snapshot(json.loads(json.dumps(taken.values, allow_nan=False)), taken.arrays))

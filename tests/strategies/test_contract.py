@@ -1,0 +1,109 @@
+"""`userdp.testing.check_strategy`: every strategy of the registry keeps to it, and each kind of fault is named."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from simulations.testing.strategy_contract import CHECKS, Small
+from strategies import STRATEGIES
+from userdp.testing import ContractBroken, check_strategy
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL)[
+    0
+]
+
+
+ELSEWHERE = {
+    ("dp_ftrl", "neighbours"): "simulated noise of all rounds is drawn apart and added to the exact sum of all rounds: "
+    "tests/strategies/clipping/test_ftrl.py has its neighbours",
+}
+"""Where another test holds a strategy to a check that cannot see it."""
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_keeps_to_the_contract(name, check):
+    if (name, check) in ELSEWHERE:
+        return
+    CHECKS[check](Small(STRATEGIES[name]))
+
+
+def made(text, name="example"):
+    """The class of a strategy's text."""
+    module = ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+    return module.SignDescent
+
+
+def test_a_strategy_from_outside_keeps_to_it():
+    check_strategy(made(TEXT))
+
+
+FAULTS = {
+    "a clip wider than what the noise is made for": (
+        "clip_norm=self.options.clip_norm)\n        return Request",
+        "clip_norm=1.5 * self.options.clip_norm)\n        return Request",
+        "replacing one user moves what gaussian noise is added to",
+    ),
+    "a divisor smaller than the cohort": (
+        "gathered.values / self.public.users",
+        "gathered.values / (self.public.users - 40)",
+        "replacing one user moves what gaussian noise is added to",
+    ),
+    "a step by what has no noise": (
+        "np.sign(mean)",
+        "(np.sign(mean) + 1e-3 * gathered.values)",
+        "shows more of a user than it released",
+    ),
+    "a fact of users' data that is not marked": (
+        "return Step(x, x)",
+        'return Step(x, x, {"size": float(np.linalg.norm(gathered.values))})',
+        "shows more of a user than it released",
+    ),
+    "a fact that is not declared": (
+        "return Step(x, x)",
+        'return Step(x, x, {"size": float(np.linalg.norm(mean))})',
+        "notes size, which `notes` does not declare",
+    ),
+    "a number that is not explained": (
+        "noise=noise, signal=clip",
+        'noise=noise, signal=clip, numbers={"steepness": 1.0}',
+        "plans steepness, which `meanings` does not explain",
+    ),
+    "randomness of its own": (
+        "np.sign(mean)",
+        "(np.sign(mean) + np.random.default_rng().normal(size=len(mean)))",
+        "shows more of a user|gives another model when it is run again",
+    ),
+    "no proof": ("*Formal guarantees.*", "Guarantees.", r"states no \*Formal guarantees\*"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_kind_of_fault_is_named(fault):
+    old, new, told = FAULTS[fault]
+    assert TEXT.count(old) == 1
+    with pytest.raises(ContractBroken, match=told) as broken:
+        check_strategy(made(TEXT.replace(old, new)))
+    assert str(broken.value).startswith("SignDescent")
+    assert "\n" not in str(broken.value)
+
+
+def test_the_sensitivity_of_a_clipped_mean_is_attained():
+    """Else a check of neighbours would say nothing: the users that it replaces lie at opposite ends."""
+    from simulations.testing.strategy_contract import _taped
+    from simulations.testing.tape import Tape
+
+    small = Small(STRATEGIES["dp_fed_sgd"])
+    people = np.full((400, 2), 1.0)
+    other = people.copy()
+    other[7] = -1.0
+    first, _ = _taped(small, people, Tape())
+    second, _ = _taped(small, other, Tape(played=first.draws))
+    ratios = [one.distance(two) / one.sensitivity for one, two in zip(first.draws, second.draws, strict=True)]
+    assert max(ratios) == pytest.approx(1.0, abs=1e-6)
