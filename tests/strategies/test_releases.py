@@ -384,8 +384,9 @@ def calling(functions):
 
 
 def test_noise_is_made_in_one_place():
-    """Users' own noise is made by their nodes; papers' algorithms on plain arrays are given a generator."""
+    """Users' own noise is made by their nodes, that of replayed runs by the contract of strategies."""
     assert calling(r"(SeededNoise|SecureNoise)$") == {
+        "simulations/testing/tape.py",
         "strategies/core/streams.py",
         "userdp/nodes/computations.py",
     }
