@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan, PublicFacts
     from strategies.core.results import PrivateResult, RoundRecord
-    from strategies.core.scheme import Scheme, Step
+    from strategies.core.scheme import MeanScheme, Scheme, Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_robust_sgd import LocalizedRobustSGD
@@ -66,6 +66,7 @@ __all__ = [
     "LocalDP",
     "LocalizedClipping",
     "LocalizedRobustSGD",
+    "MeanScheme",
     "NonPrivate",
     "OutlierRemoval",
     "OutputPerturbation",
@@ -110,17 +111,11 @@ __getattr__ = names_from(
         "strategies.wire.questions": ("model_record", "model_vector"),
         "strategies.wire.replies": ("Gathered", "Request"),
         "strategies.core.results": ("PrivateResult", "RoundRecord"),
-        "strategies.core.scheme": ("Scheme", "Step"),
+        "strategies.core.scheme": ("MeanScheme", "Scheme", "Step"),
         **{
             module: tuple(name for place, name in _PLACES if place == module)
             for module in dict.fromkeys(place for place, _ in _PLACES)
         },
-    },
-    renamed={
-        "LocalDPSGD": "LocalDP",
-        "OutlierRemovalSGD": "OutlierRemoval",
-        "RestartedAveragedClipping": "AveragedClippingRestarted",
-        "SparseOutputPerturbation": "OutputPerturbation",
     },
 )
 

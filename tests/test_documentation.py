@@ -228,6 +228,14 @@ def test_arrows_between_rooms_never_lead_back(package, monkeypatch):
     assert not structure.in_circles(graph)
 
 
+def test_no_file_imports_what_imports_it(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    structure = importlib.import_module("making.structure")
+    graph = structure.files(ROOT)
+    assert "userdp.problems.base" in graph["userdp.problems.settings"]
+    assert not structure.in_circles(graph)
+
+
 def test_a_circle_between_rooms_is_found(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     structure = importlib.import_module("making.structure")

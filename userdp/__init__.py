@@ -13,7 +13,6 @@ What most programs need can be imported from here, and is loaded when it is firs
 from typing import TYPE_CHECKING
 
 from userdp.lazy import names_from
-from userdp.moved import point_the_way
 from userdp.siblings import load_siblings
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ __all__ = [
     "train",
 ]
 
-point_the_way()
 __getattr__ = names_from(
     __name__,
     {

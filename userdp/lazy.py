@@ -7,7 +7,6 @@ from importlib import import_module
 def names_from(
     package: str,
     homes: Mapping[str, Sequence[str]],
-    renamed: Mapping[str, str] | None = None,
     before_others: Callable[[], None] | None = None,
 ) -> Callable[[str], object]:
     """The ``__getattr__`` of a package.
@@ -15,7 +14,6 @@ def names_from(
     Args:
         package: its name.
         homes: module -> the names that the package takes from it.
-        renamed: old name -> new name; importing the old one fails with a sentence that says so.
         before_others: called before a name is taken from a module of another package.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
@@ -25,8 +23,6 @@ def names_from(
             if before_others is not None and home_of[name].partition(".")[0] != package:
                 before_others()
             return getattr(import_module(home_of[name]), name)
-        if renamed and name in renamed:
-            raise ImportError(f"{package}.{name} is now called {renamed[name]}: import that", name=name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__

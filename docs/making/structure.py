@@ -1,19 +1,14 @@
-"""How the packages are built, in numbers: rooms, arrows and circles, and what a strategy has to know of its bases.
-
-``PYTHONPATH=TREE python -P docs/making/structure.py`` prints them as JSON; `before.json` holds those of the tree before
-its modules were put into folders.
-"""
+"""How the packages are built, in numbers: rooms, arrows and circles, and what a strategy has to know of its bases."""
 
 import ast
 import importlib
 import inspect
-import json
 import pkgutil
 from functools import cached_property
 from pathlib import Path
 
 PACKAGES = ("userdp", "strategies", "simulations")
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = {
     "modules": "modules",
     "rooms": "rooms: folders, and modules on top",
@@ -47,6 +42,25 @@ def arrows(root: Path, package: str) -> dict[str, set[str]]:
                 for target in names & modules or {node.module}:
                     found[room(module)].add(room(target))
     return {start: ends - {start, package} for start, ends in found.items()}
+
+
+def files(root: Path) -> dict[str, set[str]]:
+    """Module -> the modules of the packages that it imports, anywhere in it but where only type checkers look."""
+    places = {
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
+        for package in PACKAGES
+        for file in (root / package).rglob("*.py")
+    }
+    graph = {}
+    for module, file in places.items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                node.body = []
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        targets = ({f"{node.module}.{alias.name}", str(node.module)} for node in imports for alias in node.names)
+        graph[module] = {max(found, key=len) for target in targets if (found := target & places.keys())} - {module}
+    return graph
 
 
 def in_circles(graph: dict[str, set[str]]) -> set[str]:
@@ -128,18 +142,9 @@ def measured(root: Path) -> dict[str, dict[str, int]]:
 
 
 def table() -> str:
-    """The numbers before and now, for docs/architecture.md."""
-    before = json.loads((HERE / "before.json").read_text(encoding="utf-8"))
-    now = measured(HERE.parents[1])
-    lines = ["| | before | now |", "|---|---|---|"]
+    """The numbers, for docs/architecture.md."""
+    now = measured(ROOT)
+    lines = ["| what | how many |", "|---|---|"]
     for package in PACKAGES:
-        lines += [
-            f"| `{package}`: {text} | {before[package][key]} | {now[package][key]} |" for key, text in ROWS.items()
-        ]
-    lines += [f"| {text} | {before['classes'][key]} | {now['classes'][key]} |" for key, text in STRATEGIES.items()]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    tree = Path(str(importlib.import_module("userdp").__file__)).parents[1]
-    print(json.dumps(measured(tree), indent=1))
+        lines += [f"| `{package}`: {text} | {now[package][key]} |" for key, text in ROWS.items()]
+    return "\n".join([*lines, *(f"| {text} | {now['classes'][key]} |" for key, text in STRATEGIES.items())])

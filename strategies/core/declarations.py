@@ -2,8 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
 from strategies.core.options import StrategyOptions
@@ -29,6 +30,8 @@ class Fact:
 
 DECLARED = ("name", "summary_line", "family", "paper", "cost")
 """Texts that every strategy declares: there is no default for them."""
+HOOKS = ("_make_scheme", "_make_plan", "_ask", "_step")
+"""Methods that every strategy defines, or the base of its family does."""
 
 
 class Declarations:
@@ -108,18 +111,44 @@ class Declarations:
     """What its rounds note in ``self.facts``, by name; those of what comes before and after them are here."""
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Refuse a strategy that leaves out what listings and pages ask of it; bases of a family have no name.
+        """Refuse a strategy that leaves out or misspells what others ask of it; bases of a family have no name.
 
         Raises:
-            BadInput: names the class, what is missing and the remedy.
+            BadInput: names the class, what is wrong and the remedy.
         """
         super().__init_subclass__(**more)
-        missing = [name for name in DECLARED if not hasattr(cls, name)]
-        if missing and {"name", "summary_line"} & vars(cls).keys():
-            raise BadInput(
-                f"{cls.__module__}.{cls.__qualname__} does not declare {', '.join(missing)}: add "
-                f"{missing[0]}: ClassVar[str] = ... to the class, as every strategy of the registry has it"
-            )
+        if not {"name", "summary_line"} & vars(cls).keys():
+            return
+        if (fault := next(_faults(cls), None)) is not None:
+            raise BadInput(f"{cls.__module__}.{cls.__qualname__} {fault}")
+
+
+def _faults(kind: type[Declarations]) -> Iterator[str]:
+    """What is wrong with the class of a strategy, each with its remedy."""
+    if missing := [name for name in DECLARED if not hasattr(kind, name)]:
+        yield (
+            f"does not declare {', '.join(missing)}: add {missing[0]}: ClassVar[str] = ... to the class, as every "
+            "strategy of the registry has it"
+        )
+    known = {name for base in kind.__mro__[1:] for name in vars(base)}
+    for name in HOOKS:
+        if getattr(getattr(kind, name, None), "__isabstractmethod__", False):
+            near = get_close_matches(name, vars(kind).keys() - known, n=1, cutoff=0.8)
+            yield f"does not define {name}: " + (f"is {near[0]} meant for it?" if near else "add the method")
+    for name, value in vars(kind).items():
+        near = get_close_matches(name, set(vars(Declarations)) - set(vars(object)), n=1, cutoff=0.85)
+        if near and name not in known and not callable(value):
+            yield f"declares {name}, which nobody reads: is {near[0]} meant?"
+    if not (isinstance(kind.Options, type) and issubclass(kind.Options, StrategyOptions)):
+        yield f"declares Options = {kind.Options!r}: make it a class below StrategyOptions"
+    elif unknown := sorted(set(kind.example) - set(kind.Options.model_fields)):
+        yield f"declares an example with {unknown[0]}, which {kind.Options.__name__} does not have: correct one of them"
+    claim = guarantees(kind)
+    if kind.promise != "none" and not ("*Claim.*" in claim and "*Assumptions.*" in claim):
+        yield (
+            "states no guarantee: write *Formal guarantees.* *Claim.* ... *Why.* ... and *Assumptions.* ... into its "
+            "docstring, which plans, listings and pages show"
+        )
 
 
 def check_budget(strategy: type[Declarations], privacy: Privacy, users: int) -> None:

@@ -13,31 +13,11 @@ from pathlib import Path
 import pytest
 
 import strategies
-from userdp.moved import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("userdp", "strategies", "simulations")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
-SHOWN_BEFORE = {
-    "strategies": (
-        "DropInAdaptiveClipping",
-        "DropInFedAvg",
-        "DropInRecentredClipping",
-        "PublicFacts",
-        "RobustRounds",
-        "client_app",
-        "model_vector",
-    ),
-    "userdp.accounting": ("Privacy",),
-    "userdp.data": ("LogisticRegression", "SyntheticFederation"),
-    "userdp.mechanisms": ("GaussianMechanism",),
-    "userdp.problems": ("Logistic",),
-    "userdp.problems.base": ("Vector",),
-    "userdp.randomness": ("stream",),
-    "userdp.sampling": ("DisjointBatches",),
-}
-"""Imports that documents of earlier versions told readers to write."""
 
 
 def faces() -> list[str]:
@@ -196,23 +176,3 @@ def test_an_import_of_a_face_is_found():
         ("simulations", "train"),
     ]
     assert not from_faces("from userdp.accounting import Privacy\nimport simulations.runs.run")
-
-
-@pytest.mark.parametrize("module", SHOWN_BEFORE)
-def test_what_documents_showed_before_can_still_be_imported(module):
-    for name in SHOWN_BEFORE[module]:
-        assert getattr(importlib.import_module(module), name)
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_the_old_name_of_a_module_says_where_it_went(old):
-    with pytest.raises(ModuleNotFoundError, match=re.escape(f"{old} has moved: import from {MOVED[old]}")):
-        importlib.import_module(old)
-    assert importlib.util.find_spec(MOVED[old]) is not None
-
-
-def test_the_old_name_of_a_strategy_says_what_it_is_called_now():
-    with pytest.raises(ImportError, match=r"strategies\.LocalDPSGD is now called LocalDP: import that"):
-        exec("from strategies import LocalDPSGD", {})
-    with pytest.raises(ImportError, match="cannot import name 'NoSuchStrategy'"):
-        exec("from strategies import NoSuchStrategy", {})

@@ -80,7 +80,6 @@ FAULTS = {
         "(np.sign(mean) + np.random.default_rng().normal(size=len(mean)))",
         "shows more of a user|gives another model when it is run again",
     ),
-    "no proof": ("*Formal guarantees.*", "Guarantees.", r"states no \*Formal guarantees\*"),
 }
 
 

@@ -21,9 +21,13 @@ from userdp.errors import BadInput
 from userdp.kinds import Kinds
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL)[
-    0
-]
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL
+)
+IN_THE_PROJECT = BLOCKS[0]
+(PUBLIC,) = (block for block in BLOCKS if block.startswith("from strategies import"))
+TEXT = re.sub(r"(from (strategies|userdp)\..*\n)+", f"{PUBLIC}\nVector = np.ndarray\n", IN_THE_PROJECT)
+"""As it is written outside of the project: by public names alone."""
 
 
 @pytest.fixture
@@ -143,8 +147,24 @@ def test_code_of_a_strangers_run_runs_only_when_trusted(folder):
         (TEXT, "mine.py:SignDecent", r"has no attribute 'SignDecent'"),
         (TEXT, "other.py:SignDescent", r"there is no file .*other\.py"),
         (TEXT, "mine.py:SignDescentOptions", r"names SignDescentOptions, which is no class below UserLevelStrategy"),
-        (TEXT.replace("def _step", "def _stepp"), "mine.py:SignDescent", r"which does not define _step"),
+        (
+            TEXT.replace("def _step", "def _stepp"),
+            "mine.py:SignDescent",
+            r"does not define _step: is _stepp meant for it\?",
+        ),
         (TEXT.replace("paper: ClassVar", "papers: ClassVar"), "mine.py:SignDescent", r"does not declare paper"),
+        (TEXT.replace("    Options:", "    meaning = {}\n    Options:"), "mine.py:SignDescent", r"is meanings meant\?"),
+        (
+            TEXT.replace("    Options:", "    example = {'round': 1}\n    Options:"),
+            "mine.py:SignDescent",
+            r"with round, wh",
+        ),
+        (
+            TEXT.replace("    Options: Cl", "    Options = 3\n    Optional: Cl"),
+            "mine.py:SignDescent",
+            r"make it a class be",
+        ),
+        (TEXT.replace("*Assumptions.*", "Assumed."), "mine.py:SignDescent", r"states no guarantee"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(folder, text, place, told):

@@ -120,6 +120,7 @@ class LogisticSettings(GeneralisedLinearSettings):
 
     kind: Literal["logistic"]
     summary: ClassVar[str] = Logistic.summary
+    for_codes: ClassVar[str] = "one_hot_logistic"
     unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
     most_classes: ClassVar[int | None] = 2
 
@@ -143,6 +144,7 @@ class PoissonSettings(CountBound, GeneralisedLinearSettings):
 
     kind: Literal["poisson"]
     summary: ClassVar[str] = Poisson.summary
+    for_codes: ClassVar[str] = "one_hot_poisson"
     radius: float = Field(1.0, gt=0, description=RADIUS)
 
     def _make(self, shape: Shape, seed: int) -> Problem:

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
-from userdp.problems.registry import PROBLEMS
 from userdp.settings import Section
 
 RADIUS = "The domain is |x_j| <= radius."
@@ -132,6 +131,8 @@ class CountBound(ProblemSettings):
 class GeneralisedLinearSettings(ProblemSettings):
     """Settings of every `GeneralisedLinear`."""
 
+    for_codes: ClassVar[str] = "one_hot_squared"
+    """The kind of problem for features that are codes."""
     family: ClassVar[str] = "generalised linear"
     certificate: ClassVar[str] = (
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least "
@@ -156,10 +157,9 @@ class GeneralisedLinearSettings(ProblemSettings):
     def build(self, shape: Shape, seed: int) -> Problem:
         """See `ProblemSettings.build`."""
         if shape.levels is not None:
-            instead = f"one_hot_{self.kind}"
             raise BadInput(
                 f"problem.kind = {self.kind!r} needs feature columns, and the data give codes: use problem.kind = "
-                f"{(instead if instead in PROBLEMS else 'one_hot_squared')!r}"
+                f"{self.for_codes!r}"
             )
         if shape.codes_from is not None:
             raise BadInput(
