@@ -222,3 +222,30 @@ def test_a_registry_without_files_takes_no_place():
     assert "mine.py:Mine" not in Kinds({"one": "userdp.errors:BadInput"})
     with pytest.raises(KeyError):
         Kinds({"one": "userdp.errors:BadInput"})["two"]
+
+
+@pytest.mark.slow
+def test_a_package_that_pip_installs_adds_a_strategy_and_keeps_to_the_contract(tmp_path):
+    pytest.importorskip("setuptools", reason="builds the package")
+    home = tmp_path / "signs"
+    (home / "signs").mkdir(parents=True)
+    (home / "signs" / "__init__.py").write_text(TEXT, encoding="utf-8")
+    (home / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "signs"\nversion = "1.0"\n'
+        '[project.entry-points."userdp.strategies"]\nsign_descent = "signs:SignDescent"\n',
+        encoding="utf-8",
+    )
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--target", str(site), str(home)], check=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    assert "sign_descent" in userdp(environment, "strategies").stdout
+    for engine in ("local", "ray"):
+        (tmp_path / "run.toml").write_text(tomli_w.dumps(changed(strategy={"kind": "sign_descent"})), encoding="utf-8")
+        done = userdp(environment, "run", tmp_path / "run.toml", "--engine", engine, "--output", tmp_path / engine)
+        assert done.returncode == 0, done.stderr
+    audited = userdp(environment, "audit", tmp_path / "run.toml", "--runs", "200", "--output", tmp_path / "audit")
+    assert audited.returncode == 0, audited.stderr
+    checked = "from signs import SignDescent; from userdp.testing import check_strategy; check_strategy(SignDescent)"
+    subprocess.run([sys.executable, "-c", checked], env=environment, check=True, timeout=300)
