@@ -10,8 +10,9 @@ from userdp.arrays.types import Vector
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 
-FEWEST = 0.1
-"""Share of people below which a run stops, and noise on that share above which nothing can be told."""
+FEWEST, MOST_NOISE = 0.1, 0.16
+"""Share of people below which a run stops, and noise on that share above which it does not: with more, a table that half
+of the people fill would be stopped too often."""
 
 MOVEMENT = Movement.of_box(1.0)
 """Of each user 1/2 or -1/2."""
@@ -46,7 +47,7 @@ class Filled(Stage):
         """
         released, deviation = release.mean(sums, MOVEMENT)
         share = min(max(float(released[0]) + 0.5, 0.0), 1.0)
-        if share < FEWEST and deviation <= FEWEST:
+        if share < FEWEST and deviation <= MOST_NOISE:
             raise RunFailed(
                 f"there is next to nothing to learn from: {100 * share:.2g} % of the people can be heard (released, "
                 f"with noise of {100 * deviation:.2g} %). Fewer than one in ten have rows in which every declared "
@@ -60,7 +61,7 @@ class Filled(Stage):
 
 def doubts(deviation: float) -> tuple[str, ...]:
     """The warning of a plan whose noise on the share has that standard deviation: none if it can tell."""
-    if deviation <= FEWEST:
+    if deviation <= MOST_NOISE:
         return ()
     return (
         f"the noise on the share of people who can be heard ({deviation:.2g}) hides whether anybody can: the run does "

@@ -27,7 +27,7 @@ from userdp.sampling import WeightedBatches
 from userdp.state import Stateful
 
 _WEIGHTS: Mapping[type[Stage], float] = {
-    Filled: 1.0,
+    Filled: 2.0,
     Level: 3.0,
     ClassShares: 3.0,
     Columns: 5.0,

@@ -88,7 +88,7 @@ class Declarations:
         "preparation_epsilon": "epsilon of these rounds",
         "preparation_delta": "delta that goes with it",
         "filled_noise": "standard deviation of the noise on the share of people whose data can be used; the run stops "
-        "where that share is below one in ten, unless this is above 0.1",
+        "where that share is below one in ten, unless this is above 0.16",
         "comparison_epsilon": "epsilon of the last comparison with the initial model",
         "comparison_margin": "share of users beyond a half whose preference noise turns round in one run of 20",
     }
