@@ -74,7 +74,7 @@ class ComparisonResult:
         wanted = [*explained, "value", "constant", "initial", "reference_private"]
         numbers = [name for name in wanted if name in self.table and self.table[name].notna().any()]
         means = self.table.astype(dict.fromkeys(numbers, float)).groupby(["epsilon", "strategy"])[numbers].mean()
-        return means.sort_values(["epsilon", "value"])
+        return means.sort_values(["epsilon", "value"]).rename(columns=lambda name: name.removeprefix("metric."))
 
     def __repr__(self) -> str:
         return "\n".join([self._title(), self.summary().map(shown).to_string(), *self.together])

@@ -119,7 +119,7 @@ guarantee.</figcaption></figure>
 <tbody>
 {% for name, values, told in part %}
 <tr><td>{{ name }}<br><small>{{ told }}</small></td>
-{% for value in values | shown_with_error(errors.get(name)) %}<td class="number">{{ value if value != "none" else "&ndash;" | safe }}</td>{% endfor %}</tr>
+{% for value in values | shown_with_error(errors.get(name)) %}<td class="number">{{ value if value != "-" else "&ndash;" | safe }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% if not loop.first %}

@@ -1,5 +1,6 @@
 """How exact metrics are that are measured on held-out people, in words: standard errors beside the model's own."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,10 +33,13 @@ def errors_of(result: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, f
 def shown_with_error(values: Iterable[object], error: float | None) -> list[str]:
     """Numbers side by side, as `shown_apart` writes them; with an error the first, of the model itself, has it behind.
 
+    What was not measured is a dash.
+
     >>> shown_with_error([0.8125, 0.5], 0.0312)
     ['0.8125 +/- 0.031', '0.5']
     """
-    first, *others = shown_apart(values)
+    known = (None if isinstance(value, float) and math.isnan(value) else value for value in values)
+    first, *others = ("-" if told == "none" else told for told in shown_apart(known))
     return [first if error is None else f"{first} +/- {shown(error, 2)}", *others]
 
 

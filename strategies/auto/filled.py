@@ -11,8 +11,8 @@ from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
 
 FEWEST, MOST_NOISE = 0.1, 0.16
-"""Share of people below which a run stops, and noise on that share above which it does not: with more, a table that half
-of the people fill would be stopped too often."""
+"""Share of people below which a run stops, and noise on that share above which it does not: with more, a table that
+half of the people fill would be stopped too often."""
 
 MOVEMENT = Movement.of_box(1.0)
 """Of each user 1/2 or -1/2."""

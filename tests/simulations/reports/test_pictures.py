@@ -227,7 +227,7 @@ def test_an_error_is_told_where_it_shows_in_the_digits_that_people_read():
     assert errors_of(result, {}) == {"a": 0.011}
     assert errors_of(result | {"standard_errors": {"c": 0.1, "d": 0.1, "a": None}}, {}) == {"c": 0.1}
     assert errors_of({"metrics": {"a": 1.0}}, {}) == {}
-    assert shown_with_error([0.5, 0.6, None], 0.0123) == ["0.5 +/- 0.012", "0.6", "none"]
+    assert shown_with_error([0.5, 0.6, None], 0.0123) == ["0.5 +/- 0.012", "0.6", "-"]
     assert shown_with_error([12345.0, 5.0], 1234.0) == ["12,345 +/- 1,234", "5"]
     assert shown_with_error([0.5], None) == ["0.5"]
 
