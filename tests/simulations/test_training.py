@@ -117,7 +117,7 @@ def test_a_model_shows_its_guarantee_and_what_it_is_judged_by(path):
     assert summary["initial model"].to_dict() == model.result["reference"]["initial"]
     assert list(model.rounds["round"]) == [1, 2, 3]
     alone = train(pd.read_csv(path), progress=False, **ASKED, output={"reference": False})
-    assert list(alone.summary()) == ["this model", "initial model"]
+    assert list(alone.summary()) == ["this model", "best constant", "initial model"]
     unmeasured = train(
         pd.read_csv(path), progress=False, **ASKED, test_fraction=0.0, output={"reference": False, "evaluate_every": 2}
     )

@@ -112,10 +112,10 @@ def test_the_course_is_the_median_over_seeds_and_a_run_that_ended_early_keeps_it
     monkeypatch.setattr("simulations.comparison.report.rounds_chart", lambda point, *_: seen.append(point) or "")
     render_comparison(tmp_path)
     (course,) = [point["course"]["poisson"] for point in seen if point["values"]["privacy.epsilon"] == 8.0]
-    assert [line["round"] for line in course] == list(range(1, 32))  # the first one finds the clip
+    assert [line["round"] for line in course] == list(range(1, 33))  # the first two find who is heard, and the clip
     own = rounds[(rounds["strategy"] == "poisson") & (rounds["privacy.epsilon"] == 8.0)]
     last = own.sort_values("round").groupby("seed")["value"].last()
-    assert course[-1] == {"round": 31, "median": last.median(), "low": last.min(), "high": last.max()}
+    assert course[-1] == {"round": 32, "median": last.median(), "low": last.min(), "high": last.max()}
     third = own[own["round"] == 3]["value"]
     assert (course[2]["median"], course[2]["low"]) == (third.median(), third.min())
 
@@ -343,8 +343,8 @@ def test_settings_that_are_lists_and_cells_that_lost_their_files_are_reported(tm
     directory = compare(parse_comparison(raw), workers=0, directory=tmp_path).directory
     rounds = pd.read_parquet(directory / "rounds.parquet")
     assert rounds.groupby("data.mean")["round"].apply(list).to_dict() == {
-        "[0.1, 0.2, 0.3]": [1, 2, 3],
-        "[0.3, 0.2, 0.1]": [1, 2, 3],
+        "[0.1, 0.2, 0.3]": [1, 2, 3, 4],
+        "[0.3, 0.2, 0.1]": [1, 2, 3, 4],
     }
     assert (directory / "report.html").read_text().count("by round.</figcaption>") == 2
     next(directory.glob("cells/*/rounds.parquet")).unlink()
