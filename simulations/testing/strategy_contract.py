@@ -144,8 +144,8 @@ def check_neighbours(small: Small) -> None:
     for place, feature in ((0, (1.0, 1.0)), (small.users // 2, (-1.0, 1.0)), (small.users - 1, (-1.0, -1.0))):
         people, other = small.alike(), small.alike()
         people[place], other[place] = feature, np.negative(feature)  # as far apart as two users can be
-        first, again = _taped(small, people, Tape())
-        second, once_more = _taped(small, other, Tape(played=first.draws))
+        first, again = taped(small, people, Tape())
+        second, once_more = taped(small, other, Tape(played=first.draws))
         _insist(
             len(first.draws) == len(second.draws) and again == once_more,
             small.kind,
@@ -241,7 +241,7 @@ def _refused(small: Small, what: str, attempt: Callable[[], Any]) -> None:
     raise ContractBroken(f"{small.kind.__name__} accepts {what}: leave its checks to UserLevelStrategy")
 
 
-def _taped(small: Small, features: Array, tape: Tape) -> tuple[Tape, list[Any]]:
+def taped(small: Small, features: Array, tape: Tape) -> tuple[Tape, list[Any]]:
     """(the tape, released models and facts that are not private) of a run."""
     strategy, seen = small.strategy(), list[Any]()
     strategy.streams = Streams(secure=False, source=tape.source)

@@ -1,14 +1,19 @@
 """`userdp.testing.check_strategy`: every strategy of the registry keeps to it, and each kind of fault is named."""
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from helpers import federation_of, make
+from test_releases import FACTS, MORE, USERS
 
-from simulations.testing.strategy_contract import CHECKS, Small
+from simulations.testing.strategy_contract import CHECKS, Small, taped
+from simulations.testing.tape import Tape
 from strategies import STRATEGIES
+from strategies.auto.stages import Gradient
 from userdp.testing import ContractBroken, check_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,14 +100,63 @@ def test_each_kind_of_fault_is_named(fault):
 
 def test_the_sensitivity_of_a_clipped_mean_is_attained():
     """Else a check of neighbours would say nothing: the users that it replaces lie at opposite ends."""
-    from simulations.testing.strategy_contract import _taped
-    from simulations.testing.tape import Tape
-
     small = Small(STRATEGIES["dp_fed_sgd"])
     people = np.full((400, 2), 1.0)
     other = people.copy()
     other[7] = -1.0
-    first, _ = _taped(small, people, Tape())
-    second, _ = _taped(small, other, Tape(played=first.draws))
+    first, _ = taped(small, people, Tape())
+    second, _ = taped(small, other, Tape(played=first.draws))
     ratios = [one.distance(two) / one.sensitivity for one, two in zip(first.draws, second.draws, strict=True)]
     assert max(ratios) == pytest.approx(1.0, abs=1e-6)
+
+
+# --- The default strategy on other losses, and what comes around strategies ------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case(Small):
+    """A run of the tests of releases.
+
+    Attributes:
+        options: of the strategy.
+        loss: that it is run with.
+    """
+
+    options: dict = field(default_factory=dict)
+    loss: object = None
+
+    def problem(self):
+        return self.loss
+
+    def strategy(self, **options):
+        return make(self.kind, self.loss, self.users, 8.0, 1e-4, facts=FACTS, **self.options, **options)
+
+    def people(self, features):
+        columns = features[:, : self.loss.columns]
+        return federation_of(columns, targets=(features[:, 0] > 0.5).astype(float) if self.loss.has_targets else None)
+
+
+def case(name):
+    kind, problem, options = MORE[name]
+    return Case(kind, USERS, options, problem)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_neighbours_of_every_release_of_the_default_strategy_and_of_what_is_around_others(name):
+    CHECKS["neighbours"](case(name))
+
+
+def test_the_neighbours_of_the_default_strategy_move_each_of_its_measures():
+    """Else the check of its neighbours would say nothing of them."""
+    small = case("auto, linear model")
+    stages = small.strategy().scheme.stages
+    people, other = small.alike(), small.alike()
+    people[3], other[3] = (1.0, 1.0), (-1.0, 0.0)
+    first, _ = taped(small, people, Tape())
+    second, _ = taped(small, other, Tape(played=first.draws))
+    used = dict.fromkeys((type(stage).__name__ for stage in stages), 0.0)
+    of_draw = [name for stage in stages for name in [type(stage).__name__] * (2 if isinstance(stage, Gradient) else 1)]
+    for name, one, two in zip(of_draw, first.draws, second.draws, strict=True):
+        used[name] = max(used[name], one.distance(two) / one.sensitivity)
+    unmoved = {name for name, share in used.items() if share < 0.01}
+    assert unmoved <= {"Filled", "Choice"}  # yes or no: these two say the same
