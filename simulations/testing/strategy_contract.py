@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,10 @@ from userdp.problems.registry import PROBLEMS
 USERS, EPSILON, DELTA = 400, 8.0, 1e-4
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
 """Two features in [-1, 1], and a target there."""
+MIDDLES = 0.5, 0.02
+"""About which users lie: with the second, whoever lies elsewhere is far longer than all clips that follow users."""
+APART = ((1.0, 1.0), (-1.0, -1.0)), ((-1.0, 1.0), (1.0, 1.0)), ((1.0, 0.0), (0.0, -1.0))
+"""A user's features in neighbouring populations: opposite; and at right angles, where second moments differ most."""
 ROUNDING = 1e-9
 """What a value may exceed its sensitivity by, relatively."""
 Strategy = type[UserLevelStrategy]
@@ -71,9 +76,9 @@ class Small:
         targets = features[:, 0].astype(np.float32) if self.problem().has_targets else None
         return ColumnarFederation(Block(features.astype(np.float32), np.arange(self.users + 1), targets))
 
-    def alike(self) -> Array:
-        """(n, 2) features of users who agree, but for a hair."""
-        return np.full((self.users, 2), 0.5) + np.linspace(-0.01, 0.01, 2 * self.users).reshape(self.users, 2)
+    def alike(self, middle: float = 0.5) -> Array:
+        """(n, 2) features of users who agree, but for a fiftieth of what they are."""
+        return np.full((self.users, 2), middle) * np.linspace(0.98, 1.02, 2 * self.users).reshape(self.users, 2)
 
 
 def run(strategy: UserLevelStrategy, people: Federation, nodes: int = 1, **more: Any) -> PrivateResult:
@@ -141,9 +146,9 @@ def check_neighbours(small: Small) -> None:
     if not strategy.plan.guarantee.holds or not strategy.server_trusted:
         return  # nothing is promised; or users add the noise themselves
     allowed = 2.0 if strategy.plan.guarantee.relation == "add_or_remove" else 1.0
-    for place, feature in ((0, (1.0, 1.0)), (small.users // 2, (-1.0, 1.0)), (small.users - 1, (-1.0, -1.0))):
-        people, other = small.alike(), small.alike()
-        people[place], other[place] = feature, np.negative(feature)  # as far apart as two users can be
+    for number, (middle, apart) in enumerate(product(MIDDLES, APART)):
+        people, other, place = small.alike(middle), small.alike(middle), number * (small.users - 1) // 5
+        people[place], other[place] = apart
         first, again = taped(small, people, Tape())
         second, once_more = taped(small, other, Tape(played=first.draws))
         _insist(

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from helpers import federation_of, make
-from test_releases import FACTS, MORE, USERS
+from test_releases import FACTS, MORE, SLOW, USERS
 
 from simulations.testing.strategy_contract import CHECKS, Small, taped
 from simulations.testing.tape import Tape
@@ -23,19 +23,27 @@ TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").
 
 
 ELSEWHERE = {
-    ("dp_ftrl", "neighbours"): "simulated noise of all rounds is drawn apart and added to the exact sum of all rounds: "
+    "dp_ftrl": "simulated noise of all rounds is drawn apart and added to the exact sum of all rounds: "
     "tests/strategies/clipping/test_ftrl.py has its neighbours",
 }
-"""Where another test holds a strategy to a check that cannot see it."""
+"""Strategies whose neighbours another test has, and why."""
 
 
 @pytest.mark.sweep(8)
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [check for check in CHECKS if check != "neighbours"])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_keeps_to_the_contract(name, check):
-    if (name, check) in ELSEWHERE:
-        return
     CHECKS[check](Small(STRATEGIES[name]))
+
+
+def cases(names):
+    """Those that take seconds are slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
+
+
+@pytest.mark.parametrize("name", cases(name for name in STRATEGIES if name not in ELSEWHERE))
+def test_neighbours_of_every_release(name):
+    CHECKS["neighbours"](Small(STRATEGIES[name]))
 
 
 def made(text, name="example"):
@@ -141,7 +149,7 @@ def case(name):
     return Case(kind, USERS, options, problem)
 
 
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("name", cases(MORE))
 def test_neighbours_of_every_release_of_the_default_strategy_and_of_what_is_around_others(name):
     CHECKS["neighbours"](case(name))
 
