@@ -37,7 +37,6 @@ class Evaluation:
             # Clipped into the declared bounds as the training data are: the model is made for such samples.
             self._test = ColumnarFederation(problem.bound(test.block(np.arange(test.users)))[0])
         self._optimum = None if train is None else problem.optimum(train)
-        self._least: float | None = None
 
     def __call__(self, x: Vector) -> dict[str, float]:
         """Name -> mean over held-out users.
@@ -46,14 +45,14 @@ class Evaluation:
         that of the optimum on the same samples, which cancels most of what heavy tails do to either. After them the
         l2 "distance" to a known optimum.
         """
-        metrics = self._means(x)
+        metrics = _means(self._by_user(lambda block: self._problem.metrics(x, block)))
         risk = None if self._train is None else self._problem.excess_risk(x, self._train)
         if risk is not None:
             metrics = {"excess_risk": risk, **metrics}
         if self._optimum is None:
             return metrics
-        if risk is None and "test_loss" in metrics:
-            metrics = {"excess_loss": metrics["test_loss"] - self._least_loss(self._optimum), **metrics}
+        if risk is None:
+            metrics = self._with_excess_loss(metrics)
         return {**metrics, "distance": float(np.linalg.norm(x - self._optimum))}
 
     def whole(self, x: Vector) -> dict[str, float]:
@@ -75,9 +74,7 @@ class Evaluation:
         mean = self._target_mean
         if mean is None:
             return {}
-        metrics = self._averaged(lambda block: self._problem.constant_metrics(mean, block))
-        if self._optimum is not None and "test_loss" in metrics:
-            metrics = {"excess_loss": metrics["test_loss"] - self._least_loss(self._optimum), **metrics}
+        metrics = self._with_excess_loss(_means(self._constant_by_user))
         if self._train is not None and self._problem.mean_range is not None:
             risk = self._problem.excess_risk(self._problem.constant_model(mean), self._train)
             metrics = metrics if risk is None else {"excess_risk": risk, **metrics}
@@ -98,12 +95,11 @@ class Evaluation:
 
     def _errors(self, x: Vector, seen: HeldOut) -> dict[str, float]:
         """Standard errors of the model's metrics, also of those that compare each user with what another model says."""
-        optimum, mean = self._optimum, self._target_mean
-        constant = {} if mean is None else self._by_user(lambda block: self._problem.constant_metrics(mean, block))
-        errors = explained_error(seen.users, constant)
-        if self._train is not None and optimum is not None and self._problem.excess_risk(x, self._train) is None:
-            least = self._by_user(lambda block: self._problem.metrics(optimum, block))["test_loss"]
-            seen = replace(seen, users={"excess_loss": seen.users["test_loss"] - least, **seen.users})
+        errors = explained_error(seen.users, self._constant_by_user)
+        risk = None if self._train is None else self._problem.excess_risk(x, self._train)
+        if risk is None and self._least_losses is not None:
+            above = seen.users["test_loss"] - self._least_losses
+            seen = replace(seen, users={"excess_loss": above, **seen.users})
         return {**errors, **standard_errors(seen)}
 
     def not_measured(self, x: Vector, metrics: Mapping[str, float]) -> str | None:
@@ -132,29 +128,30 @@ class Evaluation:
         means = [found for block in self._blocks() if (found := self._problem.target_means(block)) is not None]
         return np.asarray(np.concatenate(means).mean(axis=0)) if means else None
 
-    def _least_loss(self, optimum: Vector) -> float:
-        """Of the known optimum, on the held-out users."""
-        if self._least is None:
-            self._least = self._means(optimum)["test_loss"]
-        return self._least
+    @cached_property
+    def _constant_by_user(self) -> dict[str, Array]:
+        """Of each held-out user what the best constant's metrics are, name -> (U,); empty where there is none."""
+        mean = self._target_mean
+        return {} if mean is None else self._by_user(lambda block: self._problem.constant_metrics(mean, block))
 
-    def _means(self, x: Vector) -> dict[str, float]:
-        return self._averaged(lambda block: self._problem.metrics(x, block))
+    @cached_property
+    def _least_losses(self) -> Array | None:
+        """(U,) the optimum's, of the held-out users; None where the optimum is not known."""
+        optimum = self._optimum
+        if optimum is None:
+            return None
+        return self._by_user(lambda block: self._problem.metrics(optimum, block))["test_loss"]
+
+    def _with_excess_loss(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The same, after how far the loss is above that of the optimum, where that is known."""
+        if "test_loss" not in metrics or self._least_losses is None:
+            return metrics
+        return {"excess_loss": metrics["test_loss"] - float(self._least_losses.mean()), **metrics}
 
     def _by_user(self, measure: Callable[[Block], Mapping[str, Array]]) -> dict[str, Array]:
-        """What is measured of each held-out user, name -> (U,)."""
+        """What is measured of each held-out user, name -> (U,); empty where nobody is held out."""
         parts = [measure(block) for block in self._blocks()]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def _averaged(self, measure: Callable[[Block], Mapping[str, Array]]) -> dict[str, float]:
-        """Means over held-out users of what is measured of each, name -> (U,), block by block."""
-        totals: dict[str, float] = {}
-        users = 0
-        for block in self._blocks():
-            users += block.users
-            for name, values in measure(block).items():
-                totals[name] = totals.get(name, 0.0) + float(values.sum())
-        return {name: total / users for name, total in totals.items()}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
     def _blocks(self) -> Iterator[Block]:
         if self._test is None:
@@ -164,6 +161,11 @@ class Evaluation:
             _, usable = bounded.usable_samples()
             if usable is not None:
                 yield usable
+
+
+def _means(users: Mapping[str, Array]) -> dict[str, float]:
+    """Of each metric, name -> (U,), the mean over users."""
+    return {name: float(values.mean()) for name, values in users.items()}
 
 
 def main_metric(metrics: Mapping[str, float]) -> str | None:
