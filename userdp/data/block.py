@@ -115,12 +115,17 @@ class Block:
         users, kept = self.thinned(self.usable)
         return users, None if kept is None else replace(kept, usable=None)
 
+    def whole_users(self) -> NDArray[np.bool_]:
+        """(U,) of which users all samples are usable."""
+        if self.usable is None:
+            return np.ones(self.users, dtype=bool)
+        return np.asarray(np.logical_and.reduceat(self.usable, self.offsets[:-1]))
+
     def usable_users(self) -> tuple[NDArray[np.int64], "Block | None"]:
         """Positions of the users all of whose samples are usable, and their samples; None where there is nobody."""
         if self.usable is None:
             return np.arange(self.users), self
-        whole = np.logical_and.reduceat(self.usable, self.offsets[:-1])
-        users, kept = self.thinned(np.repeat(whole, self.sizes))
+        users, kept = self.thinned(np.repeat(self.whole_users(), self.sizes))
         return users, None if kept is None else replace(kept, usable=None)
 
     def thinned(self, kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], "Block | None"]:

@@ -98,9 +98,7 @@ def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:
     """(U, 1): 1/2 for users all of whose samples can be used, whom averages hear, and -1/2 for the others."""
-    if block.usable is None:
-        return np.full((block.users, 1), 0.5)
-    return np.where(np.logical_and.reduceat(block.usable, block.offsets[:-1]), 0.5, -0.5)[:, None]
+    return np.where(block.whole_users(), 0.5, -0.5)[:, None]
 
 
 def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> Rows:
