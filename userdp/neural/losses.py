@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from userdp.errors import BadInput
+from userdp.problems.base import NEXT_TO_NOTHING
 
 LossName = Literal["cross_entropy", "mse", "bce_with_logits"]
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
@@ -15,10 +16,6 @@ SampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 CLASSES = frozenset({"cross_entropy"})
 """Losses whose targets are classes 0..C-1, with an output for each."""
-
-
-NO_SHARE = 1e-9
-"""What a share is taken to be at least, and at most one less it, where its logarithm is."""
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -76,7 +73,8 @@ def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
         return None
     if name == "mse":
         return mean.expand(len(targets), -1).reshape(targets.shape)
-    scores = mean.clamp(NO_SHARE, 1 - NO_SHARE).log() if name in CLASSES else torch.logit(mean, NO_SHARE)
+    held = mean.clamp(NEXT_TO_NOTHING, 1 - NEXT_TO_NOTHING)
+    scores = held.log() if name in CLASSES else torch.logit(held)
     return scores.expand(len(targets), -1)
 
 

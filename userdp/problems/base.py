@@ -22,6 +22,10 @@ from userdp.problems.bounds import positive
 from userdp.problems.landscape import Landscape, MeasuredCurvature
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
+NEXT_TO_NOTHING = 1e-9
+"""What is said of everybody, a class's share or a place in the targets' range, is measured as at least this part of the
+range away from its ends, which no score predicts."""
+
 
 @dataclass(frozen=True, eq=False)
 class Box:

@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.problems.base import Certificate
+from userdp.problems.base import NEXT_TO_NOTHING, Certificate
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, LinearScores, Pieces, finite_or_none
 from userdp.problems.rough import rough_gradients
 from userdp.problems.segments import Number, float64_parts, user_averages, weighted_sums
-
-LEAST_PART = 1e-9
-"""Rates and counts are said to be at least this part of their range away from its ends, which no score predicts."""
 
 
 class GeneralisedLinear(LinearScores):
@@ -271,6 +268,6 @@ def score_metrics(family: Family, scores: Array, block: Block, penalty: float) -
 def constant_metrics(family: Family, mean: float, block: Block) -> dict[str, Array]:
     """`score_metrics` of the score that predicts this mean of every sample, or one as near as its range allows."""
     if family.open_ends:
-        least = LEAST_PART * (family.high - family.low)
+        least = NEXT_TO_NOTHING * (family.high - family.low)
         mean = min(max(mean, family.low + least), family.high - least)
     return score_metrics(family, np.full(block.samples, family.score_of(mean)), block, 0.0)

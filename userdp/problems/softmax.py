@@ -11,7 +11,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems.base import Certificate, Problem
+from userdp.problems.base import NEXT_TO_NOTHING, Certificate, Problem
 from userdp.problems.bounds import counted, set_aside, targets_of
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, LinearScores, Pieces, finite_or_none
@@ -20,9 +20,6 @@ from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
 LEAST_SHARE = 1e-3
 """What a class's share is taken to be at least where its logarithm is."""
-
-NO_SHARE = 1e-9
-"""The same where what is said of everybody is measured: nobody is of such a class, or it would have a share."""
 
 
 class Softmax(LinearScores):
@@ -270,7 +267,7 @@ class Softmax(LinearScores):
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
         """Per user, of what gives every sample these probabilities (K,)."""
-        scores = np.log(np.maximum(mean, NO_SHARE))
+        scores = np.log(np.maximum(mean, NEXT_TO_NOTHING))
         return self._measured(np.broadcast_to(scores, (block.samples, self.outputs)), block, 0.0)
 
     @QUIET
