@@ -12,12 +12,6 @@ if TYPE_CHECKING:
     from strategies.core.base import UserLevelStrategy
 
 
-def _base() -> "type[UserLevelStrategy]":
-    from strategies.core.base import UserLevelStrategy  # noqa: PLC0415 -- with it comes Flower
-
-    return UserLevelStrategy
-
-
 STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
     {
         "auto": "strategies.auto.auto:Auto",
@@ -50,5 +44,5 @@ STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
     },
     "userdp.strategies",
     files=True,
-    check=below(_base, "docs/add-a-strategy.md shows how a strategy is made"),
+    check=below("strategies.core.base:UserLevelStrategy", "docs/add-a-strategy.md shows how a strategy is made"),
 )

@@ -103,16 +103,16 @@ class Kinds(Mapping[str, Kind]):
         return len(self.places) + len(self.installed)
 
 
-def below(bases: Callable[[], type], told_of: str) -> Callable[[str, Any], None]:
+def below(place: str, told_of: str) -> Callable[[str, Any], None]:
     """A check of `Kinds`: what a place names is a class below a base, and defines all that the base leaves open.
 
     Args:
-        bases: gives the base, which is imported only then.
+        place: of the base, as "package.module:Base"; it is imported only then.
         told_of: what such a kind is, and where to read about it, for errors.
     """
 
     def check(told: str, kind: Any) -> None:
-        base = bases()
+        base = _of_line(f"below({place!r})", place)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             what = kind.__name__ if isinstance(kind, type) else f"a {type(kind).__name__}"
             raise BadInput(f"{told} names {what}, which is no class below {base.__name__}: {told_of}")

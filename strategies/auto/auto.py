@@ -10,7 +10,7 @@ from pydantic import Field
 from scipy.special import gammaincc
 
 from strategies.auto.adaptive import LOUD, AdaptiveStep, ClipScale, Pace, adaptive_stages, uncertified
-from strategies.auto.filled import MOVEMENT, Filled, doubts
+from strategies.auto.filled import Filled, doubts
 from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
@@ -245,17 +245,21 @@ class Auto(UserLevelStrategy):
 
     def _stages(self) -> tuple[Stage, ...]:
         """What is done round by round, from public facts."""
+        return (Filled(), *self._moving_stages(), Choice())
+
+    def _moving_stages(self) -> tuple[Stage, ...]:
+        """Those between the first question and the last."""
         model = self._linear_model
         if model is None:
             return self._plain_stages()
         longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
         steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
-        return (Filled(), *measuring_stages(model, steps[0]), *steps, Choice())
+        return (*measuring_stages(model, steps[0]), *steps)
 
     def _plain_stages(self) -> tuple[Stage, ...]:
         """Those of coordinates that stay as they are."""
         if uncertified(self.problem):
-            return (Filled(), *adaptive_stages(self._pace.steps, self.problem.domain), Choice())
+            return tuple(adaptive_stages(self._pace.steps, self.problem.domain))
         domain, certificate = self.problem.domain, self.problem.certificate
         # Where curvature is known, or nothing bounds it, there is nothing to measure.
         curved = certificate.smoothness or 0.0
@@ -264,13 +268,13 @@ class Auto(UserLevelStrategy):
         moves: list[Stage] = [step] * _RECENTRED_ROUNDS
         if measured:
             moves = [step, StepLength(domain, curved)] * _MEASURED_ROUNDS
-        return (Filled(), Lengths(step, longest_gradient(self.problem)), *moves, Choice())
+        return (Lengths(step, longest_gradient(self.problem)), *moves)
 
     def _make_plan(self) -> Plan:
         scheme, shares = self.scheme, self.scheme.sampler.shares
         stages = scheme.stages
         gradient = [number for number, stage in enumerate(stages) if isinstance(stage, _MOVING)]
-        heard, chosen = scheme.mechanism(0, MOVEMENT), scheme.mechanism(len(stages) - 1, _COMPARED)
+        heard, chosen = scheme.mechanism(0, Filled.movement), scheme.mechanism(len(stages) - 1, _COMPARED)
         last = scheme.sampler.multiplier(gradient[-1], scheme.noise_multiplier)
         numbers: dict[str, Number] = {
             "filled_noise": heard.standard_deviation,

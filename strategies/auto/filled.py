@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release
@@ -13,9 +14,6 @@ from userdp.nodes.computations import Computation
 FEWEST, MOST_NOISE = 0.1, 0.16
 """Share of people below which a run stops, and noise on that share above which it does not: with more, a table that
 half of the people fill would be stopped too often."""
-
-MOVEMENT = Movement.of_box(1.0)
-"""Of each user 1/2 or -1/2."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,8 @@ class Filled(Stage):
     stops no run; one whose data cannot be used says so.
     """
 
+    movement: ClassVar[Movement] = Movement.of_box(1.0)
+
     def computation(self, progress: Progress) -> Computation:
         """Of each user whether it can be heard."""
         return Computation("filled", "sum", 0.5)
@@ -45,7 +45,7 @@ class Filled(Stage):
         Raises:
             RunFailed: fewer than one in ten can be heard, as far as noise lets tell.
         """
-        released, deviation = release.mean(sums, MOVEMENT)
+        released, deviation = release.mean(sums, self.movement)
         share = min(max(float(released[0]) + 0.5, 0.0), 1.0)
         if share < FEWEST and deviation <= MOST_NOISE:
             raise RunFailed(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.auto.filled import MOVEMENT, Filled, doubts
+from strategies.auto.filled import Filled, doubts
 from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
@@ -113,7 +113,7 @@ class LearnCoordinates(Preparation):
     @property
     def _doubt(self) -> float:
         """Standard deviation of the noise on the share of people who can be heard."""
-        return self._scheme().mechanism(0, MOVEMENT).standard_deviation
+        return self._scheme().mechanism(0, Filled.movement).standard_deviation
 
     def request(self, index: int, initial: Vector) -> Request:
         """Of all users what the stage asks."""

@@ -8,12 +8,6 @@ if TYPE_CHECKING:
     from userdp.data.source import DataSettings
 
 
-def _base() -> "type[DataSettings]":
-    from userdp.data.source import DataSettings  # noqa: PLC0415
-
-    return DataSettings
-
-
 DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
     {
         "synthetic": "userdp.data.synthetic.source:SyntheticData",
@@ -21,6 +15,8 @@ DATA_SOURCES: "Kinds[type[DataSettings]]" = Kinds(
         "public": "userdp.data.tables.sources:PublicData",
     },
     "userdp.data",
-    check=below(_base, "a source of data is added by its settings, whose load() reads the users"),
+    check=below(
+        "userdp.data.source:DataSettings", "a source of data is added by its settings, whose load() reads the users"
+    ),
 )
 """Where users come from."""

@@ -8,12 +8,6 @@ if TYPE_CHECKING:
     from userdp.problems.settings import ProblemSettings
 
 
-def _base() -> "type[ProblemSettings]":
-    from userdp.problems.settings import ProblemSettings  # noqa: PLC0415
-
-    return ProblemSettings
-
-
 PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
     {
         "linear": "userdp.problems.linear:LinearSettings",
@@ -35,5 +29,7 @@ PROBLEMS: "Kinds[type[ProblemSettings]]" = Kinds(
         "torch": "userdp.neural.settings:TorchSettings",
     },
     "userdp.problems",
-    check=below(_base, "a loss is added by its settings, whose build() makes the problem"),
+    check=below(
+        "userdp.problems.settings:ProblemSettings", "a loss is added by its settings, whose build() makes the problem"
+    ),
 )

@@ -11,7 +11,7 @@ from resumable import Kept
 
 import simulations
 from strategies import Auto, PublicFacts
-from strategies.auto.filled import FEWEST, MOST_NOISE, MOVEMENT, Filled, doubts
+from strategies.auto.filled import FEWEST, MOST_NOISE, Filled, doubts
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.declarations import meanings_of
 from strategies.core.resuming import Resumed
@@ -87,7 +87,7 @@ def test_each_user_says_whether_all_of_its_samples_can_be_used_and_no_value_matt
     answer = Node(problem, users, np.arange(5)).compute(problem.initial(), np.arange(5), asked)
     assert answer.values.ravel().tolist() == [0.5, -0.5, 0.5, -0.5, -0.5]
     assert answer.non_finite == 0
-    assert (np.ptp(answer.values), np.abs(answer.values).max()) == (MOVEMENT.replaced, MOVEMENT.added)
+    assert (np.ptp(answer.values), np.abs(answer.values).max()) == (Filled.movement.replaced, Filled.movement.added)
 
 
 def test_who_counts_as_filled_is_who_adds_to_the_rounds_that_follow():
