@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 from helpers import federation_of
 
+from simulations.testing.strategy_contract import SHAPE
 from strategies import STRATEGIES
+from strategies.core.examples import example_problem
 from userdp.data import Federation
-from userdp.data.shape import Shape
 from userdp.problems import Problem
-from userdp.problems.registry import PROBLEMS
 
-SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
-"""Two features in [-1, 1], and a target there."""
+__all__ = ["SHAPE", "halves", "options_of", "problem_of"]
 
 
 def options_of(name: str) -> dict[str, Any]:
@@ -22,8 +21,7 @@ def options_of(name: str) -> dict[str, Any]:
 
 def problem_of(name: str) -> Problem:
     """A problem of two features that the strategy can be run with, with models in [-2, 2]^2."""
-    section = dict(STRATEGIES[name].example_problem)
-    return PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section).build(SHAPE, seed=0)
+    return example_problem(STRATEGIES[name], SHAPE)
 
 
 def halves(problem: Problem, users: int = 400) -> Federation:

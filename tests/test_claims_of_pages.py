@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from strategies import STRATEGIES, PublicFacts
+from strategies.core.examples import example_problem
 from userdp.accounting import Privacy
 from userdp.data.shape import Shape
-from userdp.problems.registry import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -60,11 +60,9 @@ def test_the_page_on_deployment_names_who_does_not_protect_every_iterate_from_ot
 def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     strategy = STRATEGIES[name]
     options = dict(strategy.example) | {"calibration": "paper", "noise_constant": 100.0}
-    problem = PROBLEMS[strategy.example_problem["kind"]].model_validate(
-        {"radius": 2.0} | dict(strategy.example_problem)
-    )
+    problem = example_problem(strategy, SHAPE)
     public = PublicFacts(500, max_samples=2, samples=1000)
-    guarantee = strategy(problem.build(SHAPE, seed=0), public, Privacy(0.1, 1e-5, "sample"), **options).plan.guarantee
+    guarantee = strategy(problem, public, Privacy(0.1, 1e-5, "sample"), **options).plan.guarantee
     assert not guarantee.holds
     assert guarantee.epsilon == math.inf
     assert guarantee.sentence().startswith("no privacy guarantee: ")

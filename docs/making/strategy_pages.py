@@ -15,10 +15,10 @@ from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
 from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
 from strategies.core.declarations import guarantees
+from strategies.core.examples import example_problem
 from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
 from userdp.problems import Problem
-from userdp.problems.registry import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 Strategy = type[UserLevelStrategy]
@@ -86,7 +86,7 @@ def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
 
 def relations(strategy: Strategy) -> str:
     """For which neighbours it promises: those of its defaults, and the choices of a setting that change them."""
-    problem = _problem(strategy)
+    problem = example_problem(strategy, SHAPE)
     usual = _relation(strategy, problem)
     if usual is None:
         return "none"
@@ -155,11 +155,6 @@ def page(name: str, strategy: Strategy) -> str:
         "Those that all strategies have: [configuration](../configuration.md#strategy).",
     ]
     return "\n".join([*parts, ""])
-
-
-def _problem(strategy: Strategy) -> Problem:
-    section = dict(strategy.example_problem)
-    return PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section).build(SHAPE, seed=0)
 
 
 def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:

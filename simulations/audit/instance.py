@@ -14,6 +14,7 @@ from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import Declarations
+from strategies.core.examples import example_problem
 from strategies.core.plan import Plan, PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
@@ -21,7 +22,6 @@ from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES
 from userdp.problems.base import Problem
 from userdp.problems.linear import Linear
-from userdp.problems.registry import PROBLEMS
 from userdp.problems.separable import Quadratic
 from userdp.sampling.base import Sampler
 
@@ -202,9 +202,7 @@ def _scenes(strategy: str) -> Iterator[Scene]:
 
 def _last_scene(strategy: str) -> Scene:
     """The loss that the strategy's own example has."""
-    section = dict(STRATEGIES[strategy].example_problem)
-    settings = PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section)
-    return Scene((settings.build(_SHAPE, seed=0),), 1, last=True)
+    return Scene((example_problem(STRATEGIES[strategy], _SHAPE),), 1, last=True)
 
 
 def _populations(whole: Plan, people: int) -> Iterator[int]:

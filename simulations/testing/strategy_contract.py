@@ -17,6 +17,7 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.testing.tape import Tape
 from strategies.core.base import UserLevelStrategy
 from strategies.core.declarations import meanings_of, notes_of
+from strategies.core.examples import example_problem
 from strategies.core.plan import PublicFacts
 from strategies.core.results import PrivateResult
 from strategies.core.resuming import Resumed
@@ -30,7 +31,6 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.nodes.node import Node
 from userdp.problems import Problem
-from userdp.problems.registry import PROBLEMS
 
 USERS, EPSILON, DELTA = 400, 8.0, 1e-4
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=10.0, target_range=(-1.0, 1.0))
@@ -62,8 +62,7 @@ class Small:
 
     def problem(self) -> Problem:
         """The declared example, with models in [-2, 2]^2."""
-        section = dict(self.kind.example_problem)
-        return PROBLEMS[section["kind"]].model_validate({"radius": 2.0} | section).build(SHAPE, seed=0)
+        return example_problem(self.kind, SHAPE)
 
     def strategy(self, **options: Any) -> UserLevelStrategy:
         """The strategy, made anew."""
