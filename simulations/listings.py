@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from simulations.reports.explain import shown
 from simulations.terminal import complain, print_json
-from strategies.core.declarations import documentation
+from strategies.core.recipe import documentation
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic.source import SyntheticData, synthetic_settings
@@ -25,15 +25,15 @@ def strategies(place: str | None = None) -> list[dict[str, Any]]:
     """Every strategy that can be loaded, or the class at a place, with its paper and what it promises."""
     return [
         {
-            "name": strategy.name,
-            "family": strategy.family,
-            "paper": strategy.paper,
-            "unit": list(strategy.units),
+            "name": strategy.about.name,
+            "family": strategy.about.family,
+            "paper": strategy.about.paper,
+            "unit": list(strategy.about.units),
             "guarantee": documentation(strategy),
-            "cost": strategy.cost,
-            "needs": strategy.needs,
-            "summary": strategy.summary_line,
-            "settings": _settings(strategy.Options, ()),
+            "cost": strategy.about.cost,
+            "needs": strategy.about.needs,
+            "summary": strategy.about.summary_line,
+            "settings": _settings(strategy, ()),
         }
         for strategy in ([STRATEGIES[place]] if place else STRATEGIES.loaded()[0].values())
     ]

@@ -26,7 +26,8 @@ from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan, PublicFacts
+from strategies.core.plan import Plan
+from strategies.core.public_facts import PublicFacts
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.drop_in_report import (
     before_the_model,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from userdp.kinds import Kinds, below
 
 if TYPE_CHECKING:
-    from strategies.core.base import UserLevelStrategy
+    from strategies.core.recipe import Recipe
 
 
-STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
+STRATEGIES: "Kinds[type[Recipe]]" = Kinds(
     {
         "auto": "strategies.auto.auto:Auto",
         "dp_fed_sgd": "strategies.clipping.dp_fed_sgd:DPFedSGD",
@@ -44,5 +44,5 @@ STRATEGIES: "Kinds[type[UserLevelStrategy]]" = Kinds(
     },
     "userdp.strategies",
     files=True,
-    check=below("strategies.core.base:UserLevelStrategy", "docs/add-a-strategy.md shows how a strategy is made"),
+    check=below("strategies.core.recipe:Recipe", "docs/add-a-strategy.md shows how a strategy is made"),
 )

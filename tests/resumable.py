@@ -14,8 +14,8 @@ from helpers import local_grid
 
 from strategies import STRATEGIES, UserLevelStrategy, model_vector
 from strategies.auto.preparation import LearnCoordinates
-from strategies.core.plan import PublicFacts
-from strategies.core.resuming import Resumed
+from strategies.core.public_facts import PublicFacts
+from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.accounting import Privacy
 from userdp.data import ColumnarFederation, Federation
@@ -46,11 +46,11 @@ class Run:
     def method(self) -> UserLevelStrategy:
         """The strategy, made anew."""
         kind = STRATEGIES[self.strategy]
-        known = {"deviation": 1.0} if "deviation" in kind.Options.model_fields else {}
+        known = {"deviation": 1.0} if "deviation" in kind.model_fields else {}
         return kind(
             self._problem(),
             PublicFacts(USERS, min_samples=1, max_samples=1, samples=USERS),
-            Privacy(self.epsilon, 1e-4, kind.units[0], allow_large_delta=True, noise=self.noise),
+            Privacy(self.epsilon, 1e-4, kind.about.units[0], allow_large_delta=True, noise=self.noise),
             **options_of(self.strategy) | known | self.options,
         )
 

@@ -22,7 +22,7 @@ TYPED = {
 }
 """Page of docs/papers -> its settings and constants of proofs with two decimals or more; nothing measured is typed."""
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 1.0))
-BY_PAPER = [name for name, one in STRATEGIES.items() if "calibration" in one.Options.model_fields]
+BY_PAPER = [name for name, one in STRATEGIES.items() if "calibration" in one.model_fields]
 FALSE = (
     "same guarantee",  # replacing one and adding or removing one stand side by side
     "one guarantee",
@@ -44,22 +44,22 @@ def named(text: str) -> set[str]:
 
 def test_the_readme_names_who_can_have_secure_noise():
     told = sentence("README.md", '`privacy.noise = "secure"`:', "[docs/guarantees.md]")
-    families = {name for name, one in STRATEGIES.items() if one.family in {"clipping", "robust"}}
+    families = {name for name, one in STRATEGIES.items() if one.about.family in {"clipping", "robust"}}
     assert "of the families of clipping and robust means" in told
-    can = {name for name, one in STRATEGIES.items() if one.without_secure_noise is None}
+    can = {name for name, one in STRATEGIES.items() if one.about.without_secure_noise is None}
     assert families | named(told) == can
 
 
 def test_the_page_on_deployment_names_who_does_not_protect_every_iterate_from_other_silos():
     told = sentence("docs/deployment.md", "**Other silos** see every model", "All other private strategies")
-    late = {name for name, one in STRATEGIES.items() if one.release == "phase"}
-    assert named(told) == late | {name for name, one in STRATEGIES.items() if "unless" in one.promise}
+    late = {name for name, one in STRATEGIES.items() if one.about.release == "phase"}
+    assert named(told) == late | {name for name, one in STRATEGIES.items() if "unless" in one.about.promise}
 
 
 @pytest.mark.parametrize("name", BY_PAPER)
 def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     strategy = STRATEGIES[name]
-    options = dict(strategy.example) | {"calibration": "paper", "noise_constant": 100.0}
+    options = dict(strategy.about.example) | {"calibration": "paper", "noise_constant": 100.0}
     problem = example_problem(strategy, SHAPE)
     public = PublicFacts(500, max_samples=2, samples=1000)
     guarantee = strategy(problem, public, Privacy(0.1, 1e-5, "sample"), **options).plan.guarantee
@@ -94,7 +94,7 @@ def test_no_measured_number_of_a_papers_page_is_typed_by_hand(name):
 
 
 def test_wherever_masked_sums_are_told_of_by_name_every_strategy_that_has_them_is_named():
-    named = {name for name, one in STRATEGIES.items() if one.masked} - {"non_private"}
+    named = {name for name, one in STRATEGIES.items() if one.about.masked} - {"non_private"}
     told = [
         paragraph
         for page in PAGES

@@ -98,9 +98,9 @@ def test_every_strategy_is_in_the_documents_with_its_assumptions(name):
 def test_whoever_trusts_nodes_says_that_iterates_are_not_released(name):
     """docs/guarantees.md sorts strategies by what they release; the guarantee says whom it trusts."""
     strategy = STRATEGIES[name]
-    trusted = strategy.adversary.partition(";")[2]
+    trusted = strategy.about.adversary.partition(";")[2]
     sees_iterates = "nodes" in trusted and "trusted not to use" not in trusted
-    assert (strategy.release == "phase") == sees_iterates
+    assert (strategy.about.release == "phase") == sees_iterates
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

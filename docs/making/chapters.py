@@ -49,7 +49,7 @@ _OTHERS = Chapter("Others", (), "Take one if its needs below are yours.")
 
 def chapter_of(strategy: type[UserLevelStrategy]) -> Chapter:
     """The chapter of a strategy's family."""
-    return next((one for one in CHAPTERS if strategy.family in one.families), _OTHERS)
+    return next((one for one in CHAPTERS if strategy.about.family in one.families), _OTHERS)
 
 
 def chapters() -> list[tuple[Chapter, list[tuple[str, type[UserLevelStrategy]]]]]:

@@ -107,7 +107,7 @@ def page() -> str:
     ]
     parts.append(table(StrategyOptions))
     for name in STRATEGIES:
-        parts += [f'### strategy.kind = "{name}"\n', f"{sentence(STRATEGIES[name].summary_line)}\n"]
+        parts += [f'### strategy.kind = "{name}"\n', f"{sentence(STRATEGIES[name].about.summary_line)}\n"]
         parts.append(table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields]))
     parts += ["## [engine]\n", table(EngineSection), "## [output]\n", table(OutputSection)]
     parts += [COMPARISON, table(ComparisonConfig, skip=["output"]), "### [[strategy]]\n", table(StrategyEntry)]

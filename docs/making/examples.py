@@ -40,13 +40,13 @@ def example_of(name: str) -> Example:
     """The example of a strategy; one that the file does not list has its chapter's advice and its class's settings."""
     own = _file()["strategy"].get(name)
     if own is None:
-        return Example(take=chapter_of(STRATEGIES[name]).when, options=dict(STRATEGIES[name].example))
+        return Example(take=chapter_of(STRATEGIES[name]).when, options=dict(STRATEGIES[name].about.example))
     return Example(**own)
 
 
 def configuration(name: str) -> dict[str, Any]:
     """The whole configuration of a strategy's example, as it would stand in a file."""
-    return on(example_of(name).people, name, STRATEGIES[name].units[0], example_of(name).options)
+    return on(example_of(name).people, name, STRATEGIES[name].about.units[0], example_of(name).options)
 
 
 def on(people: str, kind: str, unit: str = "user", options: dict[str, Any] | None = None) -> dict[str, Any]:

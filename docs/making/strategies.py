@@ -1,7 +1,7 @@
 """What README.md, docs/guarantees.md and the pages of docs/strategy say of each strategy, made from its class."""
 
 from strategies import STRATEGIES, UserLevelStrategy
-from strategies.core.declarations import guarantees
+from strategies.core.recipe import guarantees
 
 Strategies = list[type[UserLevelStrategy]]
 
@@ -9,7 +9,7 @@ Strategies = list[type[UserLevelStrategy]]
 def table() -> str:
     """One row a strategy, for README.md."""
     rows = [
-        f"| `{name}` | {one.summary_line} | {one.paper} | {one.promise} | {one.needs} |"
+        f"| `{name}` | {one.about.summary_line} | {one.about.paper} | {one.about.promise} | {one.about.needs} |"
         for name, one in STRATEGIES.items()
     ]
     return "\n".join(
@@ -25,11 +25,11 @@ def claims() -> str:
 
 def releases() -> str:
     """Who is trusted, and what is seen, by when a strategy releases something."""
-    late = [one for one in STRATEGIES.values() if one.release == "phase"]
-    empty = [one for one in STRATEGIES.values() if one.promise == "none"]
-    conditional = [one for one in STRATEGIES.values() if "unless" in one.promise]
-    untrusting = [one for one in STRATEGIES.values() if not one.server_trusted]
-    masking = [one for one in STRATEGIES.values() if one.masked and one.promise != "none"]
+    late = [one for one in STRATEGIES.values() if one.about.release == "phase"]
+    empty = [one for one in STRATEGIES.values() if one.about.promise == "none"]
+    conditional = [one for one in STRATEGIES.values() if "unless" in one.about.promise]
+    untrusting = [one for one in STRATEGIES.values() if not one.about.server_trusted]
+    masking = [one for one in STRATEGIES.values() if one.about.masked and one.about.promise != "none"]
     return f"""
 | | round release | phase release |
 |---|---|---|
@@ -63,7 +63,7 @@ def secure_noise() -> str:
 
 def with_secure_noise(strategy: type[UserLevelStrategy]) -> str:
     """Whether it can have it, and what becomes of it, or why not."""
-    refusal, told = strategy.without_secure_noise, strategy.with_secure_noise
+    refusal, told = strategy.about.without_secure_noise, strategy.about.with_secure_noise
     return "; ".join(filter(None, ["yes", told])) if refusal is None else f"refused: {refusal}"
 
 
@@ -74,8 +74,8 @@ def _claim(strategy: type[UserLevelStrategy]) -> str:
 
 def _conditions(strategies: Strategies) -> str:
     """When each of them trusts nodes."""
-    return ", ".join(f"`{one.name}`, if {one.promise.partition('unless ')[2]}" for one in strategies)
+    return ", ".join(f"`{one.about.name}`, if {one.about.promise.partition('unless ')[2]}" for one in strategies)
 
 
 def _names(strategies: Strategies) -> str:
-    return ", ".join(f"`{one.name}`" for one in strategies)
+    return ", ".join(f"`{one.about.name}`" for one in strategies)

@@ -14,7 +14,7 @@ from making.examples import configuration, example_of
 from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
 from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
-from strategies.core.declarations import guarantees
+from strategies.core.recipe import guarantees
 from strategies.core.examples import example_problem
 from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
@@ -75,12 +75,12 @@ def _advice(name: str, strategy: Strategy) -> list[str]:
     advice = example_of(name)
     leave = [f"**When not.** {courses.fill(advice.leave)}\n"] if advice.leave else []
     others = "[Compare](../compare-strategies.md) it with others on data like yours."
-    return [f"{courses.fill(advice.take)}\n", *leave, f"It needs: {strategy.needs}. {others}\n"]
+    return [f"{courses.fill(advice.take)}\n", *leave, f"It needs: {strategy.about.needs}. {others}\n"]
 
 
 def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
     """Heading, advice and table of related strategies."""
-    rows = [f"| [{name}]({name}.md) | {one.summary_line} | {one.promise} | {one.needs} |" for name, one in members]
+    rows = [f"| [{name}]({name}.md) | {one.about.summary_line} | {one.about.promise} | {one.about.needs} |" for name, one in members]
     return "\n".join([f"## {chapter.title}\n\n{chapter.when}\n", _HEAD, *rows, ""])
 
 
@@ -92,7 +92,7 @@ def relations(strategy: Strategy) -> str:
         return "none"
     told = [RELATIONS[usual]]
     for name in SETTINGS:
-        option = strategy.Options.model_fields.get(name)
+        option = strategy.model_fields.get(name)
         choices = _choices(option.annotation) if option else []
         changed = {choice: _relation(strategy, problem, **{name: choice}) for choice in choices}
         for relation in sorted({one for one in changed.values() if one is not None and one != usual}):
@@ -115,29 +115,29 @@ def page(name: str, strategy: Strategy) -> str:
     """The page of a strategy."""
     file = Path(inspect.getfile(strategy)).resolve().relative_to(ROOT).as_posix()
     facts = {
-        "family": strategy.family,
-        "source": strategy.paper,
-        "protects": strategy.promise,
-        "unit": " or ".join(strategy.units),
+        "family": strategy.about.family,
+        "source": strategy.about.paper,
+        "protects": strategy.about.promise,
+        "unit": " or ".join(strategy.about.units),
         "neighbours differ by": relations(strategy),
-        "who may see what": strategy.adversary,
-        "released": {"round": "every iterate", "phase": "the model at the end of each phase"}[strategy.release],
-        "pure privacy, `delta = 0`": "can be asked for" if strategy.pure else "no",
-        "needs": strategy.needs,
-        "cost of a round": strategy.cost,
+        "who may see what": strategy.about.adversary,
+        "released": {"round": "every iterate", "phase": "the model at the end of each phase"}[strategy.about.release],
+        "pure privacy, `delta = 0`": "can be asked for" if strategy.about.pure else "no",
+        "needs": strategy.about.needs,
+        "cost of a round": strategy.about.cost,
         "secure noise": with_secure_noise(strategy),
-        "`output.compare_with_initial`": f"refused: {strategy.without_comparison}"
-        if strategy.without_comparison
+        "`output.compare_with_initial`": f"refused: {strategy.about.without_comparison}"
+        if strategy.about.without_comparison
         else "can be asked for",
     }
-    if strategy.promise == "none":
+    if strategy.about.promise == "none":
         facts = {key: told for key, told in facts.items() if key not in _OF_PROMISES}
     settings = (
         table(strategy_section(name), skip=["kind", *StrategyOptions.model_fields]) or "It has none of its own.\n"
     )
     parts = [
         f"# {name}\n",
-        f"{sentence(strategy.summary_line)} `{strategy.__name__}`, `{file}`.\n",
+        f"{sentence(strategy.about.summary_line)} `{strategy.__name__}`, `{file}`.\n",
         "## When to take it\n",
         *_advice(name, strategy),
         courses.sentence(name),
@@ -159,7 +159,7 @@ def page(name: str, strategy: Strategy) -> str:
 
 def _relation(strategy: Strategy, problem: Problem, **options: str) -> Relation | None:
     """That of a small run; None where nothing is promised."""
-    unit: Unit = "user" if strategy.units[0] == "user" else "sample"
+    unit: Unit = "user" if strategy.about.units[0] == "user" else "sample"
     public, privacy = PublicFacts(USERS, max_samples=1, samples=USERS), Privacy(20.0, 1e-5, unit)
-    guarantee = strategy(problem, public, privacy, **(dict(strategy.example) | options)).scheme.guarantee
+    guarantee = strategy(problem, public, privacy, **(dict(strategy.about.example) | options)).scheme.guarantee
     return guarantee.relation if guarantee.holds else None

@@ -133,9 +133,9 @@ def with_strategy(config: RunConfig, name: str) -> RunConfig:
         return config
     strategy = STRATEGIES[name]
     values = config.model_dump(exclude_none=True)
-    values["strategy"] = {"kind": name, **strategy.example}
-    if values["privacy"]["unit"] not in strategy.units:
-        values["privacy"]["unit"] = strategy.units[0]
+    values["strategy"] = {"kind": name, **strategy.about.example}
+    if values["privacy"]["unit"] not in strategy.about.units:
+        values["privacy"]["unit"] = strategy.about.units[0]
     return parse_config(values | {"preparation": "none"})
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Declarations
+from strategies.core.recipe import About
 from strategies.core.examples import example_problem
-from strategies.core.plan import Plan, PublicFacts
+from strategies.core.plan import Plan
+from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
@@ -187,14 +188,16 @@ def _scenes(strategy: str) -> Iterator[Scene]:
     where it follows from how far users are apart, users hold many samples, so that canaries can be further away.
     """
     kind = STRATEGIES[strategy]
-    first, second = (Quadratic, Linear) if kind.needs.startswith(Declarations.needs) else (Linear, Quadratic)
+    first, second = (
+        (Quadratic, Linear) if kind.about.needs.startswith(About.model_fields["needs"].default) else (Linear, Quadratic)
+    )
     # Where users add their own noise, that of others hides nobody from the server, whom they are protected from.
-    sizes = [(2, 1)] if kind.server_trusted else [(2, _HEARD)]
-    if kind.server_trusted and not kind.compares_users:
+    sizes = [(2, 1)] if kind.about.server_trusted else [(2, _HEARD)]
+    if kind.about.server_trusted and not kind.about.compares_users:
         sizes.insert(0, (CANARIES, 2 * CANARIES))
     for columns, people in sizes:
         yield Scene((first(columns, _BOUND, _RADIUS), second(columns, _BOUND, _RADIUS)), people)
-    if kind.server_trusted:
+    if kind.about.server_trusted:
         for columns, people in sizes:
             yield Scene((Quadratic(columns, _BOUND, _NEAR),), people)
         yield Scene((Linear(2, _NEAR, _RADIUS),), _CROWD, _SAMPLES)

@@ -21,7 +21,7 @@ from simulations.audit.listening import Listener
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.engines.grids import LocalGrid
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import notes_of
+from strategies.core.recipe import notes_of
 from strategies.core.results import PrivateResult
 from strategies.wire.questions import model_vector
 from userdp.arrays.sparse_rows import dense

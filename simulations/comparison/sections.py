@@ -23,7 +23,7 @@ class StrategyEntry(Section):
     @property
     def name(self) -> str:
         """The label, or the strategy's own name."""
-        return self.label or (STRATEGIES[self.kind].name if STRATEGIES.is_place(self.kind) else self.kind)
+        return self.label or (STRATEGIES[self.kind].about.name if STRATEGIES.is_place(self.kind) else self.kind)
 
     @property
     def section(self) -> dict[str, Any]:

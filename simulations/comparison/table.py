@@ -130,7 +130,7 @@ def write_table(
         "strategies": {
             entry.name: {
                 "kind": entry.kind,
-                "summary": STRATEGIES[entry.kind].summary_line,
+                "summary": STRATEGIES[entry.kind].about.summary_line,
                 "guarantee": _guarantee(root, rows, entry.name),
                 "oracle": entry.name in oracles,
             }

@@ -151,7 +151,7 @@ class OutputSection(Section):
 
 def strategy_section(kind: str) -> type[StrategyOptions]:
     """The section's model for the strategy of that name: its options, and ``kind``."""
-    return _with_kind(kind, STRATEGIES[kind].Options)
+    return _with_kind(kind, STRATEGIES[kind])
 
 
 @cache
@@ -206,7 +206,7 @@ class RunConfig(Section):
     @property
     def strategy_name(self) -> str:
         """Of the strategy: the kind, or where that is a class in a file the name that the class gives itself."""
-        return STRATEGIES[self.strategy.kind].name
+        return STRATEGIES[self.strategy.kind].about.name
 
     def toml(self) -> str:
         """The configuration with every default written out; reads back as the same configuration."""

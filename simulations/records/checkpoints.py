@@ -24,7 +24,7 @@ from simulations.config.run_config import RunConfig, read_toml
 from simulations.records.environment import versions
 from simulations.records.named_code import check_code, digests, signature, signed
 from simulations.records.run_directory import ASKED, CHECKPOINT
-from strategies.core.resuming import Resumed
+from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 from userdp.state import OTHER_VERSION

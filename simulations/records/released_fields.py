@@ -2,7 +2,7 @@
 
 Readers ask this list and nothing else: `kept` makes what trackers and copies for others are given, and
 docs/what-leaves.md is made from it (``python docs/make.py``). What a strategy notes each round stands in its class
-(`strategies.core.declarations.Fact`). What is not listed counts as private, so a field that somebody forgets stays at
+(`strategies.core.recipe.Fact`). What is not listed counts as private, so a field that somebody forgets stays at
 home; a test finds it.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
-from strategies.core.declarations import notes_of
+from strategies.core.recipe import notes_of
 from strategies.registry import STRATEGIES
 
 Kind = Literal["public", "noised", "held-out", "private", "environment"]

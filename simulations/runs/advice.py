@@ -14,7 +14,8 @@ from simulations.runs.build import (
     starting_problem,
     with_declarations,
 )
-from strategies.core.plan import Plan, PublicFacts
+from strategies.core.plan import Plan
+from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.errors import UserdpError
 from userdp.problems import Problem
@@ -62,8 +63,8 @@ class Advice:
             "users_needed": None if plan is None else plan.users_needed,
             "guarantee": None if plan is None else plan.guarantee.sentence(),
             "relation": None if plan is None or not plan.guarantee.holds else plan.guarantee.relation,
-            "adversary": kind.adversary if plan is None or not plan.guarantee.holds else plan.guarantee.adversary,
-            "cost": kind.cost,
+            "adversary": kind.about.adversary if plan is None or not plan.guarantee.holds else plan.guarantee.adversary,
+            "cost": kind.about.cost,
             "warnings": [] if plan is None else list(plan.warnings),
             "refused": self.reason or None,
         }
@@ -94,7 +95,7 @@ def advise(config: RunConfig, progress: Progress | None = None) -> list[Advice]:
 
 def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) -> Advice:
     own = name == config.strategy.kind
-    trusting = STRATEGIES[name].server_trusted and config.privacy.trust == "server"
+    trusting = STRATEGIES[name].about.server_trusted and config.privacy.trust == "server"
     try:
         if own:
             made = make_strategy(config, problem, facts)

@@ -9,7 +9,8 @@ from pathlib import Path
 from simulations.config.run_config import RunConfig
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.base import UserLevelStrategy
-from strategies.core.plan import Plan, PublicFacts
+from strategies.core.plan import Plan
+from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
 from userdp.accounting import Guarantee, Privacy
 from userdp.data import Federation

@@ -31,9 +31,10 @@ from simulations.runs.build import (
 )
 from simulations.runs.trackers import check_installed, tracking
 from strategies.core.base import UserLevelStrategy
-from strategies.core.plan import Plan, PublicFacts
+from strategies.core.plan import Plan
+from strategies.core.public_facts import PublicFacts
 from strategies.core.results import RoundRecord
-from strategies.core.resuming import Resumed
+from strategies.core.run_state import Resumed
 from strategies.wire.questions import model_vector
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector

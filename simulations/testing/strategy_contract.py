@@ -16,11 +16,11 @@ import numpy as np
 from simulations.engines.grids import LocalGrid, shards
 from simulations.testing.tape import Tape
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import meanings_of, notes_of
+from strategies.core.recipe import meanings_of, notes_of
 from strategies.core.examples import example_problem
-from strategies.core.plan import PublicFacts
+from strategies.core.public_facts import PublicFacts
 from strategies.core.results import PrivateResult
-from strategies.core.resuming import Resumed
+from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from strategies.core.streams import Streams
 from strategies.wire.questions import model_vector
@@ -67,8 +67,8 @@ class Small:
     def strategy(self, **options: Any) -> UserLevelStrategy:
         """The strategy, made anew."""
         public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
-        privacy = Privacy(EPSILON, DELTA, self.kind.units[0])  # type: ignore[arg-type]
-        return self.kind(self.problem(), public, privacy, **(dict(self.kind.example) | options))
+        privacy = Privacy(EPSILON, DELTA, self.kind.about.units[0])  # type: ignore[arg-type]
+        return self.kind(self.problem(), public, privacy, **(dict(self.kind.about.example) | options))
 
     def people(self, features: Array) -> Federation:
         """Users of one sample each, of (n, 2) features; the target is the first feature, if there is one."""
@@ -95,7 +95,7 @@ def check_declarations(small: Small) -> None:
     kind = small.kind
     plan = small.strategy().plan
     json.dumps(plan.as_dict())
-    _insist(plan.strategy == kind.name, kind, f"plans as {plan.strategy!r} and is called {kind.name!r}")
+    _insist(plan.strategy == kind.about.name, kind, f"plans as {plan.strategy!r} and is called {kind.about.name!r}")
     unexplained = sorted(set(plan.numbers) - set(meanings_of(kind)))
     _insist(not unexplained, kind, f"plans {', '.join(unexplained)}, which `meanings` does not explain: add them there")
 
@@ -107,7 +107,7 @@ def check_refusals(small: Small) -> None:
     _refused(
         small,
         "a delta of 1 / n",
-        lambda: small.kind(small.problem(), public, Privacy(EPSILON, 1 / small.users), **small.kind.example),
+        lambda: small.kind(small.problem(), public, Privacy(EPSILON, 1 / small.users), **small.kind.about.example),
     )
 
 
@@ -142,7 +142,7 @@ def check_neighbours(small: Small) -> None:
     (twice that, where the promise is about adding or removing a user).
     """
     strategy = small.strategy()
-    if not strategy.plan.guarantee.holds or not strategy.server_trusted:
+    if not strategy.plan.guarantee.holds or not strategy.about.server_trusted:
         return  # nothing is promised; or users add the noise themselves
     allowed = 2.0 if strategy.plan.guarantee.relation == "add_or_remove" else 1.0
     for number, (middle, apart) in enumerate(product(MIDDLES, APART)):

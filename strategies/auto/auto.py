@@ -29,13 +29,14 @@ from strategies.auto.stages import (
     StepLength,
     clip_width,
 )
-from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
+from strategies.core.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan, sampler_numbers
-from strategies.core.scheme import Step
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number, Step
 from strategies.core.ways import Course, Remaining
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import calibrate_noise

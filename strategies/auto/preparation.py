@@ -14,8 +14,8 @@ from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, SharedScheme
 from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.core.options import Found
-from strategies.core.plan import PublicFacts
 from strategies.core.preparation import Preparation
+from strategies.core.public_facts import PublicFacts
 from strategies.core.scheme import Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Privacy

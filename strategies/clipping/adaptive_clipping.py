@@ -8,15 +8,16 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
-from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.clipped_strategy import SECRET_COHORTS, ClippedOptions, cohort_of, course_of, sampler_of
 from strategies.clipping.local_options import LocalOptions, of_round
 from strategies.clipping.masked_rounds import LOST_FACT, MASKED_MEANINGS, MaskedRounds, masked_in_round
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
+from strategies.core.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.options import Found, PreparedOptions, StrategyOptions
-from strategies.core.plan import Plan, sampler_numbers
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
 from strategies.core.scheme import Scheme, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector

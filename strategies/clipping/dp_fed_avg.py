@@ -1,23 +1,53 @@
 """Federated averaging: users train on their own data, their clipped model updates are averaged with noise."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
+from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.clipping.local_options import LocalOptions, local_numbers
-from strategies.core.options import Found, PreparedOptions, StrategyOptions
+from strategies.clipping.masked_rounds import MASKED_MEANINGS
+from strategies.core.mean_rounds import MeanRounds
+from strategies.core.options import Found, PreparedOptions
+from strategies.core.public_facts import Given
+from strategies.core.recipe import About, Recipe
 from userdp.nodes.computations import Computation
 
 _STEPS = 5
 
 
-class DPFedAvgOptions(
-    ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}
+class DPFedAvg(
+    Recipe, ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}
 ):
-    """Settings of `DPFedAvg`."""
+    """Clipped mean of users' model updates after some local gradient steps, plus Gaussian noise, every round.
+
+    *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Those of `dp_fed_sgd`, with the update in the place of
+    the gradient: unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
+    allocation). Whatever a user computes from its own data and the released model, its update is clipped to l2 norm
+    C, so replacing a user moves the sum by at most 2C (adding or removing one by C). An update that is not finite
+    counts as zero. The server's optimiser sees released values only.
+
+    *Assumptions.* Those of `dp_fed_sgd`.
+    """
+
+    about: ClassVar[About] = About(
+        name="dp_fed_avg",
+        summary_line="mean of clipped model updates after local steps, with noise, every round",
+        family="clipping",
+        masked=True,
+        cost="node O(steps N d), one sum of d numbers up; server O(K d)",
+        paper="McMahan, Ramage, Talwar, Zhang 2018",
+        with_secure_noise=SECRET_COHORTS,
+        example={"rounds": 3},
+        meanings={
+            **MASKED_MEANINGS,
+            "local_steps": "steps of each user on its own data",
+            "local_epochs": "times that each user goes through its data",
+            "local_rate": "step size of each user",
+        },
+        notes=NOTES,
+    )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's model update is clipped to.")
     local_steps: int | None = Field(
@@ -42,35 +72,8 @@ class DPFedAvgOptions(
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds, way)
         return {"clip_norm": found.clip(self.rounds) * way, "local_rate": found.own_rate, **steps}
 
-
-class DPFedAvg(ClippedStrategy):
-    """Clipped mean of users' model updates after some local gradient steps, plus Gaussian noise, every round.
-
-    *Formal guarantees.* *Claim.* That of `dp_fed_sgd`. *Why.* Those of `dp_fed_sgd`, with the update in the place of
-    the gradient: unit: one whole user; relation: replace-one with n public (add-or-remove for poisson and
-    allocation). Whatever a user computes from its own data and the released model, its update is clipped to l2 norm
-    C, so replacing a user moves the sum by at most 2C (adding or removing one by C). An update that is not finite
-    counts as zero. The server's optimiser sees released values only.
-
-    *Assumptions.* Those of `dp_fed_sgd`.
-    """
-
-    name: ClassVar[str] = "dp_fed_avg"
-    summary_line: ClassVar[str] = "mean of clipped model updates after local steps, with noise, every round"
-    family: ClassVar[str] = "clipping"
-    masked: ClassVar[bool] = True
-    cost: ClassVar[str] = "node O(steps N d), one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "local_steps": "steps of each user on its own data",
-        "local_epochs": "times that each user goes through its data",
-        "local_rate": "step size of each user",
-    }
-    Options: ClassVar[type[StrategyOptions]] = DPFedAvgOptions
-    options: DPFedAvgOptions
-
-    def _make_scheme(self) -> ClippedScheme:
-        training = self.options.local_training(_STEPS, self._default_step)
-        computation = Computation("local_update", "sum", self.options.clip_norm, parameters=training.parameters())
-        return self._gaussian_scheme(computation, 1.0, gradient=np.negative, numbers=local_numbers(training))
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        training = self.local_training(_STEPS, given.default_step)
+        update = Computation("local_update", "sum", self.clip_norm, parameters=training.parameters())
+        return clipped_rounds(given, self, update, 1.0, gradient=np.negative, numbers=local_numbers(training))

@@ -1,30 +1,19 @@
 """Gradient descent on the mean of users' clipped gradients, with noise, every round."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy
-from strategies.core.options import Found, PreparedOptions, StrategyOptions
+from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
+from strategies.clipping.masked_rounds import MASKED_MEANINGS
+from strategies.core.mean_rounds import MeanRounds
+from strategies.core.options import Found, PreparedOptions
+from strategies.core.public_facts import Given
+from strategies.core.recipe import About, Recipe
 from userdp.nodes.computations import Computation
 
 
-class DPFedSGDOptions(ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
-    """Settings of `DPFedSGD`."""
-
-    clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
-    )
-
-    def found(self, found: Found) -> dict[str, float]:
-        """The clip, and the step of plain descent."""
-        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
-        return {"clip_norm": found.clip(self.rounds), **steps}
-
-
-class DPFedSGD(ClippedStrategy):
+class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or
@@ -46,16 +35,30 @@ class DPFedSGD(ClippedStrategy):
     Disjoint and cyclic: n and who takes part are public. Poisson, fixed size and allocation: cohorts stay secret.
     """
 
-    name: ClassVar[str] = "dp_fed_sgd"
-    summary_line: ClassVar[str] = "mean of clipped user gradients with noise, every round"
-    family: ClassVar[str] = "clipping"
-    masked: ClassVar[bool] = True
-    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang 2018"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    Options: ClassVar[type[StrategyOptions]] = DPFedSGDOptions
-    options: DPFedSGDOptions
+    about: ClassVar[About] = About(
+        name="dp_fed_sgd",
+        summary_line="mean of clipped user gradients with noise, every round",
+        family="clipping",
+        masked=True,
+        cost="node O(N d), one sum of d numbers up; server O(K d)",
+        paper="McMahan, Ramage, Talwar, Zhang 2018",
+        with_secure_noise=SECRET_COHORTS,
+        example={"rounds": 3},
+        meanings=MASKED_MEANINGS,
+        notes=NOTES,
+    )
 
-    def _make_scheme(self) -> ClippedScheme:
-        computation = Computation("user_gradient", reduce="sum", clip_norm=self.options.clip_norm)
-        return self._gaussian_scheme(computation, self._default_step)
+    clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
+    )
+
+    def found(self, found: Found) -> dict[str, float]:
+        """The clip, and the step of plain descent."""
+        steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
+        return {"clip_norm": found.clip(self.rounds), **steps}
+
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        gradient = Computation("user_gradient", reduce="sum", clip_norm=self.clip_norm)
+        return clipped_rounds(given, self, gradient, given.default_step)

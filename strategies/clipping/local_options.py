@@ -5,7 +5,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number
+from strategies.core.scheme import Number
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining, Optimiser, Schedule

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
-from strategies.core.plan import Number
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
@@ -47,7 +47,7 @@ class MaskedRounds:
     multiplier: float
 
     @classmethod
-    def of(cls, strategy: UserLevelStrategy, sampler: Sampler, longest: float, columns: int) -> Self:
+    def of(cls, given: Given, sampler: Sampler, longest: float, columns: int) -> Self:
         """For sums of rows of so many columns, at first of norm ``longest``, in rounds that the sampler draws.
 
         Raises:
@@ -55,13 +55,13 @@ class MaskedRounds:
                 ordinary Flower clients; or there are so many users, coordinates or rounds that discrete noise would
                 cost more than is set aside.
         """
-        privacy = strategy.privacy
+        privacy = given.privacy
         if not isinstance(sampler, DisjointBatches):
             raise BadInput(
                 "privacy.trust = 'sum': the nodes of a sum know each other, so cohorts cannot stay secret; set "
                 "strategy.sampling = 'disjoint' or 'cyclic'"
             )
-        if not strategy.wire.asks_more:
+        if not given.wire.asks_more:
             raise BadInput(
                 "privacy.trust = 'sum': clients of an ordinary Flower app mask nothing; use client_app nodes, or trust "
                 "= 'server'"
@@ -146,9 +146,9 @@ def _budget(privacy: Privacy) -> Privacy:
     return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))
 
 
-def masked_in_round(strategy: UserLevelStrategy, computation: Computation, index: int) -> Computation:
+def masked_in_round(given: Given, computation: Computation, index: int) -> Computation:
     """The computation in that round, where its sum is masked: shares and masks are its own."""
     if computation.masked is None:
         return computation
-    seed = strategy.seed if strategy.privacy.noise == "seeded" else None
+    seed = given.secret_seed
     return replace(computation, masked=replace(computation.masked, seed=seed, round=index))

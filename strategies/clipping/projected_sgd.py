@@ -1,43 +1,25 @@
 """Gradient descent on a noisy mean of users' gradients that is projected on where means of sparse gradients lie."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.clipping.clipped_strategy import ClippedOptions, ClippedScheme, ClippedStrategy, as_is, sampler_of
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number
+from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
+from strategies.clipping.masked_rounds import MASKED_MEANINGS
+from strategies.core.mean_rounds import MeanRounds, as_is, mean_mechanism
+from strategies.core.public_facts import Given
+from strategies.core.recipe import About, Recipe
+from strategies.core.scheme import Number
 from userdp.errors import BadInput
-from userdp.mechanisms import LaplaceMechanism
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors, expected_error
-from userdp.sampling import LaplaceBatches
+from userdp.sampling import LaplaceBatches, Sampler
 
 
-class ProjectedSGDOptions(ClippedOptions, restates={"clip_norm", "learning_rate"}):
-    """Settings of `ProjectedSGD`."""
-
-    clip_norm: float = Field(
-        1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
-    )
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
-    )
-    sparsity: int | None = Field(
-        None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
-    )
-    projection: Literal["l1l2", "l1", "none"] = Field(
-        "l1l2",
-        description="What the noisy mean is projected on: the l1 ball of radius L sqrt(s), within the l2 ball of "
-        "radius L (l1l2) or not (l1); none: noise as it is, to compare with.",
-    )
-
-
-class ProjectedSGD(ClippedStrategy):
+class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate"}):
     """Clipped mean of user gradients plus noise, projected on the means that sparse gradients can have, every round.
 
     With s-sparse gradients of samples, of l2 norm at most L, a user's average gradient lies in the l1 ball of radius
@@ -61,70 +43,97 @@ class ProjectedSGD(ClippedStrategy):
     `docs/papers/sparse-gradients.md`.
     """
 
-    name: ClassVar[str] = "projected_sgd"
-    summary_line: ClassVar[str] = "noisy mean of user gradients, projected on what sparse gradients can average to"
-    family: ClassVar[str] = "sparse gradients"
-    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d + d log d)"
-    paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 1), every round"
-    needs: ClassVar[str] = "sparse gradients of samples (one_hot losses are certified)"
-    pure: ClassVar[bool] = True
-    promise: ClassVar[str] = "user level, against other nodes too; also pure (delta = 0), by Laplace noise"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3, "sparsity": 2}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "l1_clip_norm": "l1 norm that gradients are clipped to as well",
-        "sparsity": "most non-zeros of a sample's gradient",
-        "noise_before": "expected l2 norm of the noise before the projection",
-    }
-    Options: ClassVar[type[StrategyOptions]] = ProjectedSGDOptions
-    options: ProjectedSGDOptions
+    about: ClassVar[About] = About(
+        name="projected_sgd",
+        summary_line="noisy mean of user gradients, projected on what sparse gradients can average to",
+        family="sparse gradients",
+        cost="node O(N d), one sum of d numbers up; server O(K d + d log d)",
+        paper="Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 1), every round",
+        needs="sparse gradients of samples (one_hot losses are certified)",
+        with_secure_noise=SECRET_COHORTS,
+        pure=True,
+        promise="user level, against other nodes too; also pure (delta = 0), by Laplace noise",
+        example={"rounds": 3, "sparsity": 2},
+        meanings={
+            **MASKED_MEANINGS,
+            "l1_clip_norm": "l1 norm that gradients are clipped to as well",
+            "sparsity": "most non-zeros of a sample's gradient",
+            "noise_before": "expected l2 norm of the noise before the projection",
+        },
+        notes=NOTES,
+    )
 
-    def _make_scheme(self) -> ClippedScheme:
-        options, p = self.options, self.problem.dimension
-        if options.noise_corrected and options.projection != "none":
+    clip_norm: float = Field(
+        1.0, gt=0, description="L: l2 norm that each user's average gradient is clipped to; its l1 norm to L sqrt(s)."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="Step size; default 1 / smoothness, or 0.5; 0.1 for adam."
+    )
+    sparsity: int | None = Field(
+        None, ge=1, description="s: most non-zeros of a sample's gradient; the problem's certificate if not given."
+    )
+    projection: Literal["l1l2", "l1", "none"] = Field(
+        "l1l2",
+        description="What the noisy mean is projected on: the l1 ball of radius L sqrt(s), within the l2 ball of "
+        "radius L (l1l2) or not (l1); none: noise as it is, to compare with.",
+    )
+
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        if self.noise_corrected and self.projection != "none":
             raise BadInput(
-                f"strategy.noise_corrected with projection = {options.projection!r}: how much noise a projection "
+                f"strategy.noise_corrected with projection = {self.projection!r}: how much noise a projection "
                 "leaves is not known; set projection = 'none', or leave it out"
             )
-        members = SparseVectors(self._sparsity(), options.clip_norm)
-        computation = Computation("user_gradient", "sum", options.clip_norm, l1_norm=members.l1_norm)
-        pure = self.privacy.delta == 0
-        scheme = self._laplace_scheme(computation) if pure else self._gaussian_scheme(computation, self._default_step)
+        members, p = SparseVectors(self._sparsity(given), self.clip_norm), given.dimension
+        gradients = Computation("user_gradient", "sum", self.clip_norm, l1_norm=members.l1_norm)
+        sampler, multiplier, mechanism = self._noise(given, members.l1_norm)
         numbers: dict[str, Number] = {
             "sparsity": members.sparsity,
             "l1_clip_norm": members.l1_norm,
-            "noise_before": scheme.mechanism.standard_deviation * math.sqrt(p),
+            "noise_before": mechanism.standard_deviation * math.sqrt(p),
         }
-        if options.projection == "none":
-            return replace(scheme, numbers=numbers)
-        noise = expected_error(scheme.mechanism, members, p, options.projection)
-        gradient = partial(members.project, ball=options.projection)
-        return replace(scheme, gradient=gradient, noise=noise, numbers=numbers)
+        plain = self.projection == "none"
+        return rounds_of(
+            given,
+            self,
+            sampler,
+            mechanism,
+            gradients,
+            given.default_step,
+            gradient=as_is if plain else partial(members.project, ball=self.projection),
+            multiplier=multiplier,
+            noise=None if plain else expected_error(mechanism, members, p, self.projection),
+            numbers=numbers,
+        )
 
-    def _laplace_scheme(self, computation: Computation) -> ClippedScheme:
-        """Laplace noise for the l1 norm that rows are clipped to."""
-        options, drawn = self.options, sampler_of(self, self.options)
-        if options.sampling != "disjoint":
+    def _noise(self, given: Given, l1_norm: float) -> tuple[Sampler, float, GaussianMechanism | LaplaceMechanism]:
+        """(the sampler, its noise multiplier, the mechanism of a mean): Laplace noise for pure privacy."""
+        drawn, privacy = self.sampler(given), given.privacy
+        if privacy.delta > 0:
+            gaussian = mean_mechanism(drawn, self.clip_norm, privacy)
+            return drawn, gaussian.noise_multiplier, gaussian
+        if self.sampling != "disjoint":
             raise BadInput(
-                f"strategy.sampling = {options.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
+                f"strategy.sampling = {self.sampling!r} with privacy.delta = 0: pure privacy is accounted for "
                 "'disjoint' cohorts only"
             )
-        cohort = options.cohort or drawn.users
-        sampler = LaplaceBatches(drawn.users, cohort, -(-options.rounds // (drawn.users // cohort)), self.seed)
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        l1_norm = computation.l1_norm or math.inf
-        mechanism = LaplaceMechanism(sampler.sensitivity_factor * l1_norm / sampler.expected_batch, 1 / multiplier)
-        return self._scheme_of(sampler, multiplier, mechanism, computation, self._default_step, as_is, {})
+        cohort = self.cohort or drawn.users
+        sampler = LaplaceBatches(drawn.users, cohort, -(-self.rounds // (drawn.users // cohort)), given.seed)
+        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+        sensitivity = sampler.sensitivity_factor * l1_norm / sampler.expected_batch
+        return sampler, multiplier, LaplaceMechanism(sensitivity, 1 / multiplier)
 
-    def _sparsity(self) -> int:
+    def _sparsity(self, given: Given) -> int:
         """The s that rows are clipped for.
 
         Raises:
             BadInput: it is neither set nor certified.
         """
-        s = self.options.sparsity or self.problem.certificate.sparsity
+        s = self.sparsity or given.problem.certificate.sparsity
         if s is None:
             raise BadInput(
-                f"strategy.sparsity is not set, and {self.problem.name} certifies none: set it to the most non-zeros "
+                f"strategy.sparsity is not set, and {given.problem.name} certifies none: set it to the most non-zeros "
                 "that a sample's gradient can have, or use dp_fed_sgd"
             )
-        return min(s, self.problem.dimension)
+        return min(s, given.dimension)

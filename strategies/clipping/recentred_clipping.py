@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.clip_facts import CLIP_FACTS, clip_facts, with_lengths
 from strategies.clipping.local_options import LocalOptions, local_numbers, of_round
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
+from strategies.core.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions, StrategyOptions
-from strategies.core.plan import Number, Plan, sampler_numbers
-from strategies.core.scheme import Scheme, Step
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number, Scheme, Step
 from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector

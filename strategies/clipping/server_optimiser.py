@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies.core.mean_rounds import Descent
 from strategies.core.options import StrategyOptions
 from strategies.core.ways import Course
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.state import Stateful
 
 
 class ServerOptions(StrategyOptions):
@@ -41,7 +41,7 @@ class ServerOptions(StrategyOptions):
         return course
 
 
-class ServerOptimiser(Stateful):
+class ServerOptimiser(Descent):
     """Gradient steps with a memory.
 
     - sgd: ``x - rate g``.
@@ -63,7 +63,7 @@ class ServerOptimiser(Stateful):
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("_first", "_second", "_variance", "_steps")
-    given: ClassVar[tuple[str, ...]] = ("_options", "_rate")
+    given: ClassVar[tuple[str, ...]] = (*Descent.given, "_options")
 
     def __init__(self, options: ServerOptions, rate: float, dimension: int) -> None:
         if options.noise_corrected and options.server_optimiser != "adam":
@@ -71,33 +71,28 @@ class ServerOptimiser(Stateful):
                 f"strategy.noise_corrected with server_optimiser = {options.server_optimiser!r}: only adam has squares "
                 "to correct; set server_optimiser = 'adam', or leave it out"
             )
-        self._options, self._rate = options, rate
+        super().__init__(rate)
+        self._options = options
         self._first = np.zeros(dimension)
         self._second = np.zeros(dimension)
         self._variance = 0.0
         self._steps = 0
 
     def step(self, x: Vector, gradient: Vector, deviation: float = 0.0) -> Vector:
-        """The next model, before projection on the domain.
-
-        Args:
-            x: (p,) the model.
-            gradient: (p,) released.
-            deviation: of the noise on each of its coordinates, public; what `noise_corrected` corrects for.
-        """
+        """See `Descent`; ``deviation`` is what `noise_corrected` corrects for."""
         options = self._options
         if options.server_optimiser == "sgd":
-            return x - self._rate * gradient
+            return x - self.rate * gradient
         if options.server_optimiser == "momentum":
             self._first = options.momentum * self._first + gradient
-            return x - self._rate * self._first
+            return x - self.rate * self._first
         self._steps += 1
         self._first = options.momentum * self._first + (1 - options.momentum) * gradient
         self._second = options.second_moment * self._second + (1 - options.second_moment) * gradient**2
         self._variance = options.second_moment * self._variance + (1 - options.second_moment) * deviation**2
         first = self._first / (1 - options.momentum**self._steps)
         second = np.maximum(self.signal, self._least) if options.noise_corrected else self.squares
-        return np.asarray(x - self._rate * first / (np.sqrt(second) + options.adaptivity))
+        return np.asarray(x - self.rate * first / (np.sqrt(second) + options.adaptivity))
 
     @property
     def squares(self) -> Vector:

@@ -1,17 +1,18 @@
 """What a run does before and after a strategy's own rounds, and what that adds to plan, guarantee and ledger."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from strategies.core.last_comparison import LastComparison, check_comparison
 from strategies.core.preparation import Preparation, prepared
-from strategies.core.scheme import Step
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.noise import NoiseSource
 
 WHOLE_RUN = {
     "replace_one_epsilon": "epsilon",
@@ -38,9 +39,7 @@ class Part(Protocol):
     def check_drawn(self, drawn: Cost) -> None:
         """Refuse releases that cost more than the round was charged."""
 
-    def step(
-        self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
-    ) -> Step:
+    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
         """What becomes of its replies; ``noise`` makes the source of a purpose."""
 
     def guarantee(self, own: Guarantee) -> Guarantee:
@@ -104,27 +103,29 @@ class Around:
 
 
 def divided(
-    strategy: Any, privacy: Privacy, preparation: type[Preparation] | None, compare_with_initial: bool
+    recipe: Recipe, given: Given, preparation: type[Preparation] | None, compare_with_initial: bool
 ) -> tuple[Privacy, Around]:
-    """(what is left of a budget for the strategy's own rounds, what comes before and after them).
+    """(the budget left for the strategy's own rounds, what comes before and after them).
 
     Raises:
         BadInput: the strategy, or its nodes, cannot have the one or the other.
     """
     before = after = None
-    if (compare_with_initial or preparation is not None) and not strategy.wire.asks_more:
+    wanted = compare_with_initial or preparation is not None
+    if wanted and not given.wire.asks_more:
         raise BadInput(
             "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
             "ordinary Flower app cannot tell: leave them out"
         )
-    if (compare_with_initial or preparation is not None) and privacy.trust == "sum":
+    if wanted and given.privacy.trust == "sum":
         raise BadInput(
             "privacy.trust = 'sum': compare_with_initial and preparation ask for sums without noise, with which the "
             "server would have to be trusted; leave them out"
         )
+    privacy = given.privacy
     if compare_with_initial:
-        check_comparison(strategy.name, strategy.without_comparison)
-        privacy, after = LastComparison.within(privacy, strategy.public.users)
+        check_comparison(given.strategy, recipe.about.without_comparison)
+        privacy, after = LastComparison.within(privacy, given.users)
     if preparation is not None:
-        privacy, before = prepared(preparation, strategy, privacy)
+        privacy, before = prepared(preparation, recipe, replace(given, privacy=privacy))
     return privacy, Around(before, after)

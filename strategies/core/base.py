@@ -1,17 +1,15 @@
-"""The round loop that every userdp strategy shares.
+"""The one round loop: it runs any recipe, as a Flower `Strategy` for any ServerApp and `Grid`.
 
-A strategy owns sampler, computation, estimator, noise and ledger together. It is a Flower `Strategy`, for any ServerApp
-and `Grid`. What differs from Flower's own loop: it waits for users rather than nodes, a node that does not answer never
-changes n, the ledger is charged before anything is released, and a failed run keeps what it has.
+What differs from Flower's own loop: it waits for users rather than nodes, a node that does not answer never changes n,
+the ledger is charged before anything is released, and a failed run keeps what it has.
 """
 
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -19,22 +17,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.core.around import Around, divided
-from strategies.core.declarations import Declarations, check_budget
 from strategies.core.forecast import Forecast, standstill
-from strategies.core.options import parse_options
-from strategies.core.plan import Plan, PublicFacts
+from strategies.core.plan import Plan
 from strategies.core.preparation import Preparation
-from strategies.core.read_only import ReadOnly, frozen
+from strategies.core.public_facts import Given, PublicFacts
+from strategies.core.read_only import frozen
+from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
-from strategies.core.resuming import Keeper, Resumable, Resumed
+from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme, Step
-from strategies.core.secure_noise import SECURE_ASSUMPTIONS, separately
+from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, separately
 from strategies.core.streams import Streams
-from strategies.core.ways import Way
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
-from userdp.accounting import Guarantee, Privacy
-from userdp.arrays.types import Vector
+from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import NoiseSource, rounding_slack
 from userdp.problems.base import Problem
@@ -43,43 +39,39 @@ from userdp.problems.in_coordinates import Coordinates
 log = logging.getLogger("userdp")
 
 
-class UserLevelStrategy(Declarations, Resumable, Strategy):
-    """Base of the strategies.
-
-    A strategy defines `_make_scheme` and `_make_plan`, before any data is seen, `_ask` and `_step` for each round.
+@final
+class UserLevelStrategy(Strategy):
+    """Runs a recipe, which says what is private about it; ``DPFedSGD(problem, public, privacy, rounds=5)`` makes one.
 
     Args:
+        recipe: the strategy and its settings.
         problem: the loss to minimise.
         public: public facts about the users.
         privacy: the budget.
         seed: of sampling and of SIMULATED noise (``privacy.noise``); streams are split by role.
         wire: how models and answers travel; to nodes that run `client_app` if not given.
         compare_with_initial: end with a `LastComparison`, for a part of the budget.
-        preparation: begin with one, for a part of the budget; a strategy whose options are `PreparedOptions` then works
-            in the coordinates, and with the clip, that it finds.
-        options: the fields of the strategy's `Options`.
+        preparation: begin with one, for a part of the budget; a recipe with `PreparedOptions` then works in the
+            coordinates, and with the clip, that it finds.
 
     Attributes:
         original: the loss as nodes know it.
         problem: the same; in coordinates that a preparation found, if there is one (before it has, in a stand-in).
-        scheme: what is done to users' data.
-        plan: what people see of it.
-        memory: what the server remembers between rounds, made by the scheme.
-        result: what there is so far.
+        recipe: the recipe, with the settings that a preparation found.
+        plan: the scheme in numbers, for people.
+        state: models, memory and ledger.
         streams: open the noise of the run's releases.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
     Raises:
-        BadInput: an option is unknown or out of range, or the plan cannot be made; before any data is seen.
+        BadInput: the plan cannot be made; before any data is seen.
     """
 
     require_identities: bool = False
-    scheme: Scheme
-    memory: Any
-    _x, _initial, _released = ReadOnly(), ReadOnly(), ReadOnly()
 
     def __init__(
         self,
+        recipe: Recipe,
         problem: Problem,
         public: PublicFacts,
         privacy: Privacy,
@@ -88,105 +80,106 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         wire: Wire | None = None,
         compare_with_initial: bool = False,
         preparation: type[Preparation] | None = None,
-        **options: Any,
     ) -> None:
-        check_budget(type(self), privacy, public.users)
-        self.problem, self.public, self.seed, self.wire = problem, public, seed, wire or Wire()
-        self.original = problem
-        self.options = parse_options(self.Options, options)
+        check_budget(recipe, privacy, public.users)
+        about = self.about = recipe.about
+        self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
+        given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
+        left, self._around = divided(recipe, given, preparation, compare_with_initial)
+        self._given = replace(given, privacy=left)
+        self.streams = Streams(secure=left.noise == "secure")
         self._coordinates: Coordinates | None = None
-        self.privacy, self._around = divided(self, privacy, preparation, compare_with_initial)
-        self.streams = Streams(secure=privacy.noise == "secure")
-        self._build()
-        self.plan: Plan = self._make_plan()
-        self.result = PrivateResult()
-        self._x = self._initial = self._released = self.scheme.checked_start(problem, problem.initial())
+        scheme = self._new_scheme()
+        self.plan: Plan = self._new_plan(scheme)
+        self.state = RunState(scheme, self._around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
-        self._roster = self.wire.roster(public.users, self.options.max_missing)
+        self._roster = self.wire.roster(public.users, recipe.max_missing)
 
-    def _build(self) -> None:
-        """All that follows from problem and options; with a preparation, at first for a stand-in of what it finds."""
+    def _new_scheme(self) -> Scheme:
+        """The scheme of problem and settings; with a preparation, at first for a stand-in of what it finds."""
         if self._around.before is not None:
-            self.problem, self._coordinates, self.options = self._around.before.settle(self.options)
-        self.scheme = self._make_scheme()
-        self.memory = self.scheme.new_memory()
-        self._slack = self._rounding_slack() if self.privacy.noise == "secure" else 0.0
-        self._ledger = self.scheme.ledger(self.privacy) if self.scheme.guarantee.holds else None
+            self.problem, self._coordinates, self.recipe = self._around.before.settle(self.recipe)
+            self._given = replace(self._given, problem=self.problem)
+        scheme = self.recipe.scheme(self._given)
+        self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
+        return scheme
 
-    # What a strategy defines ---------------------------------------------------------------------------------------
+    def _rounding_slack(self, scheme: Scheme) -> float:
+        """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
+        own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
+        return own if self._around == Around() else max(own, rounding_slack(self.public.users))
 
-    @abstractmethod
-    def _make_scheme(self) -> Scheme:
-        """Who takes part, what is done to their data and what it costs, from public facts alone."""
-
-    @abstractmethod
-    def _make_plan(self) -> Plan:
-        """The scheme in numbers, for people; made by `_planned`."""
-
-    @abstractmethod
-    def _ask(self, index: int) -> Request | None:
-        """The request of round ``index`` (from 0); None skips the round."""
-
-    @abstractmethod
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        """The private step: what becomes of a round's replies."""
-
-    # What a strategy is built with ---------------------------------------------------------------------------------
-
-    def _promise(self, epsilon: float, accountant: str, assumptions: Iterable[str]) -> Guarantee:
-        """That of a scheme under replace-one, for the unit asked for."""
-        return Guarantee(
-            unit=self.privacy.unit,
-            relation="replace_one",
-            epsilon=epsilon,
-            delta=self.privacy.delta,
-            accountant=accountant,
-            adversary=self.adversary,
-            assumptions=tuple(assumptions),
-            holds=True,
-        )
-
-    def _planned(self, way: Way | None = None, *, rounds: int, cohort: int, users_needed: int, **more: Any) -> Plan:
-        """A plan with the strategy's name, n, guarantee and forecast filled in; ``more`` are further fields of `Plan`.
-
-        ``way`` is how the model is come to, as far as noise is concerned; None where nothing can be said.
-        """
-        forecast, numbers = None if way is None else Forecast.of(self.problem, way), more.pop("numbers", {})
-        more["warnings"] = (
+    def _new_plan(self, scheme: Scheme) -> Plan:
+        """The scheme in numbers, with the forecast and all that comes before and after the strategy's own rounds."""
+        outline = scheme.outline
+        forecast = None if outline.path is None else Forecast.of(self.problem, outline.path)
+        warnings = (
             *self._around.warnings,
-            *more.get("warnings", ()),
-            *standstill(self.problem, self.options, rounds, numbers),
+            *outline.warnings,
+            *standstill(self.problem, self.recipe, outline.rounds, outline.numbers),
             *(() if forecast is None else forecast.warnings()),
         )
-        rounds, guarantee, numbers = self._around.plan(rounds, self.scheme.guarantee, numbers)
+        rounds, guarantee, numbers = self._around.plan(outline.rounds, scheme.guarantee, outline.numbers)
         relied_on = SECURE_ASSUMPTIONS[self.privacy.unit] if self.privacy.noise == "secure" else ()
-        return Plan(
-            strategy=self.name,
-            rounds=rounds,
-            cohort=cohort,
-            users=self.public.users,
-            users_needed=users_needed,
-            guarantee=guarantee.assuming(*relied_on),
-            forecast=forecast,
-            numbers=numbers,
-            **more,
-        )
+        whole = replace(outline, rounds=rounds, numbers=numbers, warnings=warnings)
+        return Plan.of(self.name, self.public.users, guarantee.assuming(*relied_on), forecast, whole)
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
         return self.streams.open(self.seed, index, purpose, self._slack)
 
-    @property
-    def _default_step(self) -> float:
-        """1 / curvature; half where nothing bounds it, or the loss is linear."""
-        return 1 / (self.problem.curvature or 2.0)
+    # What is known of a run ----------------------------------------------------------------------------------------
 
-    def _rounding_slack(self) -> float:
-        """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
-        scheme = self.scheme
-        own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
-        return own if self._around == Around() else max(own, rounding_slack(self.public.users))
+    @property
+    def name(self) -> str:
+        """The strategy's name."""
+        return self.about.name
+
+    @property
+    def options(self) -> Recipe:
+        """The recipe: its settings."""
+        return self.recipe
+
+    @property
+    def public(self) -> PublicFacts:
+        """Public facts about the users."""
+        return self._given.public
+
+    @property
+    def privacy(self) -> Privacy:
+        """The budget of the strategy's own rounds."""
+        return self._given.privacy
+
+    @property
+    def seed(self) -> int:
+        """The seed of sampling and of simulated noise."""
+        return self._given.seed
+
+    @property
+    def scheme(self) -> Scheme:
+        """The private part of the strategy as one value."""
+        return self.state.scheme
+
+    @property
+    def memory(self) -> Any:
+        """What the server remembers between rounds, made by the scheme."""
+        return self.state.memory
+
+    @property
+    def result(self) -> PrivateResult:
+        """The result so far, also during a run and after a failure."""
+        return self.state.result
+
+    @property
+    def spent_epsilon(self) -> float | None:
+        """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
+        return None if self.state.spent is None else self.state.spent()
+
+    @property
+    def noise_source(self) -> str:
+        """Where the noise comes from, for people."""
+        return NOISE_SOURCES[self.privacy.noise]
 
     # Flower's five methods -----------------------------------------------------------------------------------------
 
@@ -196,10 +189,10 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         """One message a node: the model, which of its users answer, and what they compute."""
         part, _ = self._around.place(server_round, self.plan.rounds)
         if part is not None and part is self._around.after:
-            arrays = self.wire.record(self._released)
-        self._x = self.wire.vector(arrays)
+            arrays = self.wire.record(self.state.released)
+        self.state.x = self.wire.vector(arrays)
         self._request = self._asked(server_round)
-        if self._request is None or server_round == self._lost:
+        if self._request is None or server_round == self.state.lost:
             return []
         if self.privacy.noise == "secure":
             self._request = separately(self._request)
@@ -221,38 +214,56 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         """
         if self._request is None:
             return None, None
-        read = partial(self.wire.read, sent=self._x)
-        missing = 1.0 if server_round == self._lost else self.options.max_missing
+        read = partial(self.wire.read, sent=self.state.x)
+        missing = 1.0 if server_round == self.state.lost else self.recipe.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        self._follow(server_round, self._request, gathered if self.hears_silence else gathered.uncounted())
-        return self.wire.record(self._x), counts(gathered.missing, gathered.non_finite)
+        self._follow(server_round, self._request, gathered if self.about.hears_silence else gathered.uncounted())
+        return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 
     def _asked(self, server_round: int) -> Request | None:
-        """The request of a round, whosever it is."""
+        """The request of a round of the preparation, the strategy or the last comparison."""
         part, index = self._around.place(server_round, self.plan.rounds)
         if part is not None:
-            return part.request(index, self._constant)
-        request = self._ask(index)
-        if request is None or self._coordinates is None:
-            return request
-        return replace(request, computation=replace(request.computation, coordinates=self._coordinates))
+            return part.request(index, self.state.constant)
+        request = self.scheme.ask(index, self.memory)
+        if request is None:
+            return None
+        computation = request.computation
+        if computation.lengths and not self._may_ask_lengths:
+            computation = replace(computation, lengths=False)
+        if self._coordinates is not None:
+            computation = replace(computation, coordinates=self._coordinates)
+        return replace(request, computation=computation)
+
+    @property
+    def _may_ask_lengths(self) -> bool:
+        """Whether nodes may be asked for users' exact lengths, which is a simulation's business.
+
+        Not where the server is not trusted, where noise is secure, where nodes have to say who their users are (as in a
+        deployment), or where nodes are ordinary Flower clients. Nodes do not trust that: see
+        `strategies.wire.protocol.answer_message`.
+        """
+        simulated = self.privacy.noise == "seeded" and not self.require_identities
+        trusted = self.about.server_trusted and self.privacy.trust == "server"
+        return simulated and trusted and self.wire.asks_more
 
     def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
-        """Charge a round, then take its step, whosever it is."""
+        """Charge a round, then take its step."""
         part, index = self._around.place(server_round, self.plan.rounds)
+        state = self.state
         with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
             if part is None:
-                if self._ledger is not None:
-                    self._ledger.charge(request.users)
-                step = self._step(index, self._x, gathered)
-                if self._ledger is not None:
-                    self._ledger.check_drawn(self.streams.drawn())
+                if state.ledger is not None:
+                    state.ledger.charge(request.users)
+                step = self.scheme.take(index, state.x, gathered, self.memory, partial(self._noise, index))
+                if state.ledger is not None:
+                    state.ledger.check_drawn(self.streams.drawn())
                 self._take(step, self._coordinates)
             else:
                 part.charge(request)
                 # Numbers that no round of the strategy's own has.
                 noise = partial(self._noise, self.plan.rounds + server_round)
-                step = part.step(index, self._x, self._constant, gathered, noise)
+                step = part.step(index, state.x, state.constant, gathered, noise)
                 part.check_drawn(self.streams.drawn())
                 self._take(step, None)
         self._facts = dict(step.facts)
@@ -266,11 +277,12 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             RunFailed: the promise would be another; no round of the strategy's own has begun.
         """
         promised = self.scheme.guarantee
-        self._build()  # the ledger, too: to the one before nothing is charged, and cohorts drawn in secret are new
+        # The ledger is new, too: to the one before nothing is charged, and cohorts drawn in secret are new.
+        self.state.begin(self._new_scheme())
         if self.scheme.guarantee != promised:
             raise RunFailed(f"{self.name} would promise something else with what its preparation found: run without")
         if self._coordinates is not None:
-            self._x = self.problem.initial()
+            self.state.x = self.problem.initial()
 
     def _take(self, step: Step, coordinates: Coordinates | None) -> None:
         """Go on from the next iterate and hand out the released model, unless such a step overflows.
@@ -279,14 +291,15 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
         releases a model follows from released values, and so does this. Inside a phase, where nothing is released, the
         iterate is what the step says, for it may not be looked at.
         """
+        state = self.state
         if step.constant is not None:
-            self.result.constant = frozen(step.constant)
+            state.result.constant = frozen(step.constant)
         if step.released is None:
-            self._x = step.following
+            state.x = step.following
             return
         released = step.released if coordinates is None else coordinates.models(step.released)
         if np.isfinite(step.following).all() and np.isfinite(released).all():
-            self._x, self._released = step.following, self.original.domain.project(released)
+            state.x, state.released = step.following, self.original.domain.project(released)
         else:
             log.warning("a step of %s overflows, and is not taken: lower its step size", self.name)
 
@@ -353,24 +366,25 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             raise BadInput("this strategy has run already: make a new one, with a budget of its own")
         if not self.wire.repeats and (keeper is not None or resumed is not None):
             raise BadInput("clients of an ordinary Flower app train at random, so no run goes on: leave keeper out")
-        self._check_declared()
+        state = self.state
+        state.check_declared()
         self.summary()
-        self._initial = self._released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
+        state.initial = state.released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities = self.require_identities
         self._roster.keys = self.privacy.trust == "sum"
-        self._roster.counts = self.server_trusted and not self._roster.keys
+        self._roster.counts = self.about.server_trusted and not self._roster.keys
         self._roster.gather(grid, roster_timeout)
         result = PrivateResult(
             arrays=arrays, guarantee=self.plan.guarantee, clipped_samples=self._roster.clipped_samples
         )
-        self.result, done, secure = result, 0, self.privacy.noise == "secure"
+        state.result, done, secure = result, 0, self.privacy.noise == "secure"
         if resumed is None:
             result.initial_metrics = result.evaluate(evaluate_fn, 0)
         else:
-            done = self._resume(resumed)
-            arrays, result.arrays = self.wire.record(self._x), self.wire.record(self._released)
+            done = state.resume(resumed, self.plan.rounds, self._new_scheme)
+            arrays, result.arrays = self.wire.record(state.x), self.wire.record(state.released)
         if keeper is not None:
-            keeper.keep(partial(self._snapshot, done), must=True)
+            keeper.keep(partial(state.snapshot, done), must=True)
         for server_round in range(done + 1, self.plan.rounds + 1):
             started = time.perf_counter()
             config = ConfigRecord({**(train_config or {}), "server-round": server_round})
@@ -378,21 +392,21 @@ class UserLevelStrategy(Declarations, Resumable, Strategy):
             if self._request is None:
                 continue
             if keeper is not None and secure:
-                keeper.ask(self._question(server_round))
+                keeper.ask(state.question(server_round))
             replies = grid.send_and_receive(messages, timeout=timeout)
             next_arrays, metrics = self.aggregate_train(server_round, replies)
             arrays = arrays if next_arrays is None else next_arrays
             record = result.add(
                 server_round,
-                self.wire.record(self._released),
+                self.wire.record(state.released),
                 metrics,
                 seconds=time.perf_counter() - started,
-                spent=self._spent,
+                spent=state.spent,
                 facts=self._facts,
                 evaluate=evaluate_fn,
             )
             if keeper is not None:
-                keeper.keep(partial(self._snapshot, server_round), must=secure)
+                keeper.keep(partial(state.snapshot, server_round), must=secure)
             if on_round is not None:
                 on_round(record)
         if result.rounds:

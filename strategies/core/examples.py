@@ -10,5 +10,5 @@ RADIUS = 2.0
 
 def example_problem(kind: type[UserLevelStrategy], shape: Shape) -> Problem:
     """The class's ``example_problem`` for data of this shape, with models within `RADIUS`, where it says no other."""
-    section = {"radius": RADIUS, **kind.example_problem}
+    section = {"radius": RADIUS, **kind.about.example_problem}
     return PROBLEMS[section["kind"]].model_validate(section).build(shape, seed=0)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from strategies.core.scheme import Step
+from strategies.core.scheme import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Privacy
 from userdp.accounting.ledger import check_drawn
@@ -15,7 +15,6 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.computations import Computation
-from userdp.noise import NoiseSource
 
 SHARE = 0.05
 """Of epsilon."""
@@ -108,9 +107,7 @@ class LastComparison:
         """Of all users, whether the model that is sent serves them better than the initial one."""
         return Request(np.arange(self.users), Computation("improved", "sum", 0.5, arrays={"initial": initial}))
 
-    def step(
-        self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
-    ) -> Step:
+    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
         """Keep the model, or go back."""
         total = float(self.mechanism.release(gathered.values, noise(0))[0])
         chosen = x if total >= 0 else initial

@@ -1,13 +1,11 @@
-"""Settings of strategies, and how they are checked."""
+"""Settings that strategies share."""
 
 from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from userdp.errors import BadInput
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class StrategyOptions(BaseModel):
@@ -107,19 +105,3 @@ class PreparedOptions(StrategyOptions):
     @abstractmethod
     def found(self, found: Found) -> dict[str, float]:
         """The settings that follow, by name."""
-
-
-def parse_options(model: type[StrategyOptions], options: dict[str, Any]) -> StrategyOptions:
-    """Options checked against their model.
-
-    Raises:
-        BadInput: names the option, the value and what is allowed.
-    """
-    try:
-        return model(**options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["strategy", *map(str, first["loc"])])
-        known = ", ".join(sorted(model.model_fields))
-        hint = f"; options are {known}" if first["type"] == "extra_forbidden" else ""
-        raise BadInput(f"{where} = {first.get('input')!r}: {first['msg']}{hint}") from None

@@ -3,60 +3,14 @@
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Self
 
 from strategies.core.forecast import Forecast
-from userdp.accounting.guarantee import Guarantee, Unit
-from userdp.errors import BadInput, RunFailed
-from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
-
-Number = float | int | str
-"""A value that a plan prints."""
-
-
-@dataclass(frozen=True)
-class PublicFacts:
-    """Public facts about the users: the plan and the privacy proof use these numbers and nothing else.
-
-    Attributes:
-        users: n.
-        min_samples: fewest samples that a user holds.
-        max_samples: most samples that a user holds (contribution bound).
-        samples: N, samples of all users together; needed by sample-level strategies, which divide by it.
-    """
-
-    users: int
-    min_samples: int = 1
-    max_samples: int | None = None
-    samples: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.users < 1:
-            raise BadInput(f"data.users = {self.users}: there must be at least one user")
-        if self.min_samples < 1:
-            raise BadInput(f"data.min_samples = {self.min_samples}: no user may be empty, use at least 1")
-        if self.max_samples is not None and self.max_samples < self.min_samples:
-            raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
-
-    def declared(self, fact: str, strategy: str) -> int:
-        """A number that a strategy cannot do without.
-
-        Raises:
-            BadInput: it is not declared.
-        """
-        value = getattr(self, fact)
-        if value is None:
-            raise BadInput(f"data.{fact} must be declared: {strategy} needs this public number in its guarantee")
-        return int(value)
-
-    def records(self, unit: Unit, strategy: str) -> int:
-        """How many users, or samples, there are: whichever are protected.
-
-        Raises:
-            BadInput: samples are, and their number is not declared.
-        """
-        return self.users if unit == "user" else self.declared("samples", strategy)
+from strategies.core.recipe import Recipe, meanings_of
+from strategies.core.scheme import Number, Outline
+from userdp.accounting.guarantee import Guarantee
+from userdp.errors import RunFailed
 
 
 @dataclass(frozen=True)
@@ -105,6 +59,12 @@ class Plan:
     forecast: Forecast | None = None
     numbers: Mapping[str, Number] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, strategy: str, users: int, guarantee: Guarantee, forecast: Forecast | None, outline: Outline) -> Self:
+        """The plan of a scheme's outline."""
+        stated = {each.name: getattr(outline, each.name) for each in fields(outline) if each.name != "path"}
+        return cls(strategy=strategy, users=users, guarantee=guarantee, forecast=forecast, **stated)
 
     @property
     def drowned(self) -> bool:
@@ -168,14 +128,6 @@ class Plan:
         }
 
 
-def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
-    """What a plan prints of its sampler: participations of a user, and the guarantee as one for replacing a user."""
-    numbers: dict[str, Number] = {}
-    if isinstance(sampler, DisjointBatches):
-        numbers["participations"] = sampler.epochs
-    if isinstance(sampler, AllocatedBatches):
-        numbers["participations"] = sampler.participations
-    if guarantee.relation != "replace_one":
-        converted = sampler.replace_one(guarantee.epsilon, guarantee.delta)
-        numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
-    return numbers
+def explained(recipe: type[Recipe]) -> dict[str, str]:
+    """Name of each number that plans of a strategy show -> what it means."""
+    return {**meanings_of(recipe), **Plan.meanings}

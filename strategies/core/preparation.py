@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from strategies.core.options import Found, PreparedOptions, StrategyOptions
-from strategies.core.plan import PublicFacts
-from strategies.core.scheme import Step
+from strategies.core.options import Found, PreparedOptions
+from strategies.core.public_facts import Given, PublicFacts
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Cost, Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.problems.landscape import MeasuredCurvature
@@ -73,23 +73,21 @@ class Preparation(ABC):
         """What is asked in round ``index`` (from 0) of these."""
 
     @abstractmethod
-    def step(
-        self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
-    ) -> Step:
+    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
         """What follows from a round's replies: at which model the next one asks, and no new model to hand out."""
 
     @abstractmethod
     def found(self) -> tuple[Coordinates | None, Found]:
         """The coordinates, None for the model's own, and what is known in them: a stand-in before the last round."""
 
-    def settle(self, options: StrategyOptions) -> tuple[Problem, Coordinates | None, StrategyOptions]:
+    def settle(self, recipe: Recipe) -> tuple[Problem, Coordinates | None, Recipe]:
         """The problem as the strategy is to see it, the coordinates, and its settings, from what is found."""
         coordinates, found = self.found()
-        assert isinstance(options, PreparedOptions)
+        assert isinstance(recipe, PreparedOptions)
         problem = self.problem
         if coordinates is not None:
             problem = InCoordinates(problem, coordinates, MeasuredCurvature(1 / found.rate))
-        return problem, coordinates, options.model_copy(update=options.found(found))
+        return problem, coordinates, recipe.model_copy(update=recipe.found(found))
 
     def charge(self, request: Request) -> None:
         """Charge a round."""
@@ -128,21 +126,22 @@ def _sum(one: Callable[[], float], other: Callable[[], float]) -> float:
     return one() + other()
 
 
-def prepared(kind: type[Preparation], strategy: Any, privacy: Privacy) -> tuple[Privacy, Preparation]:
-    """(what is left for the strategy, its preparation), of a budget.
+def prepared(kind: type[Preparation], recipe: Recipe, given: Given) -> tuple[Privacy, Preparation]:
+    """(the budget left for the strategy, its preparation).
 
     Raises:
         BadInput: there is nothing to find for the strategy.
     """
-    problem, options, share = strategy.problem, strategy.options, kind.share(strategy.problem)
+    problem, privacy = given.problem, given.privacy
+    share = kind.share(problem)
     own = replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta)
     left = replace(privacy, epsilon=privacy.epsilon - own.epsilon, delta=privacy.delta - own.delta)
     # Only then anything is calibrated: most strategies are asked in vain.
-    if isinstance(options, PreparedOptions):
-        made = kind(problem, strategy.public, own, strategy.seed)
-        if options.found(made.found()[1]):
+    if isinstance(recipe, PreparedOptions):
+        made = kind(problem, given.public, own, given.seed)
+        if recipe.found(made.found()[1]):
             return left, made
     raise BadInput(
-        f"preparation = 'learn': nothing that {strategy.name} needs can be found on the way for problem.kind = "
+        f"preparation = 'learn': nothing that {given.strategy} needs can be found on the way for problem.kind = "
         f"{problem.name!r}; leave it out"
     )

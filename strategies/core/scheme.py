@@ -1,35 +1,89 @@
 """What a run does to users' data, fixed before any are seen: who takes part, how loud the noise is, what that costs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from strategies.core.ways import Way
+from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
-from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
-from userdp.sampling import Sampler
 from userdp.state import Stateful
+
+Number = float | int | str
+"""A value that a plan prints."""
+
+Noise = Callable[[int], NoiseSource]
+"""Opens the noise of a round for one purpose; each release of a round has a purpose of its own."""
 
 
 def no_memory() -> None:
-    """What a server remembers that needs nothing but the model."""
+    """The memory of a server that needs nothing but the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheme:
-    """The private part of a strategy as one value; families add their samplers, mechanisms, clips and steps.
+class Outline:
+    """A scheme in numbers, for people; `strategies.core.plan.Plan` explains the fields.
+
+    Attributes:
+        rounds: exchanges with the nodes.
+        cohort: users a round (the largest, where it varies).
+        users_needed: the fewest users with which the scheme would still be accepted.
+        path: how noise reaches the model, for the forecast; None for no forecast.
+        noise: expected l2 norm of the noise of a release; None where the strategy does not state it.
+        signal: l2 norm that the thing it is added to can have; None where the strategy does not state it.
+        pass_probability: lower bound on passing every test; None without a test.
+        numbers: everything else worth printing, name -> value.
+        warnings: sentences.
+    """
+
+    rounds: int
+    cohort: int
+    users_needed: int
+    path: Way | None = None
+    noise: float | None = None
+    signal: float | None = None
+    pass_probability: float | None = None
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of a round.
+
+    Attributes:
+        following: (p,) where the next round asks for gradients; private itself only if it is released.
+        released: (p,) the newly released model; None if the round releases nothing.
+        facts: numbers to keep of the round; exact ones have names that end in ``_private``.
+        constant: (p,) the best that is known of the models that predict the same of everybody, released like all that
+            it follows from, in the loss's own parameters; None if the round says nothing of it.
+    """
+
+    following: Vector
+    released: Vector | None
+    facts: Mapping[str, float] = field(default_factory=dict)
+    constant: Vector | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(ABC):
+    """The private part of a strategy as one value, and what it does in a round.
 
     All that follows from data reads it and nothing changes it: clip, weights, sampler, noise and accounting cannot
-    disagree. `Plan` is what people see of it.
+    disagree. A `strategies.core.recipe.Recipe` makes it. `ask` and `take` are a round; what the server remembers
+    between rounds is one object, made by ``new_memory``.
 
     Attributes:
         guarantee: what all rounds together promise.
         ledger: makes the ledger that the rounds are charged to; not asked where nothing is promised.
+        outline: the scheme in numbers.
         new_memory: makes what the server remembers between rounds, as it is before the first; nothing by default. Its
             class declares what a checkpoint holds.
         check_start: refuses initial models (`BadInput`), beyond those outside the problem's domain.
@@ -40,11 +94,28 @@ class Scheme:
 
     guarantee: Guarantee
     ledger: Callable[[Privacy], AnyLedger]
+    outline: Outline
     new_memory: Callable[[], Stateful | None] = no_memory
     check_start: Callable[[Vector], None] | None = None
     summands: int | None = None
     spread: float = 1.0
     rounding: float = 0.0
+
+    @abstractmethod
+    def ask(self, index: int, memory: Any) -> Request | None:
+        """The request of round ``index`` (from 0); None skips the round."""
+
+    @abstractmethod
+    def take(self, index: int, x: Vector, gathered: Gathered, memory: Any, noise: Noise) -> Step:
+        """Release what the replies of round ``index`` say, with noise, and follow it.
+
+        Args:
+            index: of the round, from 0.
+            x: (p,) the model at which nodes answered.
+            gathered: their replies.
+            memory: what ``new_memory`` made.
+            noise: opens the round's noise.
+        """
 
     def checked_start(self, problem: Problem, x: Vector) -> Vector:
         """(p,) the initial model.
@@ -68,65 +139,6 @@ class DiscreteScheme(Protocol):
 
     def law(self, values: Sequence[Rows]) -> Vector:
         """(K,) probabilities of the outcomes of a round, from what it and those before it gather: rows or their sum."""
-
-
-def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:
-    """Of the mean of a cohort's vectors of l2 norm at most ``clip_norm``, with the noise that the sampler calibrates.
-
-    Raises:
-        BadInput: the sampler cannot keep to the budget.
-    """
-    multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
-    return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanScheme(Scheme):
-    """A `Scheme` of noisy means of clipped user vectors, over the public size of a cohort.
-
-    Attributes:
-        sampler: who takes part in each round.
-        mechanism: of a round's mean.
-    """
-
-    sampler: Sampler
-    mechanism: GaussianMechanism | LaplaceMechanism
-
-    @classmethod
-    def of(
-        cls, sampler: Sampler, clip_norm: float, privacy: Privacy, adversary: str, assumptions: tuple[str, ...]
-    ) -> Self:
-        """With the Gaussian noise that the sampler calibrates for vectors of l2 norm at most ``clip_norm``.
-
-        Raises:
-            BadInput: the sampler cannot keep to the budget.
-        """
-        mechanism = mean_mechanism(sampler, clip_norm, privacy)
-        multiplier = mechanism.noise_multiplier
-        return cls(
-            guarantee=sampler.guarantee(multiplier, privacy.delta, adversary, assumptions),
-            ledger=partial(sampler.ledger, multiplier),
-            sampler=sampler,
-            mechanism=mechanism,
-        )
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a round came to.
-
-    Attributes:
-        following: (p,) where the next round asks for gradients; private itself only if it is released.
-        released: (p,) the newly released model; None if the round releases nothing.
-        facts: numbers to keep of the round; exact ones have names that end in ``_private``.
-        constant: (p,) the best that is known of the models that predict the same of everybody, released like all that
-            it follows from, in the loss's own parameters; None if the round says nothing of it.
-    """
-
-    following: Vector
-    released: Vector | None
-    facts: Mapping[str, float] = field(default_factory=dict)
-    constant: Vector | None = None
 
 
 def no_ledger(privacy: Privacy) -> AnyLedger:

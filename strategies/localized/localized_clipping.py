@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
 from strategies.core.scheme import Scheme, Step
 from strategies.core.ways import NoisyPhase, Phases
 from strategies.localized.phases import (

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Scheme, Step
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number, Scheme, Step
 from strategies.core.ways import NoisyPhase, Phases
 from strategies.localized.needs import fewest_users, refusal
 from strategies.localized.paper import paper_plan, paper_users

@@ -9,9 +9,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Scheme, Step
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number, Scheme, Step
 from strategies.core.ways import Course
 from strategies.robust.passing import TESTS, DeviationOptions
 from strategies.wire.replies import Gathered, Request

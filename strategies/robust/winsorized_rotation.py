@@ -11,8 +11,8 @@ from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Step
+from strategies.core.plan import Plan
+from strategies.core.scheme import Number, Step
 from strategies.robust.tested_strategy import ADVERSARY, ROW_MEANINGS, TRUST, RowOptions, RowScheme, declared_deviation
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.sparse_rows import clip_rows

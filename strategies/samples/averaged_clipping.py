@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
 from strategies.core.scheme import Step
 from strategies.samples.sample_rounds import (
     DrawnScheme,

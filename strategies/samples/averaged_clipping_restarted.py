@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Scheme, Step, no_ledger
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number, Scheme, Step, no_ledger
 from strategies.samples.sample_rounds import (
     TheoryOptions,
     balanced_batch,

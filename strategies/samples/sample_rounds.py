@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from strategies.core.plan import Number, sampler_numbers
-from strategies.core.scheme import no_ledger
+from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.scheme import Number, no_ledger
 from strategies.samples.sample_strategy import OutputAverage, Rounds, SampleLevelOptions, SampleScheme, SampleStrategy
 from strategies.wire.replies import Request
 from userdp.accounting import Guarantee

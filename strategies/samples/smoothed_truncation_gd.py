@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Scheme, Step
+from strategies.core.plan import Plan
+from strategies.core.scheme import Number, Scheme, Step
 from strategies.samples.sample_rounds import SampleRoundsOptions, noise_numbers, promised, promised_numbers
 from strategies.samples.sample_strategy import OutputAverage, SampleStrategy
 from strategies.wire.replies import Gathered, Request

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Scheme, Step
+from strategies.core.plan import Plan
+from strategies.core.scheme import Number, Scheme, Step
 from strategies.core.ways import Landing
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import ACCOUNTANT, Guarantee, ReleaseLedger, epsilon_of

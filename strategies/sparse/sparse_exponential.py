@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
 from strategies.core.scheme import Scheme, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Ledger, epsilon_of

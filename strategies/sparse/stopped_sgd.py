@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
 from strategies.core.scheme import Step
 from strategies.core.ways import Course
 from strategies.sparse.iterates import IterateAverage, RandomIterate

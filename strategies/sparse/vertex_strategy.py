@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
 from strategies.core.options import StrategyOptions
-from strategies.core.plan import Number, Plan
-from strategies.core.scheme import Scheme, Step
+from strategies.core.plan import Plan
+from strategies.core.recipe import Fact
+from strategies.core.scheme import Number, Scheme, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting.guarantee import Unit
 from userdp.arrays.types import Rows, Vector

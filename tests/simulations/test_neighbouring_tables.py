@@ -383,7 +383,7 @@ USER_CASES = NAMED + [
 SAMPLE_CASES = [
     replace(case, unit="sample", group=2.0 if case.group > 1 else 1.0, seed=4)
     for case in USER_CASES
-    if "sample" in STRATEGIES[case.strategy].units
+    if "sample" in STRATEGIES[case.strategy].about.units
 ]
 """Neighbours differ in one sample, and the user's other one must stay. Replacing one is adding and removing one."""
 
@@ -548,7 +548,7 @@ SECURE = [
     case if case.strategy in AT_ONCE else pytest.param(case, marks=pytest.mark.slow)
     for case in USER_CASES
     # Cohorts that the operating system draws differ between two runs.
-    if STRATEGIES[case.strategy].without_secure_noise is None and "sampling" not in case.options
+    if STRATEGIES[case.strategy].about.without_secure_noise is None and "sampling" not in case.options
 ]
 SILOS = 4
 

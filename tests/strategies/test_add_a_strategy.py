@@ -21,8 +21,8 @@ from simulations.cli import app
 from simulations.listings import strategies
 from simulations.records.run_directory import plain
 from strategies import registry
-from strategies.core.declarations import meanings_of
-from strategies.core.plan import PublicFacts
+from strategies.core.recipe import meanings_of
+from strategies.core.public_facts import PublicFacts
 from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput
@@ -100,7 +100,7 @@ def test_the_guarantee_of_a_new_strategy_holds_for_neighbours(new):
 @each_new
 def test_a_new_strategy_is_short_and_says_what_its_numbers_mean(new):
     kind = class_of(new)
-    method = make(kind, Quadratic(2, 1.0, 2.0), 400, delta=1e-4, **kind.example)
+    method = make(kind, Quadratic(2, 1.0, 2.0), 400, delta=1e-4, **kind.about.example)
     assert set(method.plan.numbers) <= set(meanings_of(kind))
     assert len(new.text.splitlines()) <= 64
 
@@ -130,7 +130,7 @@ def test_a_plan_that_states_no_noise_does_not_print_that_there_is_none(capsys):
 def test_every_strategy_states_its_noise(name):
     """Its plan is made with the example that it declares."""
     strategy = registry.STRATEGIES[name]
-    privacy = Privacy(20.0, 1e-5, strategy.units[0])
+    privacy = Privacy(20.0, 1e-5, strategy.about.units[0])
     public = PublicFacts(4000, max_samples=1, samples=4000)
     plan = strategy(problem_of(name), public, privacy, **options_of(name)).plan
     assert plan.noise is not None

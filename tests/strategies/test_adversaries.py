@@ -18,7 +18,7 @@ from helpers_adversaries import Draw, Losses, Overheard, Recorded, Replayed, fie
 
 from strategies import STRATEGIES, PublicFacts, UserLevelStrategy, model_vector
 from strategies.clipping.dp_ftrl import PrefixSums
-from strategies.core.declarations import notes_of
+from strategies.core.recipe import notes_of
 from strategies.wire.questions import Reader
 from userdp.accounting import Privacy
 from userdp.nodes.computations import LocalNoise
@@ -99,7 +99,7 @@ OTHERS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 
 def made(name: str, options: Mapping[str, Any] = {}, privacy: Mapping[str, Any] = {}) -> UserLevelStrategy:
     kind = STRATEGIES[name]
-    budget = Privacy(2.0, 1e-3, kind.units[0], **privacy)
+    budget = Privacy(2.0, 1e-3, kind.about.units[0], **privacy)
     facts = PublicFacts(USERS, 1, 1, USERS)
     return kind(problem_of(name), facts, budget, **(options_of(name) | dict(options)))
 
@@ -116,11 +116,11 @@ def test_a_guarantee_names_nobody_whose_view_is_not_tested(name, options, privac
     views = {VIEWS[adversary] for adversary in named(guarantee.adversary)}
     assert views
     if "answered" in views:
-        assert not STRATEGIES[name].server_trusted
+        assert not STRATEGIES[name].about.server_trusted
     if "masked" in views:
         assert privacy["trust"] == "sum"  # see clipping/test_curious_nodes.py
     if "asked" in views:
-        assert STRATEGIES[name].release == "round"
+        assert STRATEGIES[name].about.release == "round"
 
 
 def test_a_sentence_that_names_somebody_else_is_noticed():

@@ -77,10 +77,10 @@ SCHEMES = ["disjoint", "cyclic", "poisson", "fixed_size"]
 PRIVATE = [
     name
     for name, strategy in STRATEGIES.items()
-    if name != "non_private" and strategy.example_problem["kind"] == "quadratic"
+    if name != "non_private" and strategy.about.example_problem["kind"] == "quadratic"
 ]
 """Of any loss; least squares over an l1 ball meets these faults in its own tests."""
-SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].family == "sample-level"]
+SAMPLE_LEVEL = [name for name in PRIVATE if STRATEGIES[name].about.family == "sample-level"]
 """Where samples weigh the same, not users."""
 BY_SAMPLES = {"sample_clipped_sgd", "iterative_mean_sgd", "poisson_sample_sgd", "smoothed_truncation_gd"}
 """Where samples that are not finite are dropped one by one."""
@@ -320,7 +320,7 @@ def test_flower_nan_passes_the_clip(name, code):
     # Local steps to infinity end at the edge of the domain, which is finite, and clipped.
     finite = name == DPFedAvg.name and code != 7
     # Samples are dropped one by one, and only users are counted; nobody tells a server that is not trusted.
-    counted = not finite and name not in BY_SAMPLES and STRATEGIES[name].server_trusted
+    counted = not finite and name not in BY_SAMPLES and STRATEGIES[name].about.server_trusted
     data = np.full((USERS, 2), 3)
     ends = []
     for own in ([code, 1], [0, 0]):
@@ -555,9 +555,9 @@ def test_flower_one_line_is_logged_for_each_reply(caplog):
 
 @every_strategy
 def test_pfl_the_random_user_sampler_draws_a_user_twice_into_a_cohort(name):
-    for sampling in SCHEMES if "sampling" in STRATEGIES[name].Options.model_fields else [None]:
+    for sampling in SCHEMES if "sampling" in STRATEGIES[name].model_fields else [None]:
         options = {} if sampling is None else {"sampling": sampling}
-        if "cohort" in STRATEGIES[name].Options.model_fields:
+        if "cohort" in STRATEGIES[name].model_fields:
             options["cohort"] = 380 if name != "winsorized_rotation" else USERS
         method = method_of(name, **options)
         _, _, cohorts = played(method, federation_of(np.zeros((USERS, 2))), users_per_node=30)
@@ -599,7 +599,7 @@ def test_fl4health_noise_is_scaled_by_the_cohorts_largest_weight(name):
     """Zero data of equal and of most unequal sizes, with the same public facts: the same noise."""
     facts = {"min_samples": 1, "max_samples": 401, "samples": 2 * USERS}
     # Random batches depend on who holds how many; everybody in every round does not.
-    everybody = {"batches": "full"} if "batches" in STRATEGIES[name].Options.model_fields else {}
+    everybody = {"batches": "full"} if "batches" in STRATEGIES[name].model_fields else {}
     everybody |= {"batch": 2 * USERS} if name == "poisson_sample_sgd" else {}
     even, uneven = [2] * USERS, [1] * (USERS - 1) + [USERS + 1]
     ends = [

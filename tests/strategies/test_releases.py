@@ -248,7 +248,7 @@ def method_of(name, **more):
         kind, problem, options = MORE[name]
         return make(kind, problem, USERS, EPSILON, DELTA, facts=FACTS, **options, **more)
     kind = STRATEGIES[name]
-    given = {"unit": kind.units[0], "facts": FACTS, **options_of(name), **more}
+    given = {"unit": kind.about.units[0], "facts": FACTS, **options_of(name), **more}
     return make(kind, problem_of(name), USERS, EPSILON, DELTA, **given)
 
 

@@ -10,7 +10,7 @@ from test_releases import EVERY, MORE, USERS, method_of, rows
 
 import strategies.core.base
 from strategies import STRATEGIES, model_vector
-from strategies.core.declarations import notes_of
+from strategies.core.recipe import notes_of
 from userdp.mechanisms.concentration_tests import Session
 from userdp.noise import SeededNoise
 from userdp.sampling import Sampler

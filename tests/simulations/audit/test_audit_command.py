@@ -46,16 +46,16 @@ def config_of(name, epsilon=1.0, delta=1e-5, **options):
     strategy = STRATEGIES[name]
     problem = {"kind": "quadratic", "bound": 6.0, "radius": 1.0}
     population = "gaussian"
-    if strategy.example_problem["kind"] != "quadratic":
-        problem, population = dict(strategy.example_problem) | {"target_range": [-1.0, 1.0]}, "linear_regression"
+    if strategy.about.example_problem["kind"] != "quadratic":
+        problem, population = dict(strategy.about.example_problem) | {"target_range": [-1.0, 1.0]}, "linear_regression"
     data = {"kind": "synthetic", "population": population, "dimension": 2, "users": 4096, "samples_per_user": 1}
     return parse_config(
         {
             "name": "attacked",
             "problem": problem,
             "data": data,
-            "privacy": {"epsilon": epsilon, "delta": delta, "unit": strategy.units[0]},
-            "strategy": {"kind": name} | dict(strategy.example) | options,
+            "privacy": {"epsilon": epsilon, "delta": delta, "unit": strategy.about.units[0]},
+            "strategy": {"kind": name} | dict(strategy.about.example) | options,
             "preparation": "none",
         }
     )
@@ -231,7 +231,7 @@ def test_another_strategy_takes_the_file_s_budget_and_a_unit_that_it_protects():
     config = config_of("dp_fed_sgd", 3.0)
     other = with_strategy(config, "poisson_sample_sgd")
     assert (other.strategy.kind, other.privacy.epsilon) == ("poisson_sample_sgd", 3.0)
-    assert other.privacy.unit in STRATEGIES["poisson_sample_sgd"].units
+    assert other.privacy.unit in STRATEGIES["poisson_sample_sgd"].about.units
     assert with_strategy(config, "dp_fed_sgd") is config
 
 

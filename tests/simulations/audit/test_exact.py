@@ -67,7 +67,7 @@ def test_canaries_stay_within_the_declared_bounds_and_pull_where_they_say():
 def test_strategies_that_compare_users_say_so():
     """By what their class says a round costs: the square of a cohort, or of groups."""
     for strategy in STRATEGIES.values():
-        assert strategy.compares_users == bool(re.search(r"[Uk]\^2 d", strategy.cost)), strategy.name
+        assert strategy.about.compares_users == bool(re.search(r"[Uk]\^2 d", strategy.about.cost)), strategy.about.name
 
 
 @pytest.mark.slow

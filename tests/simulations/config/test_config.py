@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulations.config.run_config import RunConfig, load_config, parse_config, strategy_section
 from simulations.runs.build import build_problem, make_plan, make_strategy, public_facts
-from strategies.core.declarations import meanings_of
+from strategies.core.recipe import meanings_of
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.data.synthetic.source import synthetic_settings
@@ -71,9 +71,9 @@ def test_any_configuration_reads_back_as_it_was_written(epsilon, delta, seed, cl
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_a_strategys_section_has_exactly_its_options(name):
-    assert set(strategy_section(name).model_fields) == set(STRATEGIES[name].Options.model_fields) | {"kind"}
+    assert set(strategy_section(name).model_fields) == set(STRATEGIES[name].model_fields) | {"kind"}
     config = parse_config(changed(strategy={"kind": name}))
-    assert config.strategy_options == STRATEGIES[name].Options().model_dump()
+    assert config.strategy_options == STRATEGIES[name]().model_dump()
 
 
 def test_every_setting_is_described():
@@ -90,8 +90,8 @@ def test_every_setting_is_described():
 def test_every_number_of_a_plan_is_explained(name):
     strategy = STRATEGIES[name]
     raw = changed(strategy={"kind": name} | options_of(name), data__users=20_000, data__samples_per_user=50)
-    if strategy.example_problem["kind"] != "quadratic":
-        raw["problem"] = {"target_range": [-1.0, 1.0], **strategy.example_problem}
+    if strategy.about.example_problem["kind"] != "quadratic":
+        raw["problem"] = {"target_range": [-1.0, 1.0], **strategy.about.example_problem}
         raw["data"] |= {"population": "linear_regression"}
     meanings = meanings_of(strategy)
     for number in make_plan(parse_config(raw)).numbers:

@@ -18,7 +18,7 @@ from simulations.engines.grids import LocalGrid
 from simulations.records.log_kinds import LINE_KINDS, PLACES, LogLine
 from simulations.records.log_lines import LOG_LINES
 from strategies import STRATEGIES
-from strategies.core.plan import PublicFacts
+from strategies.core.public_facts import PublicFacts
 from strategies.wire.message_fields import KNOWLEDGE, MESSAGE_FIELDS, message_field
 from strategies.wire.protocol import answer_content, failed, roster_content, roster_question
 from userdp.accounting import Privacy
@@ -68,7 +68,7 @@ def test_every_field_of_the_messages_of_a_run_is_listed(name):
     strategy = STRATEGIES[name](
         problem,
         public=PublicFacts(400, 1, 1, 400),
-        privacy=Privacy(8.0, 1e-4, unit=STRATEGIES[name].units[0]),
+        privacy=Privacy(8.0, 1e-4, unit=STRATEGIES[name].about.units[0]),
         seed=1,
         **options_of(name),
     )

@@ -82,7 +82,7 @@ def configuration(name, path, *, noise="seeded", trackers=()):
         "users": USERS,
         "max_samples": ROWS,
     }
-    problem: dict[str, Any] = {"radius": 2.0, **STRATEGIES[name].example_problem}
+    problem: dict[str, Any] = {"radius": 2.0, **STRATEGIES[name].about.example_problem}
     if problem["kind"] != "quadratic":
         data |= {"target": "y", "target_range": [-1.0, 1.0]}
     if name in DECLARES_SAMPLES:

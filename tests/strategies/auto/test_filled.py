@@ -13,8 +13,8 @@ import simulations
 from strategies import Auto, PublicFacts
 from strategies.auto.filled import FEWEST, MOST_NOISE, Filled, doubts
 from strategies.auto.preparation import LearnCoordinates
-from strategies.core.declarations import meanings_of
-from strategies.core.resuming import Resumed
+from strategies.core.recipe import meanings_of
+from strategies.core.run_state import Resumed
 from strategies.registry import STRATEGIES
 from userdp.accounting import Privacy
 from userdp.errors import RunFailed

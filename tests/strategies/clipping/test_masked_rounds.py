@@ -14,7 +14,7 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.engines.ray_grid import RayGrid
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, PublicFacts, client_app, model_vector
 from strategies.auto.preparation import LearnCoordinates
-from strategies.core.resuming import Resumed
+from strategies.core.run_state import Resumed
 from strategies.drop_in import ClientWire
 from strategies.wire.questions import Reader, counts_wanted
 from userdp.accounting import Cost, Privacy, epsilon_of
@@ -453,7 +453,7 @@ def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
 )
 def test_a_strategy_that_does_not_work_on_masked_sums_refuses_by_name(name):
     with pytest.raises(BadInput, match=f"privacy.trust = 'sum': {name} does not work on"):
-        STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].units[0]))
+        STRATEGIES[name](LOSS, PublicFacts(40), replace(PRIVACY, unit=STRATEGIES[name].about.units[0]))
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size", "allocation"])
@@ -520,7 +520,7 @@ def test_what_a_node_is_told_travels_in_the_message():
     assert weighted.masked.weight > 0
     LocalGrid([])  # Flower's messages ask for an identity, which a grid sees to
     for one in (asked, masked(seed=5)._ask(0).computation, weighted):
-        keyed = replace(one, masked=replace(one.masked, round=4, keys=(bytes(range(32)), bytes(32))))
+        keyed = replace(one, masked=replace(one.about.masked, round=4, keys=(bytes(range(32)), bytes(32))))
         message = Message(content_of(np.zeros(3), np.arange(2), keyed), 1, MessageType.TRAIN)
         assert Reader().request(message)[1] == keyed
         assert not counts_wanted(message)

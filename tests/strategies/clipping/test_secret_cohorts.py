@@ -85,11 +85,11 @@ def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling
 # --- The ledger ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in STRATEGIES.items() if kind.without_secure_noise is None))
+@pytest.mark.parametrize("name", sorted(name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None))
 @pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size", None])
 def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed(name, sampling):
     kind = STRATEGIES[name]
-    if (sampling is None) == ("sampling" in kind.Options.model_fields):
+    if (sampling is None) == ("sampling" in kind.model_fields):
         return
     options = options_of(name) | ({"sampling": sampling} if sampling else {})
     facts = PublicFacts(300, max_samples=2, samples=400)

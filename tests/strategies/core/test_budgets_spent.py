@@ -22,7 +22,7 @@ UNSPENT = {"stopped_sgd"}
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"non_private"}))
 def test_a_plan_spends_what_is_asked_for_and_promises_for_the_unit_asked_for(name, epsilon):
     strategy = STRATEGIES[name]
-    for unit in strategy.units:
+    for unit in strategy.about.units:
         problem = problem_of(name)
         method = make(strategy, problem, 6000, epsilon, 1e-5, unit=unit, facts=FACTS, **options_of(name))
         guarantee = method.plan.guarantee

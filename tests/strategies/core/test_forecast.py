@@ -267,7 +267,7 @@ def test_a_good_plan_is_silent():
 @pytest.mark.parametrize("name", ["auto", "dp_fed_avg", "local_dp", "stopped_sgd", "output_perturbation"])
 def test_strategies_of_every_family_predict_something(name):
     facts, kind = {"min_samples": 1, "max_samples": 1, "samples": 400}, STRATEGIES[name]
-    method = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.units[0], facts=facts, **options_of(name))
+    method = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.about.units[0], facts=facts, **options_of(name))
     assert method.plan.forecast.excess > 0
     assert method.plan.as_dict()["forecast"]["predicted_excess"] == method.plan.forecast.excess
 

@@ -41,7 +41,7 @@ HOSTILE = np.array([0.0, 5e-324, -5e-324, 1.0, -1.0, 2.0**53, 1e154, -1e154, 1.7
 
 def problem_of(name):
     """A problem that certifies what the strategy needs, over a domain as wide as it may be."""
-    if STRATEGIES[name].example_problem["kind"] != "quadratic":
+    if STRATEGIES[name].about.example_problem["kind"] != "quadratic":
         return any_strategy.problem_of(name)
     if name in ("localized_robust_sgd", "localized_clipping", "output_perturbation", "stopped_sgd"):
         return Linear(2, 1.0, radius=1e9)
@@ -50,7 +50,7 @@ def problem_of(name):
 
 def method_of(name, problem=None, **options):
     """A strategy of the registry, of few rounds."""
-    fields = STRATEGIES[name].Options.model_fields
+    fields = STRATEGIES[name].model_fields
     few = {key: value for key, value in (("rounds", 2), ("deviation", 1.0)) if key in fields}
     return make(
         STRATEGIES[name],

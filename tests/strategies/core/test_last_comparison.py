@@ -21,12 +21,12 @@ from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Quadratic
 
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": 400}
-COMPARING = sorted(name for name, kind in STRATEGIES.items() if kind.without_comparison is None)
+COMPARING = sorted(name for name, kind in STRATEGIES.items() if kind.about.without_comparison is None)
 
 
 def compared(name, **more):
     kind = STRATEGIES[name]
-    unit = kind.units[0]
+    unit = kind.about.units[0]
     return make(
         kind,
         problem_of(name),
@@ -67,7 +67,7 @@ def test_replacing_adding_or_removing_a_user_moves_the_sum_by_at_most_one(values
 @pytest.mark.parametrize("name", COMPARING)
 def test_strategy_and_comparison_together_keep_to_the_budget_and_the_ledger_says_so(name):
     kind, method = STRATEGIES[name], compared(name)
-    plain = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.units[0], facts=FACTS, **options_of(name))
+    plain = make(kind, problem_of(name), 400, 8.0, 1e-3, unit=kind.about.units[0], facts=FACTS, **options_of(name))
     promised = method.plan.guarantee
     assert promised.holds
     assert promised.epsilon <= 8.0 * (1 + 1e-6)

@@ -37,7 +37,7 @@ from userdp.problems import Certificate, Logistic, Quadratic, Softmax, Squared
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.problems.landscape import MeasuredCurvature
 
-PREPARED = sorted(name for name, kind in STRATEGIES.items() if issubclass(kind.Options, PreparedOptions))
+PREPARED = sorted(name for name, kind in STRATEGIES.items() if issubclass(kind, PreparedOptions))
 WELL_OFF = {"robust_rounds": {"rounds": 2}}
 """Options with which a few hundred users are enough."""
 USERS = 1500
@@ -88,8 +88,8 @@ def test_those_that_can_be_prepared_promise_for_any_loss():
         *("adaptive_clipping", "dp_fed_avg", "dp_fed_sgd", "dp_ftrl", "recentred_clipping", "robust_rounds")
     ] == PREPARED
     for name in PREPARED:
-        assert STRATEGIES[name].needs == "any loss"
-        assert STRATEGIES[name].units == ("user",)
+        assert STRATEGIES[name].about.needs == "any loss"
+        assert STRATEGIES[name].about.units == ("user",)
 
 
 @pytest.mark.parametrize("name", PREPARED)

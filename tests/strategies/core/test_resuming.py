@@ -18,7 +18,7 @@ from resumable import PAIRS, RUNS, Kept, Run, bits, kept_by, measured, strays, w
 
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
-from strategies.core.resuming import Resumed
+from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from userdp.errors import BadInput
 from userdp.mechanisms import toeplitz
@@ -28,7 +28,7 @@ from userdp.noise import SecureNoise
 from userdp.state import Stateful
 
 USERS = resumable.USERS
-SECURE = [name for name, kind in STRATEGIES.items() if kind.without_secure_noise is None]
+SECURE = [name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None]
 SEVERAL = {"localized_robust_sgd": {"phases": 3}}  # its example plans a single round
 FORMER = json.loads(gzip.decompress((Path(__file__).parent / "former_checkpoints.json.gz").read_bytes()))
 """What format 1 held of `RUNS` in the midst of them; some with the question of the round after."""

@@ -34,7 +34,7 @@ from userdp.noise import SecureNoise, SeededNoise, rounding_slack
 from userdp.problems import Quadratic
 
 FALSE_ALARM = 1e-9
-REFUSED = {name for name, strategy in STRATEGIES.items() if strategy.without_secure_noise is not None}
+REFUSED = {name for name, strategy in STRATEGIES.items() if strategy.about.without_secure_noise is not None}
 ALLOWED = sorted(STRATEGIES.keys() - REFUSED)
 OPTIONS = {
     "projected_sgd": {"rounds": 2, "sparsity": 2},
@@ -60,7 +60,7 @@ def strategy(name, **changes):
     from strategies import PublicFacts
 
     privacy = Privacy(4.0, 1e-3, noise=options.pop("noise", "secure"))
-    known = {key: value for key, value in options.items() if key in STRATEGIES[name].Options.model_fields}
+    known = {key: value for key, value in options.items() if key in STRATEGIES[name].model_fields}
     return STRATEGIES[name](problem, PublicFacts(users, **facts), privacy, seed=seed, **known)
 
 
@@ -122,7 +122,7 @@ def test_secure_noise_is_added_to_the_value_itself(name, people, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALLOWED if "learning_rate" in STRATEGIES[name].Options.model_fields])
+@pytest.mark.parametrize("name", [name for name in ALLOWED if "learning_rate" in STRATEGIES[name].model_fields])
 def test_secure_noise_has_the_size_of_seeded_noise(name, people):
     """One small step of a quadratic from zero: the models of many runs vary alike."""
     options = {"rounds": 2 if name == "sample_clipped_sgd" else 1, "learning_rate": 1e-4}  # whose first model is given

@@ -18,7 +18,7 @@ from strategies import (
     model_record,
     model_vector,
 )
-from strategies.core.declarations import documentation
+from strategies.core.recipe import documentation
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.problems import Quadratic
@@ -41,8 +41,8 @@ def method_of(name, **options):
 @each_strategy
 def test_a_strategy_says_what_it_is_and_what_it_promises(name):
     strategy = STRATEGIES[name]
-    assert strategy.name == name
-    assert all([strategy.summary_line, strategy.family, strategy.paper, strategy.needs, strategy.units])
+    assert strategy.about.name == name
+    assert all([strategy.about.summary_line, strategy.about.family, strategy.about.paper, strategy.about.needs, strategy.about.units])
     assert len(documentation(strategy)) > 20
     promise = method_of(name).plan.guarantee
     assert promise.holds == (name != "non_private")
@@ -78,7 +78,7 @@ def test_an_option_out_of_range_is_refused_by_name_and_value(name, option):
 def test_the_unit_of_privacy_is_one_that_the_strategy_protects(name):
     strategy = STRATEGIES[name]
     privacy = Privacy(4.0, 1e-4, "sample")
-    if "sample" in strategy.units:
+    if "sample" in strategy.about.units:
         assert strategy(problem_of(name), PublicFacts(400, **FACTS), privacy, **options_of(name)).plan.rounds == 3
         return
     with pytest.raises(BadInput, match=f"privacy.unit = 'sample': {name} protects user level; set privacy.unit"):
@@ -211,7 +211,7 @@ def test_before_anything_is_run_nothing_is_promised():
 @each_strategy
 def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
     strategy = STRATEGIES[name]
-    if strategy.pure:
+    if strategy.about.pure:
         assert make(strategy, PROBLEM, 400, 4.0, 0.0, facts=FACTS, **options_of(name)).plan.guarantee.delta in (
             0,
             1,

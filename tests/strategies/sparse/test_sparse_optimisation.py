@@ -18,7 +18,7 @@ from userdp.papers.high_dimensional.reference.hard_thresholding import SparseBud
 from userdp.problems import OneHotLogistic, Quadratic, Squared
 
 KINDS = {PrivateHardThresholding: {"level": 4.0}, SparseOptimisation: {"scale": 0.8}}
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.about.name)
 each_unit = pytest.mark.parametrize("unit", ["user", "sample"])
 SIZES = [3, 1, 4, 2, 1, 1]
 FACTS = {"samples": 12}

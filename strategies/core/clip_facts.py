@@ -1,19 +1,17 @@
 """What people tune a clip by: how many users it shortens, how long they are, how loud the noise is beside them.
 
 Exact figures of users' data, which no guarantee covers: notes of them are private, and only simulations ask for them.
+A request asks by ``Computation.lengths``, which `strategies.core.base.UserLevelStrategy` takes off outside simulations.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
-from strategies.core.base import UserLevelStrategy
-from strategies.core.declarations import Fact
+from strategies.core.recipe import Fact
 from strategies.wire.replies import Gathered
 from userdp.arrays.types import Vector
-from userdp.nodes.computations import Computation
 
 CLIP_FACTS: Mapping[str, Fact] = {
     "clipped_share_private": Fact("private", "share of the round's users that the clip shortened; simulations only"),
@@ -26,25 +24,11 @@ CLIP_FACTS: Mapping[str, Fact] = {
         "length that the round's noise is expected to have, over that of the clipped mean before it; simulations only",
     ),
 }
-"""Name -> what it is, of what `clip_facts` notes."""
-
-
-def with_lengths(strategy: UserLevelStrategy, computation: Computation) -> Computation:
-    """The computation, nodes asked for users' lengths too where that is a simulation's business.
-
-    Not where the server is not trusted, where noise is secure, where nodes have to say who their users are (as in a
-    deployment), or where nodes are ordinary Flower clients. Nodes do not trust that: see
-    `strategies.wire.protocol.answer_message`.
-    """
-    simulated = strategy.privacy.noise == "seeded" and not strategy.require_identities
-    trusted = strategy.server_trusted and strategy.privacy.trust == "server"
-    if not (simulated and trusted and strategy.wire.asks_more):
-        return computation
-    return replace(computation, lengths=True)
+"""The facts of `clip_facts`: name -> what it is."""
 
 
 def clip_facts(gathered: Gathered, clip: float, mean: Vector, noise: float) -> dict[str, float]:
-    """What a round notes of its clip; nothing where nodes did not tell.
+    """The facts of a round's clip; none where nodes told no lengths.
 
     Args:
         gathered: the answers.
@@ -54,10 +38,10 @@ def clip_facts(gathered: Gathered, clip: float, mean: Vector, noise: float) -> d
     """
     if gathered.lengths is None:
         return {}
-    told = gathered.lengths[~np.isnan(gathered.lengths)]
+    known = gathered.lengths[~np.isnan(gathered.lengths)]
     signal = float(np.linalg.norm(mean))
     return {
-        "clipped_share_private": float(np.mean(told > clip)) if len(told) else math.nan,
-        "median_length_private": float(np.median(told)) if len(told) else math.nan,
+        "clipped_share_private": float(np.mean(known > clip)) if len(known) else math.nan,
+        "median_length_private": float(np.median(known)) if len(known) else math.nan,
         "noise_over_signal_private": noise / signal if signal > 0 else math.inf,
     }

@@ -1,4 +1,4 @@
-"""A run that goes on where another process was killed: what is kept of it, and what becomes of the round under way."""
+"""What changes during a run, and how it goes on where another process was killed."""
 
 import logging
 from collections.abc import Callable
@@ -8,10 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from strategies.core.around import Around
-from strategies.core.read_only import frozen
+from strategies.core.read_only import ReadOnly, frozen
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme
-from strategies.core.secure_noise import NOISE_SOURCES
 from strategies.core.snapshots import Snapshot
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
@@ -48,8 +47,8 @@ class Resumed:
     asked: Snapshot | None = None
 
 
-class Resumable:
-    """The part of a strategy that knows how far a run is: what is spent, and what it needs to go on.
+class RunState:
+    """The models, memory and ledger of a run, and what is needed to go on after the process was killed.
 
     *Formal guarantees.* *Claim.* A run that is killed at any points and resumed, however often, keeps to the guarantee
     of one that is not. Unit and relation: the strategy's. *Why.*
@@ -75,116 +74,140 @@ class Resumable:
     *Assumptions.* The state goes on in one place: whoever resumes a copy of it, or an older one, runs twice. The data
     are the same, and with seeded noise nodes compute the same bits from them again, which GPUs may not. When a process
     dies tells nothing of the data beyond what it released.
+
+    Args:
+        scheme: of the strategy's own rounds.
+        around: what comes before and after them.
+        privacy: the budget of the strategy's own rounds.
+        start: (p,) the initial model.
+
+    Attributes:
+        scheme: as given; with a preparation, made anew once it has found what it looks for.
+        memory: what the server remembers between rounds, made by the scheme.
+        ledger: of the strategy's own rounds; None where nothing is promised.
+        x: (p,) the model at which the next round asks.
+        initial: (p,) the model that the run started from.
+        released: (p,) the released model.
+        result: what the run hands back so far.
+        lost: number of the round that a killed process asked and did not keep; None for none.
     """
 
-    memory: Any
-    plan: Any
-    privacy: Privacy
-    scheme: Scheme
-    result: PrivateResult
-    _around: Around
-    _build: Callable[[], None]
-    _initial: Vector
-    _ledger: AnyLedger | None
-    _lost: int | None = None
-    _released: Vector
-    _x: Vector
+    x, initial, released = ReadOnly(), ReadOnly(), ReadOnly()
+
+    def __init__(self, scheme: Scheme, around: Around, privacy: Privacy, start: Vector) -> None:
+        self.around, self._privacy = around, privacy
+        self.result, self.lost = PrivateResult(), None
+        self.begin(scheme)
+        self.x = self.initial = self.released = start
+
+    lost: int | None
+
+    def begin(self, scheme: Scheme) -> None:
+        """Take over a scheme, with a fresh memory and a fresh ledger."""
+        self.scheme, self.memory = scheme, scheme.new_memory()
+        self.ledger: AnyLedger | None = scheme.ledger(self._privacy) if scheme.guarantee.holds else None
 
     @property
-    def spent_epsilon(self) -> float | None:
-        """What the ledger has been charged so far, recorded rounds or not; None when nothing is promised."""
-        return None if self._spent is None else self._spent()
+    def spent(self) -> Callable[[], float] | None:
+        """Computes what all ledgers have been charged so far, as they are NOW; None where nothing is promised."""
+        return None if self.ledger is None else self.around.spent(self.ledger.spent())
 
     @property
-    def _spent(self) -> Callable[[], float] | None:
-        own = None if self._ledger is None else self._ledger.spent()
-        return None if own is None else self._around.spent(own)
+    def constant(self) -> Vector:
+        """(p,) what a model is compared with: the best constant that was released, before there is one the initial."""
+        return self.initial if self.result.constant is None else self.result.constant
 
     @property
-    def noise_source(self) -> str:
-        """Where the noise comes from, for people."""
-        return NOISE_SOURCES[self.privacy.noise]
+    def _drawn(self) -> Stateful | None:
+        """The cohorts that the operating system drew; None where they follow from a seed."""
+        sampler = getattr(self.scheme, "sampler", None)
+        return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
 
-    def _snapshot(self, server_round: int) -> Snapshot:
-        """What is needed to go on after round ``server_round``."""
-        taken, result = Snapshot(), self.result
-        taken.add("round", server_round)
-        for name, model in {"x": self._x, "initial": self._initial, "released": self._released}.items():
-            taken.add(name, model)
-        taken.add("constant", result.constant)
-        if (before := self._around.before) is not None:
-            taken.add("found", state_of(before.memory))
-            taken.add("found_ledger", before.ledger.state())
-        if (after := self._around.after) is not None:
-            taken.add("compared", after.charged)
-        taken.add("memory", state_of(self.memory))
-        taken.add("ledger", None if self._ledger is None else self._ledger.state())
-        taken.add("drawn", state_of(self._drawn))
-        taken.add("initial_metrics", result.initial_metrics)
-        taken.add("records", [record.as_dict() for record in result.rounds])
-        return taken
-
-    def _question(self, server_round: int) -> Snapshot:
-        """Which round asks whom."""
-        taken = Snapshot()
-        taken.add("round", server_round)
-        taken.add("drawn", state_of(self._drawn))
-        return taken
-
-    def _check_declared(self) -> None:
+    def check_declared(self) -> None:
         """Refuse a memory whose class does not say what it remembers, before anything is asked.
 
         Raises:
             BadInput: names class and attribute.
         """
-        before = self._around.before
+        before = self.around.before
         for memory in (self.memory, self._drawn, None if before is None else before.memory):
             state_of(memory)
 
-    def _resume(self, resumed: Resumed) -> int:
-        """Take the state over; the number of rounds that are done.
+    def snapshot(self, server_round: int) -> Snapshot:
+        """The state after round ``server_round``."""
+        taken, result = Snapshot(), self.result
+        taken.add("round", server_round)
+        for name, model in {"x": self.x, "initial": self.initial, "released": self.released}.items():
+            taken.add(name, model)
+        taken.add("constant", result.constant)
+        if (before := self.around.before) is not None:
+            taken.add("found", state_of(before.memory))
+            taken.add("found_ledger", before.ledger.state())
+        if (after := self.around.after) is not None:
+            taken.add("compared", after.charged)
+        taken.add("memory", state_of(self.memory))
+        taken.add("ledger", None if self.ledger is None else self.ledger.state())
+        taken.add("drawn", state_of(self._drawn))
+        taken.add("initial_metrics", result.initial_metrics)
+        taken.add("records", [record.as_dict() for record in result.rounds])
+        return taken
+
+    def question(self, server_round: int) -> Snapshot:
+        """The round that is about to ask, and its cohort."""
+        taken = Snapshot()
+        taken.add("round", server_round)
+        taken.add("drawn", state_of(self._drawn))
+        return taken
+
+    def resume(self, resumed: Resumed, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
+        """Take over what a killed run left; returns the number of rounds that are done.
+
+        Args:
+            resumed: what it left.
+            rounds: of the plan.
+            new_scheme: makes the scheme from what a preparation has found.
 
         Raises:
             BadInput: it is of another run, or of another version.
         """
         try:
-            return self._taken_over(resumed.kept, resumed.asked)
+            return self._taken_over(resumed.kept, resumed.asked, rounds, new_scheme)
         except (LookupError, TypeError, AttributeError) as error:
             raise BadInput(f"the checkpoint does not fit this run ({type(error).__name__}): {OTHER_VERSION}") from None
 
-    def _taken_over(self, kept: Snapshot, asked: Snapshot | None) -> int:
+    def _taken_over(self, kept: Snapshot, asked: Snapshot | None, rounds: int, new_scheme: Callable[[], Scheme]) -> int:
         done = kept.get("round")
-        if not isinstance(done, int) or not 0 <= done <= self.plan.rounds:
+        if not isinstance(done, int) or not 0 <= done <= rounds:
             raise BadInput(
-                f"the checkpoint is of round {done!r}, and the run plans {self.plan.rounds}: resume with the "
-                "config.toml in the same folder"
+                f"the checkpoint is of round {done!r}, and the run plans {rounds}: resume with the config.toml in the "
+                "same folder"
             )
-        if (before := self._around.before) is not None:
+        if (before := self.around.before) is not None:
             before.memory = before.new_memory()
             put_back(before.memory, kept.get("found"))
             before.ledger.restore(kept.get("found_ledger"))
             if done >= before.rounds:
-                self._build()
-        if (after := self._around.after) is not None:
+                self.begin(new_scheme())
+        if (after := self.around.after) is not None:
             after.charged = bool(kept.get("compared"))
         self.memory = self.scheme.new_memory()
         put_back(self.memory, kept.get("memory"))
-        if self._ledger is not None:
-            self._ledger.restore(kept.get("ledger"))
+        if self.ledger is not None:
+            self.ledger.restore(kept.get("ledger"))
         for name in ("x", "initial", "released"):
-            setattr(self, f"_{name}", self._of_this_run(name, kept.get(name)))
+            setattr(self, name, self._of_this_run(name, kept.get(name)))
         # Former versions knew none.
         if (constant := kept.get("constant") if "constant" in kept.values else None) is not None:
             self.result.constant = frozen(self._of_this_run("constant", constant))
         self.result.restore(kept.get("initial_metrics"), [RoundRecord.of(one) for one in kept.get("records")])
-        self._draw_again(kept)
-        if asked is not None and self.privacy.noise == "secure" and asked.get("round") == done + 1:
-            self._lost = done + 1
-            self._draw_again(asked)
+        put_back(self._drawn, kept.get("drawn"))
+        if asked is not None and self._privacy.noise == "secure" and asked.get("round") == done + 1:
+            self.lost = done + 1
+            put_back(self._drawn, asked.get("drawn"))
             log.warning(
                 "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "
                 "again would be a second release",
-                self._lost,
+                self.lost,
             )
         return done
 
@@ -194,27 +217,12 @@ class Resumable:
         Raises:
             BadInput: it is of another shape.
         """
-        if getattr(model, "shape", None) != self._x.shape or model.dtype != self._x.dtype:
+        if getattr(model, "shape", None) != self.x.shape or model.dtype != self.x.dtype:
             raise BadInput(
-                f"the checkpoint's model {name!r} is no vector of {self._x.size} numbers, as this run's is: resume "
+                f"the checkpoint's model {name!r} is no vector of {self.x.size} numbers, as this run's is: resume "
                 "with the config.toml in the same folder"
             )
         return np.asarray(model)
-
-    @property
-    def _constant(self) -> Vector:
-        """(p,) what a model is compared with: the best constant that was released, before there is one the initial."""
-        return self._initial if self.result.constant is None else self.result.constant
-
-    @property
-    def _drawn(self) -> Stateful | None:
-        """What the operating system drew of cohorts; None where they follow from a seed."""
-        sampler = getattr(self.scheme, "sampler", None)
-        return sampler.drawn if isinstance(sampler, Sampler) and sampler.seed is None else None
-
-    def _draw_again(self, taken: Snapshot) -> None:
-        """Put back what was drawn."""
-        put_back(self._drawn, taken.get("drawn"))
 
 
 def state_of(memory: Any) -> State | None:
@@ -230,7 +238,7 @@ def state_of(memory: Any) -> State | None:
             f"{type(memory).__name__} is what a server remembers between rounds, and does not declare its attributes: "
             "make it a userdp.state.Stateful"
         )
-    return memory.state()
+    return memory.state() or None
 
 
 def put_back(memory: Any, state: State | None) -> None:
@@ -239,7 +247,7 @@ def put_back(memory: Any, state: State | None) -> None:
     Raises:
         BadInput: that was of another class.
     """
-    if (memory is None) != (state is None):
+    if (state_of(memory) is None) != (state is None):
         raise BadInput(f"the checkpoint and this run do not remember the same between rounds: {OTHER_VERSION}")
     if memory is not None and state is not None:
         memory.restore(state)

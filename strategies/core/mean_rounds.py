@@ -1,0 +1,159 @@
+"""Rounds that release the noisy mean of what a cohort's users send, and follow it: most strategies are these."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies.core.clip_facts import clip_facts
+from strategies.core.scheme import Noise, Number, Scheme, Step
+from strategies.wire.replies import Gathered, Request
+from userdp.accounting import Guarantee, Privacy
+from userdp.arrays.types import Vector
+from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
+from userdp.nodes.computations import Computation
+from userdp.problems import Box
+from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
+from userdp.state import Stateful
+
+
+class Descent(Stateful):
+    """The memory of a server that steps against released gradients, at a step size.
+
+    Args:
+        rate: step size.
+    """
+
+    given: ClassVar[tuple[str, ...]] = ("rate",)
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
+        """(p,) the next model, before it is projected on the domain.
+
+        Args:
+            x: (p,) the model at which the gradient was taken.
+            gradient: (p,) released.
+            deviation: of the noise on each of its coordinates, public.
+        """
+        return x - self.rate * gradient
+
+    def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
+        """(p,) where the next gradient is taken, and (p,) the model to hand out, after a step from ``x``."""
+        return following, following
+
+
+def as_is(released: Vector) -> Vector:
+    """The released mean, followed like a gradient."""
+    return released
+
+
+def nothing(mean: Vector, bounded: Vector) -> Mapping[str, float]:
+    """No facts."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanRounds(Scheme):
+    """A `Scheme` of noisy means over a public divisor, each followed by a step; ``new_memory`` makes a `Descent`.
+
+    Attributes:
+        domain: of models.
+        sampler: who takes part in each round.
+        query: what users are asked in a round, from its index.
+        divisor: public number that the sum of what they send is divided by.
+        mechanism: of the mean; None where users or nodes add the noise.
+        rate: step size.
+        clip_norm: l2 norm that what each user sends is clipped to; infinite where it is not.
+        mean: from the sum to the mean; None for a division by ``divisor``.
+        bound: what is done to the mean before its noise.
+        gradient: what is followed, from the released mean; costs no privacy.
+        noise: l2 norm that the noise of a mean is expected to have.
+        correlated: whether the memory correlates the noise of rounds: it then has a ``release`` of its own.
+        deviation_fact: the name under which a round notes its noise; None where it does not.
+        noted: further facts, from the mean before and after ``bound``.
+    """
+
+    domain: Box
+    sampler: Sampler
+    query: Callable[[int], Computation]
+    divisor: float
+    mechanism: GaussianMechanism | LaplaceMechanism | None
+    rate: float
+    clip_norm: float = math.inf
+    mean: Callable[[Vector], Vector] | None = None
+    bound: Callable[[Vector], Vector] = as_is
+    gradient: Callable[[Vector], Vector] = as_is
+    noise: float = 0.0
+    correlated: bool = False
+    deviation_fact: str | None = "noise_deviation"
+    noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
+
+    def ask(self, index: int, memory: Descent) -> Request:
+        """See `Scheme`."""
+        return Request(self.sampler.cohort(index), self.query(index))
+
+    def take(self, index: int, x: Vector, gathered: Gathered, memory: Descent, noise: Noise) -> Step:
+        """See `Scheme`. Where a node of a masked sum fell silent, nothing is released."""
+        if gathered.lost:
+            return Step(x, x, {"lost": 1.0})
+        mean = gathered.values / self.divisor if self.mean is None else self.mean(gathered.values)
+        bounded = self.bound(mean)
+        released, deviation = bounded, gathered.noise / self.divisor
+        if self.mechanism is not None:
+            mechanism = memory if self.correlated else self.mechanism
+            released, deviation = mechanism.release(bounded, noise(0)), self.mechanism.standard_deviation
+        moved = self.domain.project(memory.step(x, self.gradient(released), deviation))
+        following, model = memory.output(x, moved)
+        facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}
+        facts |= self.noted(mean, bounded)
+        return Step(following, model, facts | clip_facts(gathered, self.clip_norm, bounded, self.noise))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Scheme):
+    """Several schemes one after the other, with one memory and one count of rounds, of equally many rounds each.
+
+    Attributes:
+        runs: the first one first.
+        rounds_of_each: public.
+    """
+
+    runs: tuple[Scheme, ...]
+    rounds_of_each: int
+
+    def run(self, index: int) -> Scheme:
+        """The one that round ``index`` belongs to."""
+        return self.runs[index // self.rounds_of_each]
+
+    def ask(self, index: int, memory: Stateful | None) -> Request | None:
+        """See `Scheme`."""
+        return self.run(index).ask(index, memory)
+
+    def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
+        """See `Scheme`."""
+        return self.run(index).take(index, x, gathered, memory, noise)
+
+
+def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:
+    """Of the mean of a cohort's vectors of l2 norm at most ``clip_norm``, with the noise that the sampler calibrates.
+
+    Raises:
+        BadInput: the sampler cannot keep to the budget.
+    """
+    multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+    return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)
+
+
+def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
+    """The numbers of a plan about its sampler: participations of a user, and the guarantee for replacing a user."""
+    numbers: dict[str, Number] = {}
+    if isinstance(sampler, DisjointBatches):
+        numbers["participations"] = sampler.epochs
+    if isinstance(sampler, AllocatedBatches):
+        numbers["participations"] = sampler.participations
+    if guarantee.relation != "replace_one":
+        converted = sampler.replace_one(guarantee.epsilon, guarantee.delta)
+        numbers["replace_one_epsilon"], numbers["replace_one_delta"] = converted
+    return numbers

@@ -1,0 +1,135 @@
+"""What everybody may know of the users, and what a strategy is built from."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from strategies.wire.wire import Wire
+from userdp.accounting import Guarantee, Privacy
+from userdp.accounting.guarantee import Unit
+from userdp.errors import BadInput
+from userdp.noise import NoiseSource
+from userdp.problems.base import Problem
+from userdp.sampling import Sampler
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """Public facts about the users: the plan and the privacy proof use these numbers and nothing else.
+
+    Attributes:
+        users: n.
+        min_samples: fewest samples that a user holds.
+        max_samples: most samples that a user holds (contribution bound).
+        samples: N, samples of all users together; needed by sample-level strategies, which divide by it.
+    """
+
+    users: int
+    min_samples: int = 1
+    max_samples: int | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.users < 1:
+            raise BadInput(f"data.users = {self.users}: there must be at least one user")
+        if self.min_samples < 1:
+            raise BadInput(f"data.min_samples = {self.min_samples}: no user may be empty, use at least 1")
+        if self.max_samples is not None and self.max_samples < self.min_samples:
+            raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
+
+    def declared(self, fact: str, strategy: str) -> int:
+        """A number that a strategy cannot do without.
+
+        Raises:
+            BadInput: it is not declared.
+        """
+        value = getattr(self, fact)
+        if value is None:
+            raise BadInput(f"data.{fact} must be declared: {strategy} needs this public number in its guarantee")
+        return int(value)
+
+    def records(self, unit: Unit, strategy: str) -> int:
+        """How many users, or samples, there are: whichever are protected.
+
+        Raises:
+            BadInput: samples are, and their number is not declared.
+        """
+        return self.users if unit == "user" else self.declared("samples", strategy)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a recipe makes its scheme from; no users' data.
+
+    Attributes:
+        strategy: its name, for errors.
+        adversary: who may see what and who is trusted, as the strategy declares.
+        problem: the loss to minimise, in the coordinates that the strategy works in.
+        public: public facts about the users.
+        privacy: the budget of the strategy's own rounds.
+        seed: of sampling and of simulated noise.
+        wire: how models and answers travel.
+        noise: opens the noise of (round, purpose) once; for what a checkpoint restores.
+    """
+
+    strategy: str
+    adversary: str
+    problem: Problem
+    public: PublicFacts
+    privacy: Privacy
+    seed: int
+    wire: Wire
+    noise: Callable[[int, int], NoiseSource]
+
+    @property
+    def users(self) -> int:
+        """The public number of users, n."""
+        return self.public.users
+
+    @property
+    def dimension(self) -> int:
+        """The number of the model's parameters, p."""
+        return self.problem.dimension
+
+    @property
+    def secure(self) -> bool:
+        """Whether noise comes from the operating system."""
+        return self.privacy.noise == "secure"
+
+    @property
+    def secret_seed(self) -> int | None:
+        """The seed of cohorts that must stay secret; None, for the operating system, where noise is secure."""
+        return None if self.secure else self.seed
+
+    @property
+    def default_step(self) -> float:
+        """1 / curvature; one half where nothing bounds the curvature, or the loss is linear."""
+        return 1 / (self.problem.curvature or 2.0)
+
+    def promise(self, epsilon: float, accountant: str, assumptions: Iterable[str]) -> Guarantee:
+        """The guarantee of a scheme under replace-one, for the unit asked for."""
+        return Guarantee(
+            unit=self.privacy.unit,
+            relation="replace_one",
+            epsilon=epsilon,
+            delta=self.privacy.delta,
+            accountant=accountant,
+            adversary=self.adversary,
+            assumptions=tuple(assumptions),
+            holds=True,
+        )
+
+    def accounted(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> dict[str, Any]:
+        """The guarantee and the ledger, as fields of a `Scheme`, of rounds that one sampler draws and accounts.
+
+        Args:
+            sampler: who takes part.
+            multiplier: noise over sensitivity.
+            rests_on: assumptions beyond the sampler's own; those of clipping on this wire if not given.
+        """
+        rests_on = self.wire.clipping if rests_on is None else rests_on
+        return {
+            "guarantee": sampler.guarantee(multiplier, self.privacy.delta, self.adversary, rests_on),
+            "ledger": partial(sampler.ledger, multiplier),
+        }
