@@ -1,7 +1,7 @@
 """The part of `Auto` that other strategies can hold: coordinates and a clip, found privately before they begin."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,16 +11,15 @@ from strategies.auto.filled import Filled, doubts
 from strategies.auto.level import ClassShares, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
-from strategies.auto.releases import Release, SharedScheme
+from strategies.auto.releases import Release, Shares
 from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.core.options import Found
 from strategies.core.preparation import Preparation
 from strategies.core.public_facts import PublicFacts
-from strategies.core.scheme import Step
+from strategies.core.scheme import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
-from userdp.noise import NoiseSource
 from userdp.problems import Problem
 from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling import WeightedBatches
@@ -81,8 +80,9 @@ class LearnCoordinates(Preparation):
         self._stages: tuple[Stage, ...] = (Filled(), *found)
         weights = np.array([_WEIGHTS[type(stage)] for stage in self._stages])
         self.rounds = len(self._stages)
-        self._sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
-        self._multiplier = self._sampler.calibrate(privacy.epsilon, privacy.delta)
+        sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
+        multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+        self._shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         self._step = 1 / (problem.certificate.smoothness or 2.0)
         super().__init__(problem, public, privacy, seed)
 
@@ -91,16 +91,7 @@ class LearnCoordinates(Preparation):
         return Measured(new_progress(self.problem, self._step), self.rounds)
 
     def _make_ledger(self) -> AnyLedger:
-        return self._sampler.ledger(self._multiplier, self.privacy)
-
-    def _scheme(self) -> SharedScheme:
-        """The shares of the rounds."""
-        return SharedScheme(
-            guarantee=self._sampler.guarantee(self._multiplier, self.privacy.delta, "", ()),
-            ledger=lambda _: self.ledger,
-            sampler=self._sampler,
-            noise_multiplier=self._multiplier,
-        )
+        return self._shares.sampler.ledger(self._shares.noise_multiplier, self.privacy)
 
     def numbers(self) -> dict[str, Any]:
         """Of the plan."""
@@ -113,20 +104,18 @@ class LearnCoordinates(Preparation):
     @property
     def _doubt(self) -> float:
         """Standard deviation of the noise on the share of people who can be heard."""
-        return self._scheme().mechanism(0, Filled.movement).standard_deviation
+        return self._shares.mechanism(0, Filled.movement).standard_deviation
 
     def request(self, index: int, initial: Vector) -> Request:
         """Of all users what the stage asks."""
         if index == 0:
             self.memory.progress.begin(initial)
-        return Request(self._sampler.cohort(index), self._stages[index].computation(self.memory.progress))
+        return Request(self._shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
 
-    def step(
-        self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Callable[[int], NoiseSource]
-    ) -> Step:
+    def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
         """Release what the stage asks for, and follow."""
         progress = self.memory.progress
-        facts = self._stages[index].take(progress, gathered.values, Release(self._scheme(), index, noise))
+        facts = self._stages[index].take(progress, gathered.values, Release(self._shares, index, noise))
         self.memory.left -= 1
         return Step(progress.model, None, facts, constant=progress.released_constant)
 

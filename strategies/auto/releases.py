@@ -1,13 +1,11 @@
 """Releases of unequal shares of one budget, each of a mean over users, whose vectors move by what is stated."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from strategies.core.scheme import Scheme
+from strategies.core.scheme import Noise
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
-from userdp.noise import NoiseSource
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 
@@ -57,8 +55,8 @@ class Movement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedScheme(Scheme):
-    """A `Scheme` of releases of users' means, of which each has its own share of the budget.
+class Shares:
+    """Releases of users' means, of which each has its own share of the budget.
 
     Attributes:
         sampler: who takes part in each round, and the rounds' shares.
@@ -86,9 +84,9 @@ class Release:
         made: releases so far.
     """
 
-    scheme: SharedScheme
+    scheme: Shares
     index: int
-    noise: Callable[[int], NoiseSource]
+    noise: Noise
     made: int = 0
 
     def mean(self, sums: Vector, movement: Movement, part: float = 1.0) -> tuple[Vector, float]:

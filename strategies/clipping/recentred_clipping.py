@@ -1,28 +1,26 @@
 """Recentred clipping: users are clipped about the gradient as released so far, so that little is left to hide."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from strategies.clipping.local_options import LocalOptions, local_numbers, of_round
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
-from strategies.core.base import UserLevelStrategy
-from strategies.core.clip_facts import CLIP_FACTS, clip_facts, with_lengths
+from strategies.core.clip_facts import CLIP_FACTS, clip_facts
 from strategies.core.mean_rounds import sampler_numbers
-from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions, StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.recipe import Fact
-from strategies.core.scheme import Number, Scheme, Step
+from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
+from strategies.core.public_facts import Given
+from strategies.core.recipe import About, Fact, Recipe
+from strategies.core.scheme import Noise, Outline, Scheme, Step
 from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining
+from userdp.problems import Box
 from userdp.sampling import DisjointBatches, WeightedBatches, WeightedSlots
 
 _MEASURED = 0.05
@@ -35,62 +33,25 @@ _BEARABLE = 0.1
 """Noise over the users' distance from the centre, below which a wider radius is worth its noise."""
 
 
-class RecentredOptions(RelationOptions, LocalOptions, PreparedOptions, restates={"local_steps"}):
-    """Settings of `RecentredClipping`."""
-
-    clip_norm: float = Field(
-        1.0,
-        gt=0,
-        description="l2 norm that what users send is clipped to in the first round, about zero; rather too large than "
-        "too small, later radii follow the users.",
-    )
-    rounds: int = Field(5, ge=1, description="Rounds in all.")
-    cohort: int | None = Field(
-        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
-    )
-    learning_rate: float | None = Field(
-        None,
-        gt=0,
-        description="Step size; default 1 / smoothness, or 0.5; 1 for updates. On a loss certified linear each step "
-        "along gradients goes to a corner of the domain whatever is set: no step overshoots there.",
-    )
-    local_steps: int | None = Field(
-        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
-    )
-    radius_factor: float | None = Field(
-        None,
-        ge=1,
-        le=5,
-        description="Radius over the typical distance of users from the centre. A small one saves noise, a large one "
-        "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
-        "are alike, and on others up to 2 where there are users enough for little noise.",
-    )
-
-    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
-
-    @property
-    def trains(self) -> bool:
-        """Whether users send updates, rather than gradients."""
-        return self.local_steps is not None or self.local_epochs is not None
-
-    def found(self, found: Found) -> dict[str, float]:
-        """The clip."""
-        return {"clip_norm": CLIP_WIDTH * found.length}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecentredScheme(Scheme):
     """A `Scheme` of rows clipped about a centre that moves: mechanisms for any radius.
 
     Attributes:
+        domain: of models.
         sampler: who takes part in each round, and which share of the budget the round gets.
         noise_multiplier: of all rounds together.
         cohort: users a round.
+        seed: of the order of users' samples.
+        training: what users do with their data; None where they send gradients.
     """
 
+    domain: Box
     sampler: WeightedBatches | WeightedSlots
     noise_multiplier: float
     cohort: int
+    seed: int
+    training: LocalTraining | None
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
         """Of the mean of rows clipped to ``radius``, for a round worth ``multiplier``."""
@@ -104,8 +65,28 @@ class RecentredScheme(Scheme):
         sensitivity = replaced if self.sampler.relation == "replace_one" else added
         return GaussianMechanism(sensitivity / self.cohort, multiplier / math.sqrt(_MEASURED))
 
+    def ask(self, index: int, memory: Centre) -> Request:
+        """See `Scheme`; an update is what training takes off the model, turned round."""
+        asked = replace(memory.computation(), lengths=True)
+        if self.training is not None:
+            asked = replace(asked, name="local_update", centre=-memory.point, parameters=self.training.parameters())
+        return Request(self.sampler.cohort(index), of_round(asked, self.seed, index))
 
-class RecentredClipping(UserLevelStrategy):
+    def take(self, index: int, x: Vector, gathered: Gathered, memory: Centre, noise: Noise) -> Step:
+        """See `Scheme`."""
+        means, p = gathered.values / self.cohort, len(x)
+        mean = means[:p] if self.training is None else -means[:p]
+        multiplier = self.sampler.multiplier(index, self.noise_multiplier)
+        mechanism = self.gradient_mechanism(memory.radius, multiplier)
+        deviation = mechanism.standard_deviation
+        released = mechanism.release(mean, noise(0))
+        measured = self.distance_mechanism(multiplier).release(means[p:], noise(1))
+        exact = clip_facts(gathered, memory.radius, mean, deviation * math.sqrt(p))  # before the radius moves
+        following, facts = memory.follow(released, deviation, float(measured[0]), x, self.domain)
+        return Step(following, following, facts | exact)
+
+
+class RecentredClipping(Recipe, RelationOptions, LocalOptions, PreparedOptions, restates={"local_steps"}):
     """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
 
     Round t asks users for ``clip(q_i - c, r)`` and for ``l_i = ln(||q_i - c|| / r)`` held to [-2.5, 1], and releases
@@ -154,139 +135,140 @@ class RecentredClipping(UserLevelStrategy):
     rest to the others: ``z_t = z / sqrt(share)``.
     """
 
-    name: ClassVar[str] = "recentred_clipping"
-    summary_line: ClassVar[str] = "clipping about the gradient released so far, with a radius that follows the users"
-    family: ClassVar[str] = "clipping"
-    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "ours"
-    with_secure_noise: ClassVar[str] = (
-        "Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, once a round; "
-        "ledgers refuse seeded ones"
+    about: ClassVar[About] = About(
+        name="recentred_clipping",
+        summary_line="clipping about the gradient released so far, with a radius that follows the users",
+        family="clipping",
+        cost="node O(N d), one sum of d numbers up; server O(K d)",
+        paper="ours",
+        with_secure_noise="Poisson and fixed-size cohorts, which must stay secret, come from the operating system too, "
+        "once a round; ledgers refuse seeded ones",
+        example={"rounds": 3},
+        meanings={
+            "radius_factor": "clip over the typical distance of users from the centre",
+            "first_share": "share of the budget for the first epoch",
+            "last_share": "share of the budget for the last epoch",
+            "local_steps": "steps of each user on its own data",
+            "local_epochs": "times that each user goes through its data",
+            "local_rate": "step size of each user",
+        },
+        notes={
+            "radius": Fact("noised", "radius of the clip, from released values"),
+            "distance": Fact("noised", "released estimate of how far users are from the centre"),
+            "gain": Fact("noised", "share of the released innovation that is believed"),
+            **CLIP_FACTS,
+        },
     )
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "radius_factor": "clip over the typical distance of users from the centre",
-        "first_share": "share of the budget for the first epoch",
-        "last_share": "share of the budget for the last epoch",
-        "local_steps": "steps of each user on its own data",
-        "local_epochs": "times that each user goes through its data",
-        "local_rate": "step size of each user",
-    }
-    notes: ClassVar[Mapping[str, Fact]] = {
-        "radius": Fact("noised", "radius of the clip, from released values"),
-        "distance": Fact("noised", "released estimate of how far users are from the centre"),
-        "gain": Fact("noised", "share of the released innovation that is believed"),
-        **CLIP_FACTS,
-    }
-    Options: ClassVar[type[StrategyOptions]] = RecentredOptions
-    options: RecentredOptions
-    scheme: RecentredScheme
-    memory: Centre
 
-    def _make_scheme(self) -> RecentredScheme:
-        options, n = self.options, self.public.users
-        cohort = options.cohort or n
-        epochs = math.ceil(options.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
-        kind = WeightedBatches if options.relation == "replace_one" else WeightedSlots
-        sampler = kind(n, cohort, epochs, self.seed, shares=epoch_shares(epochs))
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        scheme = RecentredScheme(
-            guarantee=sampler.guarantee(multiplier, self.privacy.delta, self.adversary, self.wire.clipping),
-            ledger=partial(sampler.ledger, multiplier),
+    clip_norm: float = Field(
+        1.0,
+        gt=0,
+        description="l2 norm that what users send is clipped to in the first round, about zero; rather too large than "
+        "too small, later radii follow the users.",
+    )
+    rounds: int = Field(5, ge=1, description="Rounds in all.")
+    cohort: int | None = Field(
+        None, ge=1, description="Users a round, disjoint within an epoch; all of them if not given."
+    )
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Step size; default 1 / smoothness, or 0.5; 1 for updates. On a loss certified linear each step "
+        "along gradients goes to a corner of the domain whatever is set: no step overshoots there.",
+    )
+    local_steps: int | None = Field(
+        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
+    )
+    radius_factor: float | None = Field(
+        None,
+        ge=1,
+        le=5,
+        description="Radius over the typical distance of users from the centre. A small one saves noise, a large one "
+        "spares those whose gradients are longer than most; default 1 on quadratic and linear losses, where distances "
+        "are alike, and on others up to 2 where there are users enough for little noise.",
+    )
+
+    found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
+
+    @property
+    def trains(self) -> bool:
+        """Whether users send updates, rather than gradients."""
+        return self.local_steps is not None or self.local_epochs is not None
+
+    def found(self, found: Found) -> dict[str, float]:
+        """The clip."""
+        return {"clip_norm": CLIP_WIDTH * found.length}
+
+    def scheme(self, given: Given) -> RecentredScheme:
+        """See `Recipe`."""
+        n, p = given.users, given.dimension
+        cohort = self.cohort or n
+        epochs = math.ceil(self.rounds / DisjointBatches(n, cohort).rounds_per_epoch)
+        kind = WeightedBatches if self.relation == "replace_one" else WeightedSlots
+        sampler = kind(n, cohort, epochs, given.seed, shares=epoch_shares(epochs))
+        multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
+        made = RecentredScheme(
+            **given.accounted(sampler, multiplier),
+            outline=Outline(rounds=self.rounds, cohort=cohort, users_needed=cohort),
+            domain=given.problem.domain,
             sampler=sampler,
             noise_multiplier=multiplier,
             cohort=cohort,
+            seed=given.seed,
+            training=self.local_training(1, given.default_step) if self.trains else None,
         )
-        geometry, p = self._geometry(self._whole_noise(scheme), cohort), self.problem.dimension
-        return replace(scheme, new_memory=partial(Centre, geometry, p, options.clip_norm))
+        # All rounds together, if the radius never fell.
+        whole = made.gradient_mechanism(self.clip_norm, multiplier)
+        geometry = self._geometry(given, whole.standard_deviation * math.sqrt(p), cohort)
+        return replace(
+            made,
+            new_memory=partial(Centre, geometry, p, self.clip_norm),
+            outline=self._outline(made, whole, geometry, p),
+        )
 
-    def _whole_noise(self, scheme: RecentredScheme) -> float:
-        """l2 norm of the noise of all rounds together, if the radius never fell."""
-        whole = scheme.gradient_mechanism(self.options.clip_norm, scheme.noise_multiplier)
-        return whole.standard_deviation * math.sqrt(self.problem.dimension)
-
-    def _geometry(self, noise: float, cohort: int) -> Geometry:
+    def _geometry(self, given: Given, noise: float, cohort: int) -> Geometry:
         """Step size, between what curvatures the gradient is predicted, and how wide the clip is."""
-        options = self.options
         return Geometry.of(
             # The curvature of the loss says nothing of updates.
-            Curvatures() if options.trains else Curvatures.of(self.problem),
-            self.problem.domain,
-            options.learning_rate or (1.0 if options.trains else self._default_step),
-            options.radius_factor,
+            Curvatures() if self.trains else Curvatures.of(given.problem),
+            given.problem.domain,
+            self.learning_rate or (1.0 if self.trains else given.default_step),
+            self.radius_factor,
             # As wide as keeps the noise of all rounds together, over the radius, below a tenth of the distance.
-            wide=min(2.0, max(1.0, _BEARABLE / (noise / options.clip_norm))),
-            least_radius=1e-9 * options.clip_norm,
-            resampling=cohort if cohort < self.public.users else None,
+            wide=min(2.0, max(1.0, _BEARABLE / (noise / self.clip_norm))),
+            least_radius=1e-9 * self.clip_norm,
+            resampling=cohort if cohort < given.users else None,
         )
 
-    @property
-    def _training(self) -> LocalTraining | None:
-        """What users do with their data; None where they send gradients."""
-        options = self.options
-        return options.local_training(1, self._default_step) if options.trains else None
-
-    def _make_plan(self) -> Plan:
-        training = self._training
-        options, scheme, geometry = self.options, self.scheme, self.memory.geometry
-        noise = self._whole_noise(scheme)
-        whole = scheme.gradient_mechanism(options.clip_norm, scheme.noise_multiplier)
-        numbers: dict[str, Number] = {
-            "clip_norm": options.clip_norm,
-            "cohort": scheme.cohort,
-            "learning_rate": geometry.rate,
-            "radius_factor": geometry.factor,
-            "noise_multiplier": scheme.noise_multiplier,
-            "first_share": scheme.sampler.shares[0],
-            "last_share": scheme.sampler.shares[-1],
-            "l2_sensitivity": whole.l2_sensitivity,
-            **({} if training is None else local_numbers(training)),
-        }
-        return self._planned(
-            Course(
-                steps=options.rounds,
-                rate=geometry.rate,
-                deviation=whole.standard_deviation,
-                longest=options.clip_norm,
-                lasting=True,
-                local_steps=1 if training is None else int(training.steps or training.epochs),
-                local_rate=None if training is None else training.step_size,
-            ),
-            rounds=options.rounds,
-            cohort=scheme.cohort,
-            users_needed=scheme.cohort,
-            noise=noise,
-            signal=options.clip_norm,
-            numbers=numbers | sampler_numbers(scheme.sampler, scheme.guarantee),
+    def _outline(self, scheme: RecentredScheme, whole: GaussianMechanism, geometry: Geometry, p: int) -> Outline:
+        training, sampler = scheme.training, scheme.sampler
+        course = Course(
+            steps=self.rounds,
+            rate=geometry.rate,
+            deviation=whole.standard_deviation,
+            longest=self.clip_norm,
+            lasting=True,
+            local_steps=1 if training is None else int(training.steps or training.epochs),
+            local_rate=None if training is None else training.step_size,
         )
-
-    # A round -------------------------------------------------------------------------------------------------------
-
-    def _ask(self, index: int) -> Request:
-        computation = of_round(self._computation(), self.seed, index)
-        return Request(self.scheme.sampler.cohort(index), with_lengths(self, computation))
-
-    def _computation(self) -> Computation:
-        """What users are asked about the centre; an update is what training takes off the model, turned round."""
-        computation, training = self.memory.computation(), self._training
-        if training is None:
-            return computation
-        return replace(computation, name="local_update", centre=-self.memory.point, parameters=training.parameters())
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        scheme, centre = self.scheme, self.memory
-        means, p = gathered.values / scheme.cohort, self.problem.dimension
-        mean = -means[:p] if self.options.trains else means[:p]
-        multiplier = scheme.sampler.multiplier(index, scheme.noise_multiplier)
-        mechanism = scheme.gradient_mechanism(centre.radius, multiplier)
-        released = mechanism.release(mean, self._noise(index, 0))
-        measured = scheme.distance_mechanism(multiplier).release(means[p:], self._noise(index, 1))
-        noise = mechanism.standard_deviation * math.sqrt(p)
-        exact = clip_facts(gathered, centre.radius, mean, noise)  # before the radius moves
-        following, facts = centre.follow(
-            released, mechanism.standard_deviation, float(measured[0]), x, self.problem.domain
+        return replace(
+            scheme.outline,
+            path=course,
+            noise=whole.standard_deviation * math.sqrt(p),
+            signal=self.clip_norm,
+            numbers={
+                "clip_norm": self.clip_norm,
+                "cohort": scheme.cohort,
+                "learning_rate": geometry.rate,
+                "radius_factor": geometry.factor,
+                "noise_multiplier": scheme.noise_multiplier,
+                "first_share": sampler.shares[0],
+                "last_share": sampler.shares[-1],
+                "l2_sensitivity": whole.l2_sensitivity,
+                **({} if training is None else local_numbers(training)),
+                **sampler_numbers(sampler, scheme.guarantee),
+            },
         )
-        return Step(following, following, facts | exact)
 
 
 def epoch_shares(epochs: int) -> tuple[float, ...]:
