@@ -145,7 +145,7 @@ def plan(
         from simulations.api.plans import show_plan  # noqa: PLC0415
         from simulations.records.run_directory import plain  # noqa: PLC0415
         from simulations.runs.build import make_plan  # noqa: PLC0415
-        from strategies.core.plan import explained  # noqa: PLC0415
+        from strategies.core.descriptions import explained  # noqa: PLC0415
         from strategies.registry import STRATEGIES  # noqa: PLC0415
 
         planned = make_plan(config := _load(file, overrides or []))

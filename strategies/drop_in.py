@@ -28,6 +28,7 @@ from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
+from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.drop_in_report import (
     before_the_model,
@@ -229,7 +230,7 @@ class DropIn(Strategy):
         BadInput: an option is unknown or out of range, or the clients' to choose.
     """
 
-    strategy: ClassVar[type[UserLevelStrategy]]
+    strategy: ClassVar[type[Recipe]]
     settings: ClassVar[dict[str, Any]] = {}
     """Options of the strategy within that have another default here."""
     by_clients: ClassVar[frozenset[str]] = frozenset()
@@ -255,19 +256,17 @@ class DropIn(Strategy):
                 f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
             )
         self._patterns = frozen, nonnegative
-        self._given = {
-            "public": PublicFacts(users),
-            "privacy": Privacy(epsilon, delta, noise=noise),
-            "seed": secrets.randbits(128) if seed is None else seed,
-            **self.settings,
-            **options,
-        }
+        self._recipe = self.strategy.parsed(self.settings | options)
+        self._public, self._privacy = PublicFacts(users), Privacy(epsilon, delta, noise=noise)
+        self._seed = secrets.randbits(128) if seed is None else seed
         self.inner = self._within(None)
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         """The strategy within, for a model of that layout."""
         dimension, wire = 1 if layout is None else layout.dimension, ClientWire(layout, self._round_begins)
-        inner = self.strategy(ClientSideLoss(dimension), wire=wire, **self._given)
+        inner = UserLevelStrategy(
+            self._recipe, ClientSideLoss(dimension), self._public, self._privacy, seed=self._seed, wire=wire
+        )
         plan = without(inner.plan, self.by_clients)
         inner.plan = before_the_model(without(plan, self.by_size)) if layout is None else with_warning(plan)
         return inner
@@ -351,13 +350,13 @@ _TRAINING = frozenset({"local_steps", *(LocalOptions.model_fields.keys() - Strat
 class DropInFedAvg(DropIn):
     """DP-FedAvg of ordinary Flower clients: the mean of clipped model updates, plus Gaussian noise, every round.
 
-    Options: those of `DPFedAvgOptions`, but for how clients train.
+    Options: those of `DPFedAvg`, but for how clients train.
 
     *Formal guarantees.* Those of `DPFedAvg` as `DropIn` says: replacing a user, one node, moves a round's sum of
     clipped updates by at most 2C (adding or removing one, for poisson, by C), and the noise is calibrated to that.
     """
 
-    strategy: ClassVar[type[UserLevelStrategy]] = DPFedAvg
+    strategy: ClassVar[type[Recipe]] = DPFedAvg
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
     by_clients: ClassVar[frozenset[str]] = _TRAINING
 
@@ -365,12 +364,12 @@ class DropInFedAvg(DropIn):
 class DropInAdaptiveClipping(DropIn):
     """Adaptive clipping of ordinary Flower clients: the clip follows a private quantile of their updates' norms.
 
-    Options: those of `AdaptiveClippingOptions`, but for how clients train.
+    Options: those of `AdaptiveClipping`, but for how clients train.
 
     *Formal guarantees.* Those of `AdaptiveClipping` as `DropIn` says; the server also counts who was not clipped.
     """
 
-    strategy: ClassVar[type[UserLevelStrategy]] = AdaptiveClipping
+    strategy: ClassVar[type[Recipe]] = AdaptiveClipping
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
     by_clients: ClassVar[frozenset[str]] = _TRAINING
 
@@ -378,13 +377,13 @@ class DropInAdaptiveClipping(DropIn):
 class DropInRecentredClipping(DropIn):
     """Recentred clipping of ordinary Flower clients: about the update as released so far.
 
-    Options: those of `RecentredOptions`, but for how clients train. What training takes off the model stands for the
+    Options: those of `RecentredClipping`, but for how clients train. What training takes off the model stands for the
     gradient, as where `RecentredClipping` has users train; steps of length 1 go to the private mean of their models.
 
     *Formal guarantees.* Those of `RecentredClipping` as `DropIn` says.
     """
 
-    strategy: ClassVar[type[UserLevelStrategy]] = RecentredClipping
+    strategy: ClassVar[type[Recipe]] = RecentredClipping
     settings: ClassVar[dict[str, Any]] = {"learning_rate": 1.0}
     by_clients: ClassVar[frozenset[str]] = _TRAINING
     by_size: ClassVar[frozenset[str]] = frozenset({"radius_factor"})

@@ -11,9 +11,11 @@ import numpy as np
 from pydantic import Field
 
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
+from strategies.core.about import About, Fact
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Fact, Recipe
-from strategies.core.scheme import Noise, Number, Outline, Scheme, Step, no_ledger
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Number, Outline, Scheme, no_ledger
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector

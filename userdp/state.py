@@ -122,3 +122,31 @@ def _plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_plain, value)) and all(map(_plain, value.values()))
     return value is None or isinstance(value, bool | int | float | str | np.generic)
+
+
+def state_of(memory: Any) -> State | None:
+    """What an object remembers that a run needs to go on; None where there is nothing to remember.
+
+    Raises:
+        BadInput: it does not declare all of that.
+    """
+    if memory is None:
+        return None
+    if not isinstance(memory, Stateful):
+        raise BadInput(
+            f"{type(memory).__name__} is what a server remembers between rounds, and does not declare its attributes: "
+            "make it a userdp.state.Stateful"
+        )
+    return memory.state() or None
+
+
+def put_back(memory: Any, state: State | None) -> None:
+    """Have a fresh object go on from what `state_of` gave.
+
+    Raises:
+        BadInput: that was of another class.
+    """
+    if (state_of(memory) is None) != (state is None):
+        raise BadInput(f"the checkpoint and this run do not remember the same between rounds: {OTHER_VERSION}")
+    if memory is not None and state is not None:
+        memory.restore(state)

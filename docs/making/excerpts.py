@@ -6,7 +6,7 @@ from simulations import load_config
 from simulations import plan as plan_of
 from simulations.reports.explain import shown
 from strategies import STRATEGIES
-from strategies.core.plan import explained
+from strategies.core.descriptions import explained
 
 CONFIGS = Path(__file__).resolve().parents[2] / "simulations" / "configs"
 FIRST = ("rounds", "cohort", "users", "users_needed", "noise", "signal")

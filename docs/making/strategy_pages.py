@@ -15,7 +15,7 @@ from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
 from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
 from strategies.core.recipe import guarantees
-from strategies.core.examples import example_problem
+from strategies.core.descriptions import example_problem
 from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
 from userdp.problems import Problem

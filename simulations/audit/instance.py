@@ -12,9 +12,9 @@ import numpy as np
 
 from simulations.config.run_config import RunConfig
 from simulations.runs.build import make_strategy, public_facts, starting_problem
+from strategies.core.about import About
 from strategies.core.base import UserLevelStrategy
-from strategies.core.recipe import About
-from strategies.core.examples import example_problem
+from strategies.core.descriptions import example_problem
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
@@ -138,7 +138,7 @@ class Instance:
     @property
     def heard(self) -> bool:
         """Whether users are protected from the server, who then hears each of them by itself."""
-        return not self.template.server_trusted
+        return not self.template.about.server_trusted
 
     @property
     def least_nodes(self) -> int:
@@ -159,7 +159,7 @@ class Instance:
         if public_sampler(self.template) is None:
             return make_strategy(self.config.model_copy(update={"seed": seed}), self.problem, self.facts)
         made = copy.deepcopy(self.template)
-        made.seed = seed
+        made.noise_seed = seed
         return made
 
 

@@ -82,7 +82,7 @@ class Observer:
         """Of the runs of an attack, by its number."""
         chosen = attacks(instance)[attack]
         # What rounds note moves by one user's own number, which many canaries would hide from each other.
-        notes = notes_of(type(instance.template)) if len(chosen.canaries) == 1 and not instance.heard else {}
+        notes = notes_of(type(instance.template.recipe)) if len(chosen.canaries) == 1 and not instance.heard else {}
         return cls(instance, chosen, tuple(name for name, fact in notes.items() if fact.kind == "noised"))
 
     @property

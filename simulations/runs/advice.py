@@ -14,6 +14,7 @@ from simulations.runs.build import (
     starting_problem,
     with_declarations,
 )
+from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.registry import STRATEGIES
@@ -100,7 +101,8 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
         if own:
             made = make_strategy(config, problem, facts)
         else:
-            make = partial(STRATEGIES[name], problem, facts, build_privacy(config), seed=config.seed)
+            recipe = STRATEGIES[name]()
+            make = partial(UserLevelStrategy, recipe, problem, facts, build_privacy(config), seed=config.seed)
             made = prepared_if("where_useful", make)
     except UserdpError as error:
         return Advice(name, own, None, str(error), trusting)

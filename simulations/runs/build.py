@@ -185,15 +185,15 @@ def make_strategy(
     """
     if name:
         simulated = replace(build_privacy(config), noise="seeded")
-        return STRATEGIES[name](problem, facts, simulated, seed=config.seed)
+        return UserLevelStrategy(STRATEGIES[name](), problem, facts, simulated, seed=config.seed)
     make = partial(
-        STRATEGIES[config.strategy.kind],
+        UserLevelStrategy,
+        STRATEGIES[config.strategy.kind].parsed(config.strategy_options),
         problem,
         facts,
         build_privacy(config),
         seed=config.seed,
         compare_with_initial=config.output.compare_with_initial,
-        **config.strategy_options,
     )
     return prepared_if(config.preparation, make)
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from simulations.engines.grids import LocalGrid, shards
 from simulations.testing.tape import Tape
 from strategies.core.base import UserLevelStrategy
-from strategies.core.recipe import meanings_of, notes_of
-from strategies.core.examples import example_problem
+from strategies.core.descriptions import example_problem
 from strategies.core.public_facts import PublicFacts
+from strategies.core.recipe import Recipe, meanings_of, notes_of
 from strategies.core.results import PrivateResult
 from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
@@ -41,7 +41,7 @@ APART = ((1.0, 1.0), (-1.0, -1.0)), ((-1.0, 1.0), (1.0, 1.0)), ((1.0, 0.0), (0.0
 """A user's features in neighbouring populations: opposite; and at right angles, where second moments differ most."""
 ROUNDING = 1e-9
 """What a value may exceed its sensitivity by, relatively."""
-Strategy = type[UserLevelStrategy]
+Strategy = type[Recipe]
 
 
 class ContractBroken(AssertionError):
@@ -64,11 +64,12 @@ class Small:
         """The declared example, with models in [-2, 2]^2."""
         return example_problem(self.kind, SHAPE)
 
-    def strategy(self, **options: Any) -> UserLevelStrategy:
+    def strategy(self, delta: float = DELTA, **options: Any) -> UserLevelStrategy:
         """The strategy, made anew."""
         public = PublicFacts(self.users, min_samples=1, max_samples=1, samples=self.users)
-        privacy = Privacy(EPSILON, DELTA, self.kind.about.units[0])  # type: ignore[arg-type]
-        return self.kind(self.problem(), public, privacy, **(dict(self.kind.about.example) | options))
+        privacy = Privacy(EPSILON, delta, self.kind.about.units[0])
+        constructor = cast("Callable[..., UserLevelStrategy]", self.kind)
+        return constructor(self.problem(), public, privacy, **(dict(self.kind.about.example) | options))
 
     def people(self, features: Array) -> Federation:
         """Users of one sample each, of (n, 2) features; the target is the first feature, if there is one."""
@@ -103,12 +104,7 @@ def check_declarations(small: Small) -> None:
 def check_refusals(small: Small) -> None:
     """A setting that there is not, and a delta that would allow to publish somebody's data, are refused."""
     _refused(small, "an unknown setting", lambda: small.strategy(no_such_setting=1))
-    public = PublicFacts(small.users, min_samples=1, max_samples=1, samples=small.users)
-    _refused(
-        small,
-        "a delta of 1 / n",
-        lambda: small.kind(small.problem(), public, Privacy(EPSILON, 1 / small.users), **small.kind.about.example),
-    )
+    _refused(small, "a delta of 1 / n", lambda: small.strategy(delta=1 / small.users))
 
 
 def check_budget(small: Small) -> None:

@@ -23,9 +23,10 @@ from strategies.auto.stages import (
     StepLength,
     clip_width,
 )
+from strategies.core.about import About, Fact
 from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Fact, Recipe
+from strategies.core.recipe import Recipe
 from userdp.accounting import calibrate_noise
 from userdp.problems import Poisson
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots

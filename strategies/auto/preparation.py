@@ -16,7 +16,7 @@ from strategies.auto.stages import Columns, Gradient, Lengths, Moments, Recentre
 from strategies.core.options import Found
 from strategies.core.preparation import Preparation
 from strategies.core.public_facts import PublicFacts
-from strategies.core.scheme import Noise, Step
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector

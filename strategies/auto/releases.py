@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from strategies.core.scheme import Noise
+from strategies.core.step import Noise
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots

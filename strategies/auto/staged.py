@@ -12,7 +12,8 @@ from strategies.auto.releases import Release, Shares
 from strategies.auto.stages import Choice, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage, StepLength
 from strategies.clipping.recentred_clipping import epoch_shares
 from strategies.core.clip_facts import clip_facts
-from strategies.core.scheme import Noise, Scheme, Step
+from strategies.core.scheme import Scheme
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.problems import Box

@@ -9,15 +9,17 @@ import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, cohort_of
-from strategies.clipping.local_options import LocalOptions, of_round
-from strategies.clipping.masked_rounds import MASKED_MEANINGS, MaskedRounds, masked_in_round
+from strategies.clipping.local_options import LocalOptions
+from strategies.clipping.masked_rounds import MASKED_MEANINGS, MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser
+from strategies.core.about import About, Fact
 from strategies.core.clip_facts import clip_facts
 from strategies.core.mean_rounds import as_is, sampler_numbers
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Fact, Recipe
-from strategies.core.scheme import Noise, Outline, Scheme, Step
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline, Scheme
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
@@ -69,10 +71,9 @@ class AdaptiveScheme(Scheme):
     """A `Scheme` whose clip moves: mechanisms for any clip.
 
     Attributes:
-        given: what it is made from.
         domain: of models.
         sampler: who takes part in each round.
-        query: what users are asked, from the round's index.
+        computation: what users are asked in the first round.
         gradient: what is followed, from the released mean.
         noise_multiplier: z, of a round.
         sum_multiplier: z_u, of its sum alone.
@@ -83,10 +84,9 @@ class AdaptiveScheme(Scheme):
         masked: rounds whose sums nodes make noisy, louder than what is priced; None where the server does.
     """
 
-    given: Given
     domain: Box
     sampler: Sampler
-    query: Callable[[int], Computation]
+    computation: Computation
     gradient: Callable[[Vector], Vector]
     noise_multiplier: float
     sum_multiplier: float
@@ -110,8 +110,8 @@ class AdaptiveScheme(Scheme):
 
     def ask(self, index: int, memory: MovingClip) -> Request:
         """See `Scheme`."""
-        asked = replace(self.query(index), clip_norm=memory.clip, masked=self.masked_sum(memory.clip))
-        return Request(self.sampler.cohort(index), masked_in_round(self.given, asked, index))
+        asked = replace(self.computation, clip_norm=memory.clip, masked=self.masked_sum(memory.clip))
+        return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
         """See `Scheme`."""
@@ -233,7 +233,7 @@ class AdaptiveClipping(
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)
         rate = self.rate(1.0 if trains else self.local_rate or given.default_step)
-        computation, louder = self._computation(given), 1.0 if masked is None else masked.louder
+        louder = 1.0 if masked is None else masked.louder
         accounted = given.accounted(sampler, multiplier)
         if masked is not None:  # whole numbers are added without rounding
             accounted = {"guarantee": masked.guarantee, "ledger": masked.ledger, "summands": 1}
@@ -241,10 +241,9 @@ class AdaptiveClipping(
             **accounted,
             outline=Outline(rounds=self.rounds, cohort=cohort_of(sampler), users_needed=1),
             new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, given.dimension)),
-            given=given,
             domain=given.problem.domain,
             sampler=sampler,
-            query=lambda index: of_round(computation, given.seed, index),
+            computation=self._computation(given),
             gradient=np.negative if trains else as_is,
             noise_multiplier=multiplier * louder,
             sum_multiplier=float((multiplier**-2 - count_multiplier**-2) ** -0.5) * louder,
@@ -258,7 +257,7 @@ class AdaptiveClipping(
         )
         for clip in (path.low, path.high):  # the clip may not move to where there is no grid
             made.masked_sum(clip)
-        return replace(made, outline=self._outline(made, computation))
+        return replace(made, outline=self._outline(made, given.dimension))
 
     def _path(self) -> ClipPath:
         """How the clip moves.
@@ -297,11 +296,11 @@ class AdaptiveClipping(
             "local_update", "sum", self.clip_norm, parameters=parameters, statistic="unclipped", lengths=True
         )
 
-    def _outline(self, scheme: AdaptiveScheme, computation: Computation) -> Outline:
+    def _outline(self, scheme: AdaptiveScheme, p: int) -> Outline:
         cohort, mechanism = cohort_of(scheme.sampler), scheme.mechanism(self.clip_norm)
-        deviation, p = mechanism.standard_deviation, scheme.given.dimension
+        deviation = mechanism.standard_deviation
         return Outline(
-            path=self.course(scheme.rate, deviation, computation, p),
+            path=self.course(scheme.rate, deviation, scheme.computation, p),
             rounds=self.rounds,
             cohort=cohort,
             users_needed=self.users_needed(cohort),

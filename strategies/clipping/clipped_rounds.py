@@ -8,13 +8,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from strategies.clipping.local_options import of_round
-from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds, masked_in_round
+from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
+from strategies.core.about import Fact
 from strategies.core.clip_facts import CLIP_FACTS
 from strategies.core.mean_rounds import MeanRounds, as_is, mean_mechanism, sampler_numbers
 from strategies.core.public_facts import Given
-from strategies.core.recipe import Fact
 from strategies.core.scheme import Number, Outline
 from strategies.core.ways import Course
 from userdp.arrays.types import Vector
@@ -226,7 +225,7 @@ def rounds_of(
         new_memory=partial(ServerOptimiser, options, rate, p),
         domain=given.problem.domain,
         sampler=sampler,
-        query=lambda index: masked_in_round(given, of_round(computation, given.seed, index), index),
+        query=lambda _: computation,
         divisor=sampler.expected_batch,
         mechanism=mechanism,
         rate=rate,

@@ -8,10 +8,11 @@ from pydantic import Field
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, clipped_rounds
 from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.clipping.masked_rounds import MASKED_MEANINGS
+from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Recipe
+from strategies.core.recipe import Recipe
 from userdp.nodes.computations import Computation
 
 _STEPS = 5

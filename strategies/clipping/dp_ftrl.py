@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies.core.about import About, Fact
 from strategies.core.clip_facts import CLIP_FACTS
-from strategies.core.mean_rounds import Descent, MeanRounds
+from strategies.core.mean_rounds import CorrelatedDescent, Descent, MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Fact, Recipe
+from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
 from strategies.core.ways import Landing
 from userdp.arrays.types import Vector
@@ -23,7 +24,7 @@ from userdp.noise import NoiseSource
 from userdp.sampling import CorrelatedBatches
 
 
-class PrefixSums(Descent):
+class PrefixSums(CorrelatedDescent):
     """The memory of the server: where it started, and the sum of all rounds' means so far, with its noise.
 
     Args:
@@ -164,6 +165,5 @@ class DPFTRL(Recipe, PreparedOptions):
             rate=rate,
             clip_norm=clip,
             noise=mechanism.standard_deviation * math.sqrt(p),
-            correlated=True,
             deviation_fact="fresh_noise_deviation",
         )

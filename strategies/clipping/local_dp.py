@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from strategies.core.about import About
 from strategies.core.mean_rounds import Descent, MeanRounds
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Recipe
+from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
 from strategies.core.ways import Course
 from userdp.mechanisms import GaussianMechanism
@@ -65,10 +66,7 @@ class LocalDP(Recipe):
         deviation, rate = of_user.standard_deviation, self.learning_rate or given.default_step
         noise = deviation * math.sqrt(given.dimension / cohort)
 
-        def query(index: int) -> Computation:
-            own = LocalNoise(deviation, given.secret_seed, index)
-            return Computation("user_gradient", reduce="sum", clip_norm=clip, noise=own)
-
+        gradient = Computation("user_gradient", "sum", clip, noise=LocalNoise(deviation, seed=None, round=0))
         assumptions = (
             "each user clips and adds its noise itself",
             "the server asks what the plan says: a node answers other questions too",
@@ -95,7 +93,7 @@ class LocalDP(Recipe):
             new_memory=partial(Descent, rate),
             domain=given.problem.domain,
             sampler=sampler,
-            query=query,
+            query=lambda _: gradient,
             divisor=sampler.batch,
             mechanism=None,
             rate=rate,

@@ -1,19 +1,11 @@
 """How users train between two messages: settings of every strategy that averages their updates."""
 
-from dataclasses import replace
-
 from pydantic import Field
 
 from strategies.core.options import StrategyOptions
 from strategies.core.scheme import Number
 from userdp.errors import BadInput
-from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining, Optimiser, Schedule
-from userdp.randomness import stream
-
-_ORDER = 8
-"""Label that keeps the order of users' samples apart from who takes part."""
-
 
 _ADAM_RATE = 0.01
 """Default: Adam moves every parameter by about so much, whatever the gradients' size."""
@@ -95,11 +87,3 @@ def local_numbers(training: LocalTraining) -> dict[str, Number]:
         {"local_steps": int(training.steps)} if training.steps else {"local_epochs": int(training.epochs)}
     )
     return {**length, "local_rate": training.step_size}
-
-
-def of_round(computation: Computation, seed: int, index: int) -> Computation:
-    """The computation with the order of users' samples in that round, where they take minibatches."""
-    if not computation.parameters.get("batch_size"):
-        return computation
-    key = float(stream(seed, "sampling", index, _ORDER).integers(1, 2**53))
-    return replace(computation, parameters={**computation.parameters, "key": key})

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+from strategies.core.about import Fact
 from strategies.core.public_facts import Given
-from strategies.core.recipe import Fact
 from strategies.core.scheme import Number
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.errors import BadInput
 from userdp.masking.sums import LEAST_NODES, SUM_SLACK, MaskedSum, least_loudness, most_loudness
-from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches, Sampler
 
 LOST_FACT: Mapping[str, Fact] = {
@@ -144,11 +143,3 @@ class MaskedRounds:
 def _budget(privacy: Privacy) -> Privacy:
     """What the noise is calibrated for: delta less what its being discrete may cost."""
     return replace(privacy, delta=privacy.delta * (1 - _DISCRETE))
-
-
-def masked_in_round(given: Given, computation: Computation, index: int) -> Computation:
-    """The computation in that round, where its sum is masked: shares and masks are its own."""
-    if computation.masked is None:
-        return computation
-    seed = given.secret_seed
-    return replace(computation, masked=replace(computation.masked, seed=seed, round=index))

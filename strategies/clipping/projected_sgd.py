@@ -8,9 +8,10 @@ from pydantic import Field
 
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
 from strategies.clipping.masked_rounds import MASKED_MEANINGS
+from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds, as_is, mean_mechanism
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Recipe
+from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism

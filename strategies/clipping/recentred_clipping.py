@@ -7,14 +7,16 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.local_options import LocalOptions, local_numbers, of_round
+from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
+from strategies.core.about import About, Fact
 from strategies.core.clip_facts import CLIP_FACTS, clip_facts
 from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
 from strategies.core.public_facts import Given
-from strategies.core.recipe import About, Fact, Recipe
-from strategies.core.scheme import Noise, Outline, Scheme, Step
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline, Scheme
+from strategies.core.step import Noise, Step
 from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
@@ -42,7 +44,6 @@ class RecentredScheme(Scheme):
         sampler: who takes part in each round, and which share of the budget the round gets.
         noise_multiplier: of all rounds together.
         cohort: users a round.
-        seed: of the order of users' samples.
         training: what users do with their data; None where they send gradients.
     """
 
@@ -50,7 +51,6 @@ class RecentredScheme(Scheme):
     sampler: WeightedBatches | WeightedSlots
     noise_multiplier: float
     cohort: int
-    seed: int
     training: LocalTraining | None
 
     def gradient_mechanism(self, radius: float, multiplier: float) -> GaussianMechanism:
@@ -70,7 +70,7 @@ class RecentredScheme(Scheme):
         asked = replace(memory.computation(), lengths=True)
         if self.training is not None:
             asked = replace(asked, name="local_update", centre=-memory.point, parameters=self.training.parameters())
-        return Request(self.sampler.cohort(index), of_round(asked, self.seed, index))
+        return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Centre, noise: Noise) -> Step:
         """See `Scheme`."""
@@ -214,7 +214,6 @@ class RecentredClipping(Recipe, RelationOptions, LocalOptions, PreparedOptions, 
             sampler=sampler,
             noise_multiplier=multiplier,
             cohort=cohort,
-            seed=given.seed,
             training=self.local_training(1, given.default_step) if self.trains else None,
         )
         # All rounds together, if the radius never fell.

@@ -1,18 +1,14 @@
 """What a run does before and after a strategy's own rounds, and what that adds to plan, guarantee and ledger."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from strategies.core.last_comparison import LastComparison, check_comparison
-from strategies.core.preparation import Preparation, prepared
-from strategies.core.public_facts import Given
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Noise, Step
+from strategies.core.snapshots import Snapshot
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Cost, Guarantee, Privacy
+from userdp.accounting import Cost, Guarantee
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput
 
 WHOLE_RUN = {
     "replace_one_epsilon": "epsilon",
@@ -51,18 +47,27 @@ class Part(Protocol):
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
         """What has been spent NOW, with this on top."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """What speaks against it, for the plan."""
+
+    def keep(self, taken: Snapshot) -> None:
+        """Write down what a killed run needs to go on."""
+
+    def recall(self, kept: Snapshot) -> None:
+        """Go on from what was written down."""
+
 
 @dataclass(frozen=True)
 class Around:
     """The parts around a strategy.
 
     Attributes:
-        before: finds coordinates and a clip.
-        after: compares the model with the initial one.
+        before: a `strategies.core.preparation.Preparation`, which finds coordinates and a clip.
+        after: a `strategies.core.last_comparison.LastComparison` of the model with the initial one.
     """
 
-    before: Preparation | None = None
-    after: LastComparison | None = None
+    before: Part | None = None
+    after: Part | None = None
 
     def place(self, server_round: int, rounds: int) -> tuple[Part | None, int]:
         """Whose round ``server_round`` (from 1, of so many) is, None for the strategy, and its index among those."""
@@ -78,7 +83,7 @@ class Around:
     ) -> tuple[int, Guarantee, dict[str, Any]]:
         """(rounds, guarantee, numbers) of the whole run, from the strategy's own."""
         told = dict(numbers)
-        for part in self._parts:
+        for part in self.parts:
             rounds, guarantee = rounds + part.rounds, part.guarantee(guarantee)
             for name, kind in WHOLE_RUN.items():
                 if name in told:
@@ -88,44 +93,16 @@ class Around:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What speaks against what comes before."""
-        return () if self.before is None else self.before.warnings()
+        """What speaks against what comes before and after."""
+        return tuple(warning for part in self.parts for warning in part.warnings())
 
     def spent(self, own: Callable[[], float]) -> Callable[[], float]:
         """What all ledgers say NOW."""
-        for part in self._parts:
+        for part in self.parts:
             own = part.spent(own)
         return own
 
     @property
-    def _parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[Part, ...]:
+        """The parts there are, in their order."""
         return tuple(part for part in (self.before, self.after) if part is not None)
-
-
-def divided(
-    recipe: Recipe, given: Given, preparation: type[Preparation] | None, compare_with_initial: bool
-) -> tuple[Privacy, Around]:
-    """(the budget left for the strategy's own rounds, what comes before and after them).
-
-    Raises:
-        BadInput: the strategy, or its nodes, cannot have the one or the other.
-    """
-    before = after = None
-    wanted = compare_with_initial or preparation is not None
-    if wanted and not given.wire.asks_more:
-        raise BadInput(
-            "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
-            "ordinary Flower app cannot tell: leave them out"
-        )
-    if wanted and given.privacy.trust == "sum":
-        raise BadInput(
-            "privacy.trust = 'sum': compare_with_initial and preparation ask for sums without noise, with which the "
-            "server would have to be trusted; leave them out"
-        )
-    privacy = given.privacy
-    if compare_with_initial:
-        check_comparison(given.strategy, recipe.about.without_comparison)
-        privacy, after = LastComparison.within(privacy, given.users)
-    if preparation is not None:
-        privacy, before = prepared(preparation, recipe, replace(given, privacy=privacy))
-    return privacy, Around(before, after)

@@ -16,17 +16,21 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.core.around import Around, divided
+from strategies.core.around import Around
 from strategies.core.forecast import Forecast, standstill
+from strategies.core.last_comparison import LastComparison, check_comparison
+from strategies.core.options import PreparedOptions
 from strategies.core.plan import Plan
-from strategies.core.preparation import Preparation
+from strategies.core.preparation import Preparation, prepared
 from strategies.core.public_facts import Given, PublicFacts
 from strategies.core.read_only import frozen
 from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
+from strategies.core.round_seeds import seeded
 from strategies.core.run_state import Keeper, Resumed, RunState
-from strategies.core.scheme import Scheme, Step
+from strategies.core.scheme import Scheme
 from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, separately
+from strategies.core.step import Step
 from strategies.core.streams import Streams
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
@@ -61,6 +65,7 @@ class UserLevelStrategy(Strategy):
         plan: the scheme in numbers, for people.
         state: models, memory and ledger.
         streams: open the noise of the run's releases.
+        noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
     Raises:
@@ -85,9 +90,10 @@ class UserLevelStrategy(Strategy):
         about = self.about = recipe.about
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
-        left, self._around = divided(recipe, given, preparation, compare_with_initial)
+        left, self._before, self._around = _divided(recipe, given, preparation, compare_with_initial)
         self._given = replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
+        self.noise_seed = seed
         self._coordinates: Coordinates | None = None
         scheme = self._new_scheme()
         self.plan: Plan = self._new_plan(scheme)
@@ -98,8 +104,10 @@ class UserLevelStrategy(Strategy):
 
     def _new_scheme(self) -> Scheme:
         """The scheme of problem and settings; with a preparation, at first for a stand-in of what it finds."""
-        if self._around.before is not None:
-            self.problem, self._coordinates, self.recipe = self._around.before.settle(self.recipe)
+        if self._before is not None:
+            assert isinstance(self.recipe, PreparedOptions)
+            self.problem, self._coordinates, found = self._before.settle(self.recipe)
+            self.recipe = self.recipe.model_copy(update=found)
             self._given = replace(self._given, problem=self.problem)
         scheme = self.recipe.scheme(self._given)
         self._slack = self._rounding_slack(scheme) if self.privacy.noise == "secure" else 0.0
@@ -127,7 +135,7 @@ class UserLevelStrategy(Strategy):
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
-        return self.streams.open(self.seed, index, purpose, self._slack)
+        return self.streams.open(self.noise_seed, index, purpose, self._slack)
 
     # What is known of a run ----------------------------------------------------------------------------------------
 
@@ -233,6 +241,8 @@ class UserLevelStrategy(Strategy):
             computation = replace(computation, lengths=False)
         if self._coordinates is not None:
             computation = replace(computation, coordinates=self._coordinates)
+        noise_seed = self.noise_seed if self.privacy.noise == "seeded" else None
+        computation = seeded(computation, index, self.seed, noise_seed)
         return replace(request, computation=computation)
 
     @property
@@ -295,7 +305,7 @@ class UserLevelStrategy(Strategy):
         if step.constant is not None:
             state.result.constant = frozen(step.constant)
         if step.released is None:
-            state.x = step.following
+            state.x = state.released if step.goes_back else step.following
             return
         released = step.released if coordinates is None else coordinates.models(step.released)
         if np.isfinite(step.following).all() and np.isfinite(released).all():
@@ -412,3 +422,32 @@ class UserLevelStrategy(Strategy):
         if result.rounds:
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
         return result
+
+
+def _divided(
+    recipe: Recipe, given: Given, preparation: type[Preparation] | None, compare_with_initial: bool
+) -> tuple[Privacy, Preparation | None, Around]:
+    """(the budget left for the strategy's own rounds, the preparation, all that comes before and after them).
+
+    Raises:
+        BadInput: the strategy, or its nodes, cannot have the one or the other.
+    """
+    before = after = None
+    wanted = compare_with_initial or preparation is not None
+    if wanted and not given.wire.asks_more:
+        raise BadInput(
+            "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
+            "ordinary Flower app cannot tell: leave them out"
+        )
+    if wanted and given.privacy.trust == "sum":
+        raise BadInput(
+            "privacy.trust = 'sum': compare_with_initial and preparation ask for sums without noise, with which the "
+            "server would have to be trusted; leave them out"
+        )
+    privacy = given.privacy
+    if compare_with_initial:
+        check_comparison(given.strategy, recipe.about.without_comparison)
+        privacy, after = LastComparison.within(privacy, given.users)
+    if preparation is not None:
+        privacy, before = prepared(preparation, recipe, replace(given, privacy=privacy))
+    return privacy, before, Around(before, after)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from strategies.core.recipe import Fact
+from strategies.core.about import Fact
 from strategies.wire.replies import Gathered
 from userdp.arrays.types import Vector
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from strategies.core.scheme import Noise, Step
+from strategies.core.snapshots import Snapshot
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Guarantee, Privacy
 from userdp.accounting.ledger import check_drawn
@@ -112,3 +113,15 @@ class LastComparison:
         total = float(self.mechanism.release(gathered.values, noise(0))[0])
         chosen = x if total >= 0 else initial
         return Step(chosen, chosen, {"improved_share": 0.5 + total / self.users, "went_back": float(total < 0)})
+
+    def warnings(self) -> tuple[str, ...]:
+        """Nothing speaks against it."""
+        return ()
+
+    def keep(self, taken: Snapshot) -> None:
+        """Write down whether it was charged."""
+        taken.add("compared", self.charged)
+
+    def recall(self, kept: Snapshot) -> None:
+        """Go on from what was written down."""
+        self.charged = bool(kept.get("compared"))

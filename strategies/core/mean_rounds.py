@@ -1,17 +1,20 @@
 """Rounds that release the noisy mean of what a cohort's users send, and follow it: most strategies are these."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.clip_facts import clip_facts
-from strategies.core.scheme import Noise, Number, Scheme, Step
+from strategies.core.scheme import Number, Scheme
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee, Privacy
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
+from userdp.noise import NoiseSource
 from userdp.problems import Box
 from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
 from userdp.state import Stateful
@@ -44,6 +47,14 @@ class Descent(Stateful):
         return following, following
 
 
+class CorrelatedDescent(Descent):
+    """A `Descent` whose memory correlates the noise of rounds, and so releases their means itself."""
+
+    @abstractmethod
+    def release(self, mean: Vector, noise: NoiseSource) -> Vector:
+        """(p,) what is followed after this round's mean, with fresh noise of the round."""
+
+
 def as_is(released: Vector) -> Vector:
     """The released mean, followed like a gradient."""
     return released
@@ -63,14 +74,14 @@ class MeanRounds(Scheme):
         sampler: who takes part in each round.
         query: what users are asked in a round, from its index.
         divisor: public number that the sum of what they send is divided by.
-        mechanism: of the mean; None where users or nodes add the noise.
+        mechanism: of the mean, or where a `CorrelatedDescent` releases it, of fresh noise; None where users or nodes
+            add the noise.
         rate: step size.
         clip_norm: l2 norm that what each user sends is clipped to; infinite where it is not.
         mean: from the sum to the mean; None for a division by ``divisor``.
         bound: what is done to the mean before its noise.
         gradient: what is followed, from the released mean; costs no privacy.
         noise: l2 norm that the noise of a mean is expected to have.
-        correlated: whether the memory correlates the noise of rounds: it then has a ``release`` of its own.
         deviation_fact: the name under which a round notes its noise; None where it does not.
         noted: further facts, from the mean before and after ``bound``.
     """
@@ -86,7 +97,6 @@ class MeanRounds(Scheme):
     bound: Callable[[Vector], Vector] = as_is
     gradient: Callable[[Vector], Vector] = as_is
     noise: float = 0.0
-    correlated: bool = False
     deviation_fact: str | None = "noise_deviation"
     noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
 
@@ -102,8 +112,9 @@ class MeanRounds(Scheme):
         bounded = self.bound(mean)
         released, deviation = bounded, gathered.noise / self.divisor
         if self.mechanism is not None:
-            mechanism = memory if self.correlated else self.mechanism
-            released, deviation = mechanism.release(bounded, noise(0)), self.mechanism.standard_deviation
+            releasing = memory if isinstance(memory, CorrelatedDescent) else self.mechanism
+            released = releasing.release(bounded, noise(0))
+            deviation = self.mechanism.standard_deviation
         moved = self.domain.project(memory.step(x, self.gradient(released), deviation))
         following, model = memory.output(x, moved)
         facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}

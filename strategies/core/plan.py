@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Self
 
 from strategies.core.forecast import Forecast
-from strategies.core.recipe import Recipe, meanings_of
 from strategies.core.scheme import Number, Outline
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import RunFailed
@@ -126,8 +125,3 @@ class Plan:
             "warnings": list(self.warnings),
             "guarantee": self.guarantee.as_dict(),
         }
-
-
-def explained(recipe: type[Recipe]) -> dict[str, str]:
-    """Name of each number that plans of a strategy show -> what it means."""
-    return {**meanings_of(recipe), **Plan.meanings}

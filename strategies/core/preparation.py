@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from strategies.core.options import Found, PreparedOptions
+from strategies.core.options import Found, PreparedOptions, StrategyOptions
 from strategies.core.public_facts import Given, PublicFacts
-from strategies.core.recipe import Recipe
-from strategies.core.scheme import Noise, Step
+from strategies.core.snapshots import Snapshot
+from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Cost, Guarantee, Privacy
 from userdp.arrays.types import Vector
@@ -17,7 +17,7 @@ from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
 from userdp.problems.landscape import MeasuredCurvature
-from userdp.state import Stateful
+from userdp.state import Stateful, put_back, state_of
 
 
 class Preparation(ABC):
@@ -80,14 +80,13 @@ class Preparation(ABC):
     def found(self) -> tuple[Coordinates | None, Found]:
         """The coordinates, None for the model's own, and what is known in them: a stand-in before the last round."""
 
-    def settle(self, recipe: Recipe) -> tuple[Problem, Coordinates | None, Recipe]:
-        """The problem as the strategy is to see it, the coordinates, and its settings, from what is found."""
+    def settle(self, options: PreparedOptions) -> tuple[Problem, Coordinates | None, dict[str, float]]:
+        """The problem as the strategy is to see it, the coordinates, and the settings that follow."""
         coordinates, found = self.found()
-        assert isinstance(recipe, PreparedOptions)
         problem = self.problem
         if coordinates is not None:
             problem = InCoordinates(problem, coordinates, MeasuredCurvature(1 / found.rate))
-        return problem, coordinates, recipe.model_copy(update=recipe.found(found))
+        return problem, coordinates, options.found(found)
 
     def charge(self, request: Request) -> None:
         """Charge a round."""
@@ -121,12 +120,23 @@ class Preparation(ABC):
         """What both ledgers say NOW."""
         return partial(_sum, own, self.ledger.spent())
 
+    def keep(self, taken: Snapshot) -> None:
+        """Write down what a killed run needs to go on."""
+        taken.add("found", state_of(self.memory))
+        taken.add("found_ledger", self.ledger.state())
+
+    def recall(self, kept: Snapshot) -> None:
+        """Go on from what was written down."""
+        self.memory = self.new_memory()
+        put_back(self.memory, kept.get("found"))
+        self.ledger.restore(kept.get("found_ledger"))
+
 
 def _sum(one: Callable[[], float], other: Callable[[], float]) -> float:
     return one() + other()
 
 
-def prepared(kind: type[Preparation], recipe: Recipe, given: Given) -> tuple[Privacy, Preparation]:
+def prepared(kind: type[Preparation], options: StrategyOptions, given: Given) -> tuple[Privacy, Preparation]:
     """(the budget left for the strategy, its preparation).
 
     Raises:
@@ -137,9 +147,9 @@ def prepared(kind: type[Preparation], recipe: Recipe, given: Given) -> tuple[Pri
     own = replace(privacy, epsilon=share * privacy.epsilon, delta=share * privacy.delta)
     left = replace(privacy, epsilon=privacy.epsilon - own.epsilon, delta=privacy.delta - own.delta)
     # Only then anything is calibrated: most strategies are asked in vain.
-    if isinstance(recipe, PreparedOptions):
+    if isinstance(options, PreparedOptions):
         made = kind(problem, given.public, own, given.seed)
-        if recipe.found(made.found()[1]):
+        if options.found(made.found()[1]):
             return left, made
     raise BadInput(
         f"preparation = 'learn': nothing that {given.strategy} needs can be found on the way for problem.kind = "

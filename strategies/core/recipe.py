@@ -2,153 +2,22 @@
 
 import inspect
 import re
-import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
+from strategies.core.about import MEANINGS, NOTES, About, Fact
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Scheme
 from strategies.core.secure_noise import check_noise
 from userdp.accounting import Privacy
 from userdp.errors import BadInput
-
-
-class Fact(BaseModel):
-    """A number that a round notes in its facts.
-
-    Attributes:
-        kind: public: no user's data enter; noised: a function of what was released under the guarantee; private: of
-            users' data, for their holder alone, under a name that ends in `_private`.
-        meaning: what it is.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["public", "noised", "private"]
-    meaning: str
-
-    def __init__(self, kind: str, meaning: str) -> None:
-        super().__init__(kind=kind, meaning=meaning)
-
-
-class About(BaseModel):
-    """What a strategy says about itself: pages, listings and tests know nothing else of it.
-
-    Attributes:
-        name: by which configurations name it.
-        summary_line: what it does, in one line.
-        family: of strategies that work alike.
-        paper: its source.
-        cost: of one round, where a node has N samples of dimension d, U users take part and K nodes answer.
-        needs: of the loss and the data.
-        units: what it can protect; the first is its own.
-        promise: whom it protects from whom, for tables; the class's docstring has the claim. "none" for no promise.
-        release: whether every iterate is private, or only the model released at the end of each phase.
-        adversary: who may see what, and who is trusted.
-        compares_users: whether a round compares each user with each other in every column.
-        without_secure_noise: why ``privacy.noise = "secure"`` is refused; None where rounding is accounted for.
-        with_secure_noise: where it is not refused, what becomes of the strategy's randomness.
-        without_comparison: why ``compare_with_initial`` is refused; None where it can be had.
-        pure: whether ``privacy.delta = 0`` can be asked for.
-        masked: whether ``privacy.trust = "sum"`` can be asked for.
-        server_trusted: whether nodes tell the server exact counts of what their users' data are like.
-        hears_silence: whether a step learns how many users did not answer: no release may follow from that.
-        example: settings with which it makes a short run for a few hundred users of two features.
-        example_problem: a [problem] section that it can be run with.
-        meanings: what the ``numbers`` of its plan mean, by name, beyond `MEANINGS`.
-        notes: what its rounds note in their facts, by name, beyond `NOTES`.
-
-    Raises:
-        BadInput: a declaration is missing or misspelt, when the class is made.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    summary_line: str
-    family: str
-    paper: str
-    cost: str
-    needs: str = "any loss"
-    units: tuple[Literal["user", "sample"], ...] = ("user",)
-    promise: str = "user level, against other nodes too"
-    release: Literal["round", "phase"] = "round"
-    adversary: str = "against other nodes and whoever sees every iterate; the server is trusted"
-    compares_users: bool = False
-    without_secure_noise: str | None = None
-    with_secure_noise: str = ""
-    without_comparison: str | None = None
-    pure: bool = False
-    masked: bool = False
-    server_trusted: bool = True
-    hears_silence: bool = False
-    example: Mapping[str, Any] = {}
-    example_problem: Mapping[str, Any] = {"kind": "quadratic"}
-    meanings: Mapping[str, str] = {}
-    notes: Mapping[str, Fact] = {}
-
-    def __init__(self, **declared: Any) -> None:
-        try:
-            super().__init__(**declared)
-        except ValidationError as error:
-            frame = sys._getframe(1)
-            where = f"{frame.f_code.co_name} (line {frame.f_lineno} of {frame.f_code.co_filename})"
-            raise BadInput(f"the About of {where} {_fault_of(error)}") from None
-
-
-def _fault_of(error: ValidationError) -> str:
-    """The first fault of a declaration, with its remedy."""
-    first = error.errors()[0]
-    name = str(first["loc"][0])
-    if first["type"] == "missing":
-        return f'does not say {name}: add {name}="..."'
-    if first["type"] == "extra_forbidden":
-        near = get_close_matches(name, About.model_fields, n=1)
-        return f"says {name}, which nobody reads: {f'is {near[0]} meant?' if near else 'leave it out'}"
-    return f"says {name} = {first['input']!r}: {first['msg']}"
-
-
-MEANINGS: Mapping[str, str] = {
-    "cohort": "users a round",
-    "sampling": "how cohorts are drawn",
-    "participations": "rounds that a user takes part in",
-    "learning_rate": "step size (of each phase)",
-    "clip_norm": "l2 norm that gradients are clipped to",
-    "noise_multiplier": "noise over sensitivity",
-    "noise_deviation": "standard deviation of the noise per coordinate",
-    "l2_sensitivity": "most that one user can move what is released (l2 norm)",
-    "l1_sensitivity": "most that one user can move what is released (l1 norm)",
-    "replace_one_epsilon": "what the promise means for replacing a user, to compare with other strategies",
-    "replace_one_delta": "the delta that goes with it",
-    "preparation_rounds": "rounds that find coordinates, clip and steps; the numbers here are those of a stand-in",
-    "preparation_epsilon": "epsilon of these rounds",
-    "preparation_delta": "delta that goes with it",
-    "filled_noise": "standard deviation of the noise on the share of people whose data can be used; the run stops "
-    "where that share is below one in ten, unless this is above 0.16",
-    "comparison_epsilon": "epsilon of the last comparison with the initial model",
-    "comparison_margin": "share of users beyond a half whose preference noise turns round in one run of 20",
-}
-"""Numbers of any strategy's plan, or of what comes before and after it: name -> meaning."""
-
-NOTES: Mapping[str, Fact] = {
-    "noise_deviation": Fact("noised", "standard deviation of the noise: planned, or in proportion to a released clip"),
-    "filled_share": Fact("noised", "share of people whose data can be used, with noise"),
-    "mean_target": Fact("noised", "mean target"),
-    "rarest_class": Fact("noised", "share of the rarest class, at least its noise"),
-    "floored": Fact("noised", "directions whose second moment is below its noise"),
-    "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
-    "length": Fact("noised", "typical length of users' gradients"),
-    "improved_share": Fact("noised", "share of users whom the model serves better than the initial one, with noise"),
-    "went_back": Fact("noised", "1 where the initial model was released instead"),
-}
-"""Facts of any strategy's rounds, or of those before and after them: name -> what it is."""
 
 
 class Recipe(StrategyOptions):

@@ -16,7 +16,7 @@ from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.sampling import Sampler
-from userdp.state import OTHER_VERSION, State, Stateful
+from userdp.state import OTHER_VERSION, Stateful, put_back, state_of
 
 log = logging.getLogger("userdp")
 
@@ -129,9 +129,10 @@ class RunState:
         Raises:
             BadInput: names class and attribute.
         """
-        before = self.around.before
-        for memory in (self.memory, self._drawn, None if before is None else before.memory):
+        for memory in (self.memory, self._drawn):
             state_of(memory)
+        for part in self.around.parts:
+            part.keep(Snapshot())
 
     def snapshot(self, server_round: int) -> Snapshot:
         """The state after round ``server_round``."""
@@ -140,11 +141,8 @@ class RunState:
         for name, model in {"x": self.x, "initial": self.initial, "released": self.released}.items():
             taken.add(name, model)
         taken.add("constant", result.constant)
-        if (before := self.around.before) is not None:
-            taken.add("found", state_of(before.memory))
-            taken.add("found_ledger", before.ledger.state())
-        if (after := self.around.after) is not None:
-            taken.add("compared", after.charged)
+        for part in self.around.parts:
+            part.keep(taken)
         taken.add("memory", state_of(self.memory))
         taken.add("ledger", None if self.ledger is None else self.ledger.state())
         taken.add("drawn", state_of(self._drawn))
@@ -182,14 +180,10 @@ class RunState:
                 f"the checkpoint is of round {done!r}, and the run plans {rounds}: resume with the config.toml in the "
                 "same folder"
             )
-        if (before := self.around.before) is not None:
-            before.memory = before.new_memory()
-            put_back(before.memory, kept.get("found"))
-            before.ledger.restore(kept.get("found_ledger"))
-            if done >= before.rounds:
-                self.begin(new_scheme())
-        if (after := self.around.after) is not None:
-            after.charged = bool(kept.get("compared"))
+        for part in self.around.parts:
+            part.recall(kept)
+        if self.around.before is not None and done >= self.around.before.rounds:
+            self.begin(new_scheme())
         self.memory = self.scheme.new_memory()
         put_back(self.memory, kept.get("memory"))
         if self.ledger is not None:
@@ -223,31 +217,3 @@ class RunState:
                 "with the config.toml in the same folder"
             )
         return np.asarray(model)
-
-
-def state_of(memory: Any) -> State | None:
-    """What an object remembers that a run needs to go on; None where there is nothing to remember.
-
-    Raises:
-        BadInput: it does not declare all of that.
-    """
-    if memory is None:
-        return None
-    if not isinstance(memory, Stateful):
-        raise BadInput(
-            f"{type(memory).__name__} is what a server remembers between rounds, and does not declare its attributes: "
-            "make it a userdp.state.Stateful"
-        )
-    return memory.state() or None
-
-
-def put_back(memory: Any, state: State | None) -> None:
-    """Have a fresh object go on from what `state_of` gave.
-
-    Raises:
-        BadInput: that was of another class.
-    """
-    if (state_of(memory) is None) != (state is None):
-        raise BadInput(f"the checkpoint and this run do not remember the same between rounds: {OTHER_VERSION}")
-    if memory is not None and state is not None:
-        memory.restore(state)

@@ -7,20 +7,17 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from strategies.core.step import Noise, Step
 from strategies.core.ways import Way
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import AnyLedger, Guarantee, Privacy
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
-from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
 from userdp.state import Stateful
 
 Number = float | int | str
 """A value that a plan prints."""
-
-Noise = Callable[[int], NoiseSource]
-"""Opens the noise of a round for one purpose; each release of a round has a purpose of its own."""
 
 
 def no_memory() -> None:
@@ -52,24 +49,6 @@ class Outline:
     pass_probability: float | None = None
     numbers: Mapping[str, Number] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Step:
-    """The result of a round.
-
-    Attributes:
-        following: (p,) where the next round asks for gradients; private itself only if it is released.
-        released: (p,) the newly released model; None if the round releases nothing.
-        facts: numbers to keep of the round; exact ones have names that end in ``_private``.
-        constant: (p,) the best that is known of the models that predict the same of everybody, released like all that
-            it follows from, in the loss's own parameters; None if the round says nothing of it.
-    """
-
-    following: Vector
-    released: Vector | None
-    facts: Mapping[str, float] = field(default_factory=dict)
-    constant: Vector | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
