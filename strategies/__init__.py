@@ -11,14 +11,16 @@ from userdp.lazy import names_from
 
 if TYPE_CHECKING:
     from strategies.auto.preparation import LearnCoordinates
+    from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
     from strategies.core.mean_rounds import Descent, MeanRounds
     from strategies.core.options import StrategyOptions
     from strategies.core.plan import Plan
     from strategies.core.public_facts import Given, PublicFacts
-    from strategies.core.recipe import About, Fact, Recipe
+    from strategies.core.recipe import Recipe
     from strategies.core.results import PrivateResult, RoundRecord
-    from strategies.core.scheme import Outline, Scheme, Step
+    from strategies.core.scheme import Outline, Scheme
+    from strategies.core.step import Step
     from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
     SparseExponentialChoice: Constructor
     SparseOptimisation: Constructor
     StoppedSGD: Constructor
-    UserLevelStrategy: Constructor
     WinsorizedRotation: Constructor
 
 __all__ = [
@@ -128,12 +129,14 @@ __getattr__ = names_from(
         "strategies.core.options": ("StrategyOptions",),
         "strategies.core.plan": ("Plan",),
         "strategies.core.public_facts": ("Given", "PublicFacts"),
-        "strategies.core.recipe": ("About", "Fact", "Recipe"),
+        "strategies.core.recipe": ("Recipe",),
         "strategies.core.mean_rounds": ("Descent", "MeanRounds"),
         "strategies.wire.questions": ("model_record", "model_vector"),
         "strategies.wire.replies": ("Gathered", "Request"),
         "strategies.core.results": ("PrivateResult", "RoundRecord"),
-        "strategies.core.scheme": ("Outline", "Scheme", "Step"),
+        "strategies.core.scheme": ("Outline", "Scheme"),
+        "strategies.core.step": ("Step",),
+        "strategies.core.about": ("About", "Fact"),
         **{
             module: tuple(name for place, name in _PLACES if place == module)
             for module in dict.fromkeys(place for place, _ in _PLACES)

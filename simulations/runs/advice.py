@@ -101,7 +101,7 @@ def _advice(config: RunConfig, problem: Problem, facts: PublicFacts, name: str) 
         if own:
             made = make_strategy(config, problem, facts)
         else:
-            recipe = STRATEGIES[name]()
+            recipe = STRATEGIES[name].parsed({})
             make = partial(UserLevelStrategy, recipe, problem, facts, build_privacy(config), seed=config.seed)
             made = prepared_if("where_useful", make)
     except UserdpError as error:

@@ -185,7 +185,7 @@ def make_strategy(
     """
     if name:
         simulated = replace(build_privacy(config), noise="seeded")
-        return UserLevelStrategy(STRATEGIES[name](), problem, facts, simulated, seed=config.seed)
+        return UserLevelStrategy(STRATEGIES[name].parsed({}), problem, facts, simulated, seed=config.seed)
     make = partial(
         UserLevelStrategy,
         STRATEGIES[config.strategy.kind].parsed(config.strategy_options),

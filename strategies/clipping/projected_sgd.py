@@ -94,7 +94,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             "l1_clip_norm": members.l1_norm,
             "noise_before": mechanism.standard_deviation * math.sqrt(p),
         }
-        plain = self.projection == "none"
+        ball = None if self.projection == "none" else self.projection
         return rounds_of(
             given,
             self,
@@ -102,9 +102,9 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
             mechanism,
             gradients,
             given.default_step,
-            gradient=as_is if plain else partial(members.project, ball=self.projection),
+            gradient=as_is if ball is None else partial(members.project, ball=ball),
             multiplier=multiplier,
-            noise=None if plain else expected_error(mechanism, members, p, self.projection),
+            noise=None if ball is None else expected_error(mechanism, members, p, ball),
             numbers=numbers,
         )
 
