@@ -1,6 +1,5 @@
 """Rounds that release a noisy robust mean of a cohort's rows, and follow it; a test may decline to release one."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +7,6 @@ from typing import ClassVar
 from strategies.core.mean_rounds import as_is
 from strategies.core.scheme import Scheme
 from strategies.core.step import Noise, Step
-from strategies.core.ways import Course
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
 from userdp.audit.discrete import halting_probabilities
@@ -46,11 +44,43 @@ def unchanged(rows: Rows, noise: Noise) -> Rows:
     return rows
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """How the users of a cohort are tested for agreement.
+
+    Attributes:
+        test: of a cohort's score; an `AboveThreshold` is one test of all rounds.
+        score: how well (B, p) rows agree, by the kernel of the test.
+    """
+
+    test: AnyTest
+    score: Callable[[Rows], float]
+
+    def law(self, values: Sequence[Rows]) -> Vector:
+        """Probabilities that the test fails and that it passes, from each round's (B, p) rows.
+
+        One of all rounds: (T + 1,) that it fails in the first round, the second, ..., and that it passes all.
+        """
+        judged = values if isinstance(self.test, AboveThreshold) else values[-1:]
+        return halting_probabilities(self.test, [self.score(rows) for rows in judged])
+
+    def judged(self, rows: Rows, memory: TestUnderWay, noise: Noise) -> dict[str, float]:
+        """The facts of a round's test: its own, or the one of all rounds, whose threshold is drawn before the first."""
+        session = memory.session
+        if session is None:
+            session = self.test.session(noise(1))
+        if isinstance(self.test, AboveThreshold):
+            memory.session = session
+        score = self.score(rows)
+        session.observe(score)
+        return {"score_private": score, "threshold": self.test.threshold, "passed": float(session.passed())}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowRounds(Scheme):
-    """A `Scheme` of robust means of a cohort's rows, each followed by a plain step, if the round's users agree.
+    """A `Scheme` of robust means of a cohort's rows, each followed by a plain step if the round's users agree.
 
-    ``new_memory`` makes a `TestUnderWay` where there is a test, and nothing where there is none.
+    ``new_memory`` makes a `TestUnderWay` where users are tested, and nothing where they are not.
 
     Attributes:
         domain: of models.
@@ -59,12 +89,10 @@ class RowRounds(Scheme):
         estimator: from (B, p') rows to their robust mean.
         mechanism: of the robust mean.
         rate: step size.
-        prepared: from the rows that nodes send to those of the estimator; what it chooses privately has noise of purpose
-            1 and is accounted for.
+        prepared: from the rows that nodes send to those of the estimator; private choices have noise of purpose 1.
         gradient: what is followed, from the released mean; costs no privacy.
-        test: of the cohort's score, with noise of purpose 1; None where every round releases its mean.
-        score: how well (B, p) rows agree, by the kernel of the test.
-        law: see `strategies.core.scheme.DiscreteScheme`; None without a test.
+        agreement: the test, with noise of purpose 1; None where every round releases its mean.
+        law: that of the test, for audits (`strategies.core.scheme.DiscreteScheme`); None without one.
     """
 
     domain: Box
@@ -75,8 +103,7 @@ class RowRounds(Scheme):
     rate: float
     prepared: Callable[[Rows, Noise], Rows] = unchanged
     gradient: Callable[[Vector], Vector] = as_is
-    test: AnyTest | None = None
-    score: Callable[[Rows], float] | None = None
+    agreement: Agreement | None = None
     law: Callable[[Sequence[Rows]], Vector] | None = None
 
     def ask(self, index: int, memory: TestUnderWay | None) -> Request | None:
@@ -88,42 +115,12 @@ class RowRounds(Scheme):
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: TestUnderWay | None, noise: Noise) -> Step:
         """See `Scheme`; the model stays where it is if the test fails."""
-        if self.test is None or self.score is None or memory is None:
-            facts = {"noise_deviation": self.mechanism.standard_deviation}
-        else:
-            score, session = self.score(gathered.values), self._session(self.test, memory, noise)
-            session.observe(score)
-            passed = session.passed()
-            facts = {"score_private": score, "threshold": self.test.threshold, "passed": float(passed)}
-            if not passed:
-                return Step(x, x, facts)
-        mean = self.estimator(self.prepared(gathered.values, noise))
-        released = self.mechanism.release(mean, noise(2))
+        rows, facts = gathered.values, {"noise_deviation": self.mechanism.standard_deviation}
+        if self.agreement is not None:
+            assert memory is not None
+            facts = self.agreement.judged(rows, memory, noise)
+        if not facts.get("passed", True):
+            return Step(x, x, facts)
+        released = self.mechanism.release(self.estimator(self.prepared(rows, noise)), noise(2))
         following = self.domain.project(x - self.rate * self.gradient(released))
         return Step(following, following, facts)
-
-    def _session(self, test: AnyTest, memory: TestUnderWay, noise: Noise) -> Session:
-        """The test of a round: its own, or the one of all rounds, whose threshold gets its noise before the first."""
-        if isinstance(test, MinimumScore):
-            return test.session(noise(1))
-        if memory.session is None:
-            memory.session = test.session(noise(1))
-        return memory.session
-
-
-def law_of(test: AnyTest, score: Callable[[Rows], float], values: Sequence[Rows]) -> Vector:
-    """Probabilities that the test fails and that it passes, from each round's (B, p) rows.
-
-    One of all rounds: (T + 1,) that it fails in the first round, the second, ..., and that it passes all.
-    """
-    judged = values if isinstance(test, AboveThreshold) else values[-1:]
-    return halting_probabilities(test, [score(rows) for rows in judged])
-
-
-def course_of(sampler: DisjointBatches, rounds: int, mechanism: GaussianMechanism, rate: float, longest: float | None) -> Course:
-    return Course(
-        steps=min(rounds, sampler.rounds),
-        rate=rate,
-        deviation=mechanism.standard_deviation,
-        longest=math.inf if longest is None else longest,
-    )

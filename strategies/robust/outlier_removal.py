@@ -1,36 +1,36 @@
 """Outlier removal: a noisy mean of the users that have enough neighbours, tested for agreement every round."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
-from strategies.robust.tested_strategy import (
+from strategies.core.about import About
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.row_rounds import Agreement, RowRounds
+from strategies.robust.tested_rounds import (
+    ADVERSARY,
     SECURE_TEST,
     SHARES,
-    Agreement,
-    RowOptions,
-    TestedScheme,
-    TestedStrategy,
-    declared_deviation,
+    TEST_MEANINGS,
+    TEST_NOTES,
+    TestedMean,
+    TestedOptions,
 )
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
 
 _PASS = 0.8
 """Of the batch: the score to reach, as in the papers."""
 
-
-class OutlierRemovalOptions(RowOptions):
-    """Settings of `OutlierRemoval`."""
-
-    radius: float | None = Field(
-        None, gt=0, description="rho, l2 distance within which users' gradients agree; from the deviation if not given."
-    )
+_UNDECLARED = (
+    "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
+    "give strategy.radius (how far apart users' average gradients are, l2) or strategy.deviation"
+)
 
 
-class OutlierRemoval(TestedStrategy):
+class OutlierRemoval(Recipe, TestedOptions):
     """Mean of the users with enough neighbours, plus Gaussian noise, if the users agree.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole
@@ -48,53 +48,46 @@ class OutlierRemoval(TestedStrategy):
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
     """
 
-    name: ClassVar[str] = "outlier_removal"
-    summary_line: ClassVar[str] = "mean of users with enough neighbours, tested and noisy every round"
-    family: ClassVar[str] = "robust"
-    cost: ClassVar[str] = "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users"
-    compares_users: ClassVar[bool] = True
-    paper: ClassVar[str] = "Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours"
-    with_secure_noise: ClassVar[str] = SECURE_TEST
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 2}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "radius": "users' gradients count as agreeing within this radius (l2 norm)",
-    }
-    Options: ClassVar[type[StrategyOptions]] = OutlierRemovalOptions
-    options: OutlierRemovalOptions
-    undeclared: ClassVar[str] = (
-        "strategy.radius: this loss has no bound on its gradient, so no radius follows from theory; "
-        "give strategy.radius (how far apart users' average gradients are, l2) or strategy.deviation"
+    about: ClassVar[About] = About(
+        name="outlier_removal",
+        summary_line="mean of users with enough neighbours, tested and noisy every round",
+        family="robust",
+        adversary=ADVERSARY,
+        cost="one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
+        compares_users=True,
+        paper="Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours",
+        with_secure_noise=SECURE_TEST,
+        example={"rounds": 2},
+        meanings={**TEST_MEANINGS, "radius": "users' gradients count as agreeing within this radius (l2 norm)"},
+        notes=TEST_NOTES,
     )
 
-    def _make_scheme(self) -> TestedScheme:
-        return self._tested_scheme(self._search, lambda: SMALLEST_BATCH)
+    radius: float | None = Field(
+        None, gt=0, description="rho, l2 distance within which users' gradients agree; from the deviation if not given."
+    )
 
-    def _search(self, batch: int) -> Agreement | None:
+    def scheme(self, given: Given) -> RowRounds:
+        """See `Recipe`."""
+        return self.agreeing_rounds(given, partial(self._search, given), lambda: SMALLEST_BATCH)
+
+    def _search(self, given: Given, batch: int) -> TestedMean | None:
         """With the smallest share whose test asks for at most four fifths of the batch; larger ones leave more noise.
 
         The threshold grows by two thirds of a user with each user.
         """
-        radius = self.options.radius or self._typical_distance()
+        radius = self.radius or self._typical_distance(given)
+        kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
         for share in SHARES if batch >= SMALLEST_BATCH else ():
-            agreement = self._agreement(batch, share, radius)
-            if agreement.test.threshold <= _PASS * batch:
-                return agreement
+            test = self.round_test(given, batch, share, kernel)
+            if test.threshold <= _PASS * batch:
+                return TestedMean(
+                    agreement=Agreement(test, kernel.score),
+                    estimator=estimator,
+                    l2_sensitivity=estimator.l2_sensitivity(batch),
+                    rounding=estimator.rounding(batch, given.dimension),
+                )
         return None
 
-    def _typical_distance(self) -> float:
+    def _typical_distance(self, given: Given) -> float:
         """What the distance of two honest users exceeds in about 2% of pairs, for normal gradients."""
-        samples, certificate = self.public.min_samples, self.problem.certificate
-        deviation = declared_deviation(self.options, certificate, samples, self.undeclared)
-        return math.sqrt(2) * deviation * (math.sqrt(self.problem.dimension) + 2)
-
-    def _agreement(self, batch: int, share: float, radius: float) -> Agreement:
-        """Users agree within ``radius`` in the l2 norm."""
-        kernel, estimator = IndicatorKernel(radius), NeighbourMean(radius)
-        return Agreement(
-            radius=radius,
-            test=self._test(batch, share, kernel),
-            score=kernel.score,
-            estimator=estimator,
-            l2_sensitivity=estimator.l2_sensitivity(batch),
-            rounding=estimator.rounding(batch, self.problem.dimension),
-        )
+        return math.sqrt(2) * self.declared_deviation(given, _UNDECLARED) * (math.sqrt(given.dimension) + 2)

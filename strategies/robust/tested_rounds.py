@@ -1,0 +1,257 @@
+"""Settings, noise and plans of strategies that release a noisy robust gradient every round, tested or not."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+from strategies.core.about import Fact
+from strategies.core.public_facts import Given
+from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
+from strategies.core.scheme import Number, Outline
+from strategies.core.ways import Course
+from strategies.robust.passing import TESTS, DeviationOptions
+from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
+from userdp.arrays.types import Rows, Vector
+from userdp.errors import BadInput, PopulationTooSmall
+from userdp.estimators import Kernel
+from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
+from userdp.nodes.computations import Computation
+from userdp.sampling import DisjointBatches
+
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
+"""Shares of epsilon that are tried for the tests."""
+
+ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
+"""What is said of a strategy whose server sees rows."""
+
+TRUST = "the server is trusted"
+"""What every guarantee here rests on."""
+
+SECURE_TEST = (
+    "scores are exact sums, the test's Laplace noise lies on a grid, and noise is larger by what rounding can do to a "
+    "robust mean, which limits the users of a round (`Estimator.rounding`, `NeighbourMean.rounding`)"
+)
+"""What becomes of tests and robust means where noise is secure."""
+
+ROW_MEANINGS: Mapping[str, str] = {
+    "epochs": "passes over the users",
+    "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
+}
+"""Numbers of any plan here."""
+
+TEST_MEANINGS: Mapping[str, str] = {
+    **ROW_MEANINGS,
+    "radius": "users' gradients count as agreeing within this radius (sup norm)",
+    "test": "min_score: one of each round; above_threshold: one of all rounds, which stops at the first failure",
+    "threshold": "concentration score that a batch must reach (at most the batch size)",
+    "test_epsilon": "share of epsilon spent on the test",
+    "test_delta": "share of delta spent on the test",
+}
+"""Numbers of plans with tests."""
+
+TEST_NOTES: Mapping[str, Fact] = {
+    "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
+    "threshold": Fact("public", "score that a batch must reach"),
+    "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
+}
+"""Facts of tested rounds."""
+
+
+class RowOptions(DeviationOptions):
+    """Settings of every strategy here."""
+
+    rounds: int = Field(5, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
+    epochs: int = Field(1, ge=1, description="How often each user takes part.")
+    learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
+
+    def cohort(self, users: int) -> int:
+        """Users a round; none where rounds outnumber participations."""
+        return min(users, users * self.epochs // self.rounds)
+
+    def declared_deviation(self, given: Given, undeclared: str) -> float:
+        """Standard deviation of one coordinate of the average gradient of a user with the fewest samples.
+
+        Raises:
+            BadInput: with the text ``undeclared``, where nothing bounds how far gradients deviate.
+        """
+        per_sample = self.deviation or given.problem.certificate.lipschitz
+        if per_sample is None:
+            raise BadInput(undeclared)
+        return self.user_deviation(per_sample, given.public.min_samples)
+
+    def row_rounds(
+        self,
+        given: Given,
+        sampler: DisjointBatches,
+        mechanism: GaussianMechanism,
+        signal: float,
+        smallest: int,
+        numbers: Mapping[str, Number],
+        *,
+        plan: Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
+        **parts: Any,
+    ) -> RowRounds:
+        """The scheme of these parts.
+
+        Args:
+            given: what the scheme is made from.
+            sampler: who takes part.
+            mechanism: of a round's robust mean.
+            signal: l2 norm that a robust mean can have.
+            smallest: users of the smallest cohort for which there is a scheme.
+            numbers: of the plan, beyond those that all have.
+            plan: further fields of the `Outline`.
+            clip_norm: l2 norm that nodes clip rows to; None where they do not.
+            parts: further fields of the scheme.
+        """
+        rounds, rate = min(self.rounds, sampler.rounds), self.learning_rate or given.default_step
+        deviation = mechanism.standard_deviation
+        outline = Outline(
+            rounds=rounds,
+            cohort=sampler.batch,
+            users_needed=math.ceil(smallest * self.rounds / self.epochs),
+            path=Course(steps=rounds, rate=rate, deviation=deviation, longest=signal),
+            noise=deviation * math.sqrt(given.dimension),
+            signal=signal,
+            numbers={
+                "cohort": sampler.batch,
+                "epochs": sampler.epochs,
+                "learning_rate": rate,
+                **numbers,
+                "l2_sensitivity": mechanism.l2_sensitivity,
+                "noise_deviation": deviation,
+            },
+            **(plan or {}),
+        )
+        return RowRounds(
+            outline=outline,
+            summands=sampler.batch,  # scores, too, are exact sums over the cohort, rounded once
+            domain=given.problem.domain,
+            sampler=sampler,
+            query=Computation("user_gradient", clip_norm=clip_norm),
+            mechanism=mechanism,
+            rate=rate,
+            **parts,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestedMean:
+    """A robust mean, and the test without which it is not released.
+
+    Attributes:
+        agreement: the test, and the score that it is of.
+        estimator: from (B, p) rows to their robust mean.
+        l2_sensitivity: of the estimator, where users agree.
+        rounding: how much that can grow, relatively, by the estimate's being computed in float64.
+    """
+
+    agreement: Agreement
+    estimator: Callable[[Rows], Vector]
+    l2_sensitivity: float
+    rounding: float
+
+
+Search = Callable[[int], TestedMean | None]
+"""The best one for cohorts of a size; None if cohorts that small cannot pass a test."""
+
+
+class TestedOptions(RowOptions):
+    """Settings of strategies whose rounds release only what their users agree on."""
+
+    def round_test(
+        self, given: Given, batch: int, share: float, kernel: Kernel, kind: type[AnyTest] = MinimumScore
+    ) -> AnyTest:
+        """The test of cohorts of that size that gets that share of epsilon, and half of delta.
+
+        One of all rounds pays its epsilon once; others share it among the rounds of a user.
+        """
+        return kind(
+            batch=batch,
+            kernel=kernel,
+            epsilon=share * given.privacy.epsilon / (1 if kind is AboveThreshold else self.epochs),
+            delta=given.privacy.delta / 2 / self.epochs,
+        )
+
+    def cost(self, given: Given, test: AnyTest) -> Cost:
+        """Of one participation in rounds tested so, with the least noise that keeps the budget."""
+        epsilon, delta, epochs = given.privacy.epsilon, given.privacy.delta, self.epochs
+        paid = {"shared_epsilon" if isinstance(test, AboveThreshold) else "pure_epsilon": test.epsilon}
+        paid["failure_delta"] = test.delta
+        return Cost(noise_multiplier=calibrate_noise(epsilon, delta, epochs, **paid), **paid)
+
+    def agreeing_rounds(
+        self, given: Given, search: Search, least: Callable[[], int], *, by_theory: bool = False
+    ) -> RowRounds:
+        """The scheme of the best tested mean for all users.
+
+        Args:
+            given: what the scheme is made from.
+            search: finds it.
+            least: a cohort below which none can pass.
+            by_theory: whether honest users are known to reach what their test asks for.
+
+        Raises:
+            PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
+        """
+        n, batch = given.users, self.cohort(given.users)
+        best, smallest = search(batch), smallest_cohort(search, least())
+        if best is None:
+            raise PopulationTooSmall(
+                f"data.users = {n} in {self.rounds} rounds give cohorts of {batch} users; a cohort "
+                f"that passes its test takes {smallest}: use fewer strategy.rounds, more users, or a larger "
+                "privacy.epsilon"
+            )
+        test, bound = best.agreement.test, given.problem.certificate.gradient_norm
+        cost, sampler = self.cost(given, test), DisjointBatches(n, batch, self.epochs, given.seed)
+        rounds = min(self.rounds, sampler.rounds)
+        return self.row_rounds(
+            given,
+            sampler,
+            GaussianMechanism(best.l2_sensitivity, cost.noise_multiplier),
+            math.inf if bound is None else bound,
+            smallest,
+            {
+                "radius": test.kernel.radius,
+                "test": next(name for name, kind in TESTS.items() if isinstance(test, kind)),
+                "threshold": test.threshold,
+                "test_epsilon": test.epsilon,
+                "test_delta": test.delta,
+                "noise_multiplier": cost.noise_multiplier,
+            },
+            plan={"pass_probability": _pass_probability(test, rounds) if by_theory else None},
+            guarantee=given.promise(
+                epsilon_of(cost, self.epochs, given.privacy.delta),
+                f"{ACCOUNTANT}, parallel within an epoch",
+                (sampler.assumption, TRUST),
+            ),
+            ledger=partial(Ledger, n, cost, self.epochs),
+            new_memory=partial(TestUnderWay, lambda: test.session(given.noise(0, 1))),
+            rounding=best.rounding,
+            estimator=best.estimator,
+            agreement=best.agreement,
+            law=best.agreement.law,
+        )
+
+
+def smallest_cohort(search: Search, least: int) -> int:
+    """Users of the smallest cohort that can pass, by bisection; none below ``least`` can."""
+    low = high = least
+    while search(high) is None:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if search(middle) is None else (low, middle)
+    return high
+
+
+def _pass_probability(test: AnyTest, rounds: int) -> float:
+    """That of passing all rounds with the full score."""
+    if isinstance(test, AboveThreshold):
+        return test.pass_probability(float(test.batch), rounds)
+    return test.pass_probability(float(test.batch)) ** rounds
