@@ -12,22 +12,17 @@ from userdp.estimators import MINIMUM_BATCH
 _MOST_USERS = 10**9
 
 
-def refusal(setting: LocalizedSetting, phase_base: float) -> str:
-    """Which number of the setting, for which `search` found no plan, has to change, and to what.
-
-    Args:
-        setting: what is given.
-        phase_base: as in `search`.
-    """
+def refusal(setting: LocalizedSetting) -> str:
+    """Which number of the setting, for which `search` found no plan, has to change, and to what."""
     tests = f"{setting.kernel} + {setting.test}"
     budget = f"at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}"
-    needed = fewest_users(setting, phase_base)
+    needed = fewest_users(setting)
     if needed is not None and needed > setting.users:
         return (
             f"data.users = {setting.users}: too few for {tests} {budget}: these settings take {needed} users. Bring "
             "more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
         )
-    enough = enough_batch(setting, phase_base)
+    enough = enough_batch(setting)
     advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
     if setting.batch is not None:
         return (
@@ -40,54 +35,47 @@ def refusal(setting: LocalizedSetting, phase_base: float) -> str:
     )
 
 
-def fewest_users(setting: LocalizedSetting, phase_base: float) -> int | None:
-    """The fewest users with which `search` finds a plan; None if it finds none for any number that could exist.
-
-    Args:
-        setting: what is given; its users do not matter.
-        phase_base: as in `search`.
-    """
+def fewest_users(setting: LocalizedSetting) -> int | None:
+    """The fewest users with which `search` finds a plan, in place of the setting's own; None if there is no number."""
     phases = setting.phases or 1
     low = (setting.batch or MINIMUM_BATCH) << (phases - 1)
-    if _passes(setting, phase_base, low):
+    if _passes(setting, low):
         return low
     if setting.batch is not None:
         return None  # more users would only add steps
     high = low
-    while not _passes(setting, phase_base, high):
+    while not _passes(setting, high):
         low, high = high, 2 * high
         if high > _MOST_USERS:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _passes(setting, phase_base, middle) else (middle, high)
+        low, high = (low, middle) if _passes(setting, middle) else (middle, high)
     return high
 
 
-def enough_batch(setting: LocalizedSetting, phase_base: float) -> int | None:
+def enough_batch(setting: LocalizedSetting) -> int | None:
     """A larger batch, in place of the setting's own, with which these users have a plan; None if there is none.
 
     By bisection: it is the smallest such batch where passing grows with the batch.
     """
     low = (setting.batch or MINIMUM_BATCH) - 1
     high = min(phase_users(setting.users, min(phase_counts(setting))))
-    if high <= low or not _passes(replace(setting, batch=high), phase_base, setting.users):
+    if high <= low or not _passes(replace(setting, batch=high), setting.users):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        passes = _passes(replace(setting, batch=middle), phase_base, setting.users)
+        passes = _passes(replace(setting, batch=middle), setting.users)
         low, high = (low, middle) if passes else (middle, high)
     return high
 
 
-def _passes(setting: LocalizedSetting, phase_base: float, users: int) -> bool:
+def _passes(setting: LocalizedSetting, users: int) -> bool:
     """Whether these users can pass the easiest test, in some number of phases."""
     setting, rate = replace(setting, users=users), min(learning_rates(setting))
     for phases in phase_counts(setting):
         largest = min(phase_users(users, phases))
         batch = setting.batch or largest
-        if MINIMUM_BATCH <= batch <= largest and build(
-            setting, batch, phases, phase_base, rate, SHARES[-1], calibrated=False
-        ):
+        if MINIMUM_BATCH <= batch <= largest and build(setting, batch, phases, rate, SHARES[-1], calibrated=False):
             return True
     return False

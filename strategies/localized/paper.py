@@ -7,23 +7,18 @@ from strategies.localized.search import LocalizedPlan, LocalizedSetting, build
 from userdp.errors import PopulationTooSmall
 
 
-def paper_plan(setting: LocalizedSetting, samples: int, phase_base: float) -> LocalizedPlan:
+def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
     """The paper's batch, radius, step and phases.
-
-    Args:
-        setting: what is given.
-        samples: m, fewest samples of a user.
-        phase_base: as in `localized_plan.build`.
 
     Raises:
         PopulationTooSmall: the paper's batches cannot be filled, or cannot pass a test.
     """
-    n, d, m, epsilon = setting.users, setting.dimension, samples, setting.epsilon
-    batch = _batch(setting, m, n)
+    n, d, m, epsilon = setting.users, setting.dimension, setting.samples, setting.epsilon
+    batch = _batch(setting, n)
     if n < 2 * batch:
         raise PopulationTooSmall(
             f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; "
-            f"bring {paper_users(setting, m)} users, or use strategy.constants = 'calibrated'"
+            f"bring {paper_users(setting)} users, or use strategy.constants = 'calibrated'"
         )
     phases = setting.phases or int(math.log2(n / batch))
     if n >> phases < batch:
@@ -40,7 +35,7 @@ def paper_plan(setting: LocalizedSetting, samples: int, phase_base: float) -> Lo
         rate = min(rate, 2 / setting.smoothness, 1 / (6 * setting.smoothness * batch))
     rate = setting.learning_rate or rate
     sizes = [n >> (phase + 1) for phase in range(phases)]
-    plan = build(replace(setting, radius=radius), batch, phases, phase_base, rate, 0.5, sizes=sizes)
+    plan = build(replace(setting, radius=radius), batch, phases, rate, 0.5, sizes=sizes)
     if plan is None:
         raise PopulationTooSmall(
             f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a test that is private; "
@@ -49,14 +44,14 @@ def paper_plan(setting: LocalizedSetting, samples: int, phase_base: float) -> Lo
     return plan
 
 
-def paper_users(setting: LocalizedSetting, samples: int) -> int:
+def paper_users(setting: LocalizedSetting) -> int:
     """The fewest users that make two of the paper's batches, which grow with the logarithm of the users."""
-    users = 2 * _batch(setting, samples, 1)
-    while users < 2 * _batch(setting, samples, users):
-        users = 2 * _batch(setting, samples, users)
+    users = 2 * _batch(setting, 1)
+    while users < 2 * _batch(setting, users):
+        users = 2 * _batch(setting, users)
     return users
 
 
-def _batch(setting: LocalizedSetting, samples: int, users: int) -> int:
-    size = users * samples * setting.dimension
+def _batch(setting: LocalizedSetting, users: int) -> int:
+    size = users * setting.samples * setting.dimension
     return setting.batch or math.ceil(100 * math.log(size / setting.delta) / setting.epsilon)

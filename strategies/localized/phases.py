@@ -1,19 +1,15 @@
-"""Phases whose iterates stay private: what their guarantee takes, and the average iterate, which they release."""
+"""Phases whose iterates stay private: what their guarantee takes, and how far float64 may carry them."""
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
-from userdp.accounting import Guarantee
-from userdp.arrays.types import Vector
+from strategies.core.about import Fact
+from strategies.core.public_facts import Given
 from userdp.errors import BadInput
-from userdp.problems.base import Certificate, Problem
-from userdp.state import Stateful
-
-ADVERSARY = "against whoever sees the released models; nodes of a phase and the server see its iterates and are trusted"
-"""Who may see what, where noise is added once a phase."""
+from userdp.problems.base import Problem
 
 ASSUMPTIONS = (
     "every user's answer is the certified function of the model: nodes are honest",
@@ -22,26 +18,35 @@ ASSUMPTIONS = (
 )
 """What every guarantee of a phase rests on."""
 
-SECURE_PHASE = (
-    "noise is larger by what rounding can do to the steps of a phase (`phase_rounding`); losses without a bound on how "
-    "their gradients are rounded are refused, and so are domains without an end"
-)
-"""What becomes of steps inside a phase where noise is secure."""
+PHASE_ABOUT: Mapping[str, Any] = {
+    "adversary": "against whoever sees the released models; nodes of a phase and the server see its iterates and are "
+    "trusted",
+    "needs": "convex loss, certified gradient bound and diagonally dominant bounded Hessian; honest nodes",
+    "promise": "user level, against whoever sees the released models",
+    "release": "phase",
+    "with_secure_noise": "noise is larger by what rounding can do to the steps of a phase (`phase_rounding`); losses "
+    "without a bound on how their gradients are rounded are refused, and so are domains without an end",
+}
+"""What strategies of phases say about themselves."""
+
+PHASE_MEANINGS: Mapping[str, str] = {
+    "batch": "users a step, fresh ones each time",
+    "phases": "releases; each phase starts at the model released before",
+    "steps": "steps of each phase",
+}
+"""Numbers of their plans."""
+
+PHASE_FACT = Fact("public", "number of the phase")
+"""What a round notes as its phase."""
 
 
 def check_contractive(
-    strategy: str,
-    certificate: Certificate,
-    learning_rate: float | None,
-    *,
-    opted_out: bool,
-    needed_then: Mapping[str, float | None],
+    given: Given, learning_rate: float | None, *, opted_out: bool, needed_then: Mapping[str, float | None]
 ) -> None:
     """Refuse losses and step sizes for which steps are not proven to be contractive.
 
     Args:
-        strategy: its name.
-        certificate: of the loss.
+        given: what the scheme is made from.
         learning_rate: of the first phase, where it is set.
         opted_out: a loss without certificate is accepted, and no privacy is promised.
         needed_then: options that must be set for such a loss, beside the learning rate.
@@ -50,8 +55,9 @@ def check_contractive(
         MissingAssumption: the loss is not certified, and nobody has opted out.
         BadInput: an option is not set that a loss without certificate needs, or the step is too long.
     """
+    certificate = given.problem.certificate
     if not opted_out:
-        certificate.require_contractive(strategy)
+        certificate.require_contractive(given.strategy)
     elif certificate.missing() and None in (*needed_then.values(), learning_rate):
         names = " and ".join(f"strategy.{name}" for name in (*needed_then, "learning_rate"))
         raise BadInput(f"{names} must be given for a loss without certificate")
@@ -60,12 +66,6 @@ def check_contractive(
             f"strategy.learning_rate = {learning_rate:g}: must be at most 2 / smoothness = "
             f"{2 / certificate.smoothness:.6g}, beyond which steps of this loss are not proven to be contractive"
         )
-
-
-def uncertified(certificate: Certificate) -> Guarantee | None:
-    """That nothing is promised, for a loss that lacks a part of its certificate."""
-    missing = certificate.missing()
-    return Guarantee.none(f"the loss lacks {', '.join(missing)}") if missing else None
 
 
 def gradient_rounding(problem: Problem) -> float:
@@ -114,30 +114,3 @@ def phase_rounding(
     iterates = farthest / rate + steps * longest  # X / eta
     step = error + gradient_rounding(problem) + unit * (longest + iterates)
     return (1 + 2.0**-18) * 2 * steps * (step + unit * iterates) / sensitivity
-
-
-class PhaseAverage(Stateful):
-    """The average iterate of the phase under way, NOT private before noise is added.
-
-    Args:
-        dimension: p.
-    """
-
-    remembered: ClassVar[tuple[str, ...]] = ("_sum", "_count")
-
-    def __init__(self, dimension: int) -> None:
-        self._sum, self._count = np.zeros(dimension), 0
-
-    def restart(self) -> None:
-        """For a new phase."""
-        self._sum, self._count = np.zeros_like(self._sum), 0
-
-    def add(self, x: Vector) -> None:
-        """One more iterate, (p,)."""
-        self._sum += x
-        self._count += 1
-
-    @property
-    def value(self) -> Vector:
-        """(p,) of the iterates since the phase began."""
-        return self._sum / self._count

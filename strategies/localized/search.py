@@ -14,12 +14,12 @@ noise of the release in travelled distance.
 """
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 
 import numpy as np
 
+from strategies.localized.phase_rounds import Phase
 from strategies.robust.passing import (
     KERNELS,
     TESTS,
@@ -31,7 +31,7 @@ from strategies.robust.passing import (
 )
 from userdp.accounting import Cost, calibrate_noise
 from userdp.estimators import MINIMUM_BATCH, Estimator, Kernel
-from userdp.mechanisms import ConcentrationTest
+from userdp.mechanisms import GaussianMechanism
 from userdp.problems.base import Certificate
 
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
@@ -48,6 +48,7 @@ class LocalizedSetting:
 
     Attributes:
         users: n.
+        samples: m, fewest of a user.
         dimension: d.
         user_deviation: v, standard deviation of one coordinate of one user's average gradient (utility only).
         certificate: of the loss.
@@ -57,13 +58,12 @@ class LocalizedSetting:
         failure: probability with which an honest run may fail a test.
         shape: of the estimate.
         kernel, test: by name.
-        radius: fixed by the user, or None.
-        batch: fixed by the user, or None.
-        phases: fixed by the user, or None.
-        learning_rate: fixed by the user, or None.
+        phase_base: factor by which the step size shrinks from phase to phase.
+        radius, batch, phases, learning_rate: fixed by the user, or None.
     """
 
     users: int
+    samples: int
     dimension: int
     user_deviation: float
     certificate: Certificate
@@ -74,6 +74,7 @@ class LocalizedSetting:
     shape: EstimateShape
     kernel: str
     test: str
+    phase_base: float
     radius: float | None = None
     batch: int | None = None
     phases: int | None = None
@@ -88,25 +89,6 @@ class LocalizedSetting:
     def gradient_bound(self) -> float:
         """G, or the deviation where nothing is certified."""
         return self.certificate.lipschitz or self.user_deviation
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One phase: ``steps`` batches, then one test and one release.
-
-    Attributes:
-        steps: T.
-        learning_rate: eta.
-        test: the concentration test, calibrated for these steps.
-        l2_sensitivity: of the average iterate.
-        deviation: sigma, the standard deviation of the released noise per coordinate.
-    """
-
-    steps: int
-    learning_rate: float
-    test: ConcentrationTest
-    l2_sensitivity: float
-    deviation: float
 
 
 @dataclass(frozen=True)
@@ -130,16 +112,6 @@ class LocalizedPlan:
     cost: Cost
     predicted_risk: float
     pass_probability: float
-
-    @property
-    def starts(self) -> list[int]:
-        """First round of each phase."""
-        return [0, *accumulate(phase.steps for phase in self.phases[:-1])]
-
-    def locate(self, index: int) -> tuple[int, int, Phase]:
-        """(number of the phase, step within it, phase) of a round."""
-        number = bisect_right(self.starts, index) - 1
-        return number, index - self.starts[number], self.phases[number]
 
 
 def phase_users(users: int, phases: int) -> list[int]:
@@ -182,13 +154,8 @@ def theory_radius(setting: LocalizedSetting, batch: int, steps: int, score: floa
     return ratio * setting.user_deviation
 
 
-def search(setting: LocalizedSetting, phase_base: float) -> LocalizedPlan | None:
-    """The plan with the smallest predicted risk; None when no batch of these users can pass its tests.
-
-    Args:
-        setting: what is given.
-        phase_base: factor by which the step size shrinks from phase to phase.
-    """
+def search(setting: LocalizedSetting) -> LocalizedPlan | None:
+    """The plan with the smallest predicted risk; None when no batch of these users can pass its tests."""
     best: LocalizedPlan | None = None
     for phases in phase_counts(setting):
         smallest = min(phase_users(setting.users, phases))
@@ -196,9 +163,9 @@ def search(setting: LocalizedSetting, phase_base: float) -> LocalizedPlan | None
         for batch in (batch for batch in batches if MINIMUM_BATCH <= batch <= smallest):
             for share in SHARES:
                 for learning_rate in learning_rates(setting):
-                    plan = build(setting, batch, phases, phase_base, learning_rate, share, calibrated=False)
+                    plan = build(setting, batch, phases, learning_rate, share, calibrated=False)
                     if plan is not None and (best is None or plan.predicted_risk < best.predicted_risk):
-                        best, choice = plan, (batch, phases, phase_base, learning_rate, share)
+                        best, choice = plan, (batch, phases, learning_rate, share)
     return build(setting, *choice) if best is not None else None
 
 
@@ -223,7 +190,6 @@ def build(
     setting: LocalizedSetting,
     batch: int,
     phases: int,
-    phase_base: float,
     learning_rate: float,
     share: float,
     *,
@@ -236,7 +202,6 @@ def build(
         setting: what is given.
         batch: B.
         phases: S.
-        phase_base: the step size of phase s is ``learning_rate / phase_base**s``.
         learning_rate: of the first phase.
         share: of epsilon (and half of delta) that goes to the test.
         sizes: users of each phase; `phase_users` by default.
@@ -246,7 +211,7 @@ def build(
         return None
     epsilon, delta = share * setting.epsilon, setting.delta / 2
     steps = [size // batch for size in sizes or phase_users(setting.users, phases)]
-    rates = [learning_rate / phase_base**phase for phase in range(phases)]
+    rates = [learning_rate / setting.phase_base**phase for phase in range(phases)]
     if setting.smoothness and rates[0] > 2 / setting.smoothness:
         return None
     # Everything scales with rho: sensitivities and movements are computed at rho = 1.
@@ -268,24 +233,24 @@ def build(
         multiplier = calibrate_noise(setting.epsilon, setting.delta, 1, pure_epsilon=epsilon, failure_delta=delta)
     else:
         multiplier = calibrate_noise(setting.epsilon - epsilon, setting.delta - delta, 1)
-    kernel = KERNELS[setting.kernel](radius)
+    kernel, estimator = KERNELS[setting.kernel](radius), setting.shape.estimator(batch, radius)
+    chosen = partial(TESTS[setting.test], batch=batch, kernel=kernel, epsilon=epsilon, delta=delta)
+    tests = [chosen(movement=movement * radius) for movement in movements]
     chain, start, risk, noise = [], setting.dimension * setting.domain_radius**2, 0.0, 0.0
-    for rate, count, movement in zip(rates, steps, movements, strict=True):
-        sensitivity = math.sqrt(setting.dimension) * rate * unit * radius
-        deviation = multiplier * sensitivity
-        test = TESTS[setting.test](batch=batch, kernel=kernel, movement=movement * radius, epsilon=epsilon, delta=delta)
-        chain.append(Phase(count, rate, test, sensitivity, deviation))
-        gained, noise = phase_risk(setting, start, count, batch, rate, deviation)
+    for rate, count, test in zip(rates, steps, tests, strict=True):
+        mechanism = GaussianMechanism(math.sqrt(setting.dimension) * rate * unit * radius, multiplier)
+        chain.append(Phase(steps=count, learning_rate=rate, gradient=estimator, mechanism=mechanism, test=test))
+        gained, noise = phase_risk(setting, start, count, batch, rate, mechanism.standard_deviation)
         # Later phases start from the released model: what the first phase did not reach stays in the sum.
         risk += gained
-        start = setting.dimension * deviation**2
+        start = setting.dimension * mechanism.standard_deviation**2
     score = guaranteed_score(
         setting.kernel, radius / setting.user_deviation, batch, setting.dimension, sum(steps), setting.failure / 2
     )
-    passing = math.prod(phase.test.pass_probability(max(score, 1.0), phase.steps) for phase in chain)
+    passing = math.prod(test.pass_probability(max(score, 1.0), count) for test, count in zip(tests, steps, strict=True))
     return LocalizedPlan(
         batch=batch,
-        estimator=setting.shape.estimator(batch, radius),
+        estimator=estimator,
         kernel=kernel,
         phases=tuple(chain),
         cost=Cost(noise_multiplier=multiplier, pure_epsilon=epsilon, failure_delta=delta),
