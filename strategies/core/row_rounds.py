@@ -39,22 +39,23 @@ class TestUnderWay(Stateful):
         return self.new_session()
 
 
-def unchanged(rows: Rows, noise: Noise) -> Rows:
-    """The rows as nodes sent them."""
-    return rows
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How the users of a cohort are tested for agreement.
+    """How the users of a cohort are tested for agreement, and what may be released of them if they agree.
 
     Attributes:
         test: of a cohort's score; an `AboveThreshold` is one test of all rounds.
         score: how well (B, p) rows agree, by the kernel of the test.
+        estimator: from (B, p) rows to their robust mean.
+        l2_sensitivity: of the estimator, where users agree.
+        rounding: how much that can grow, relatively, by the estimate's being computed in float64.
     """
 
     test: AnyTest
     score: Callable[[Rows], float]
+    estimator: Callable[[Rows], Vector]
+    l2_sensitivity: float
+    rounding: float
 
     def law(self, values: Sequence[Rows]) -> Vector:
         """Probabilities that the test fails and that it passes, from each round's (B, p) rows.
@@ -86,10 +87,9 @@ class RowRounds(Scheme):
         domain: of models.
         sampler: who takes part in each round.
         query: what users are asked.
-        estimator: from (B, p') rows to their robust mean.
+        estimator: from (B, p) rows to their robust mean; opens noise of purpose 1 for private choices.
         mechanism: of the robust mean.
         rate: step size.
-        prepared: from the rows that nodes send to those of the estimator; private choices have noise of purpose 1.
         gradient: what is followed, from the released mean; costs no privacy.
         agreement: the test, with noise of purpose 1; None where every round releases its mean.
         law: that of the test, for audits (`strategies.core.scheme.DiscreteScheme`); None without one.
@@ -98,10 +98,9 @@ class RowRounds(Scheme):
     domain: Box
     sampler: DisjointBatches
     query: Computation
-    estimator: Callable[[Rows], Vector]
+    estimator: Callable[[Rows, Noise], Vector]
     mechanism: GaussianMechanism
     rate: float
-    prepared: Callable[[Rows, Noise], Rows] = unchanged
     gradient: Callable[[Vector], Vector] = as_is
     agreement: Agreement | None = None
     law: Callable[[Sequence[Rows]], Vector] | None = None
@@ -121,6 +120,6 @@ class RowRounds(Scheme):
             facts = self.agreement.judged(rows, memory, noise)
         if not facts.get("passed", True):
             return Step(x, x, facts)
-        released = self.mechanism.release(self.estimator(self.prepared(rows, noise)), noise(2))
+        released = self.mechanism.release(self.estimator(rows, noise), noise(2))
         following = self.domain.project(x - self.rate * self.gradient(released))
         return Step(following, following, facts)

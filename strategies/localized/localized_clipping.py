@@ -10,8 +10,16 @@ from pydantic import Field
 from strategies.core.about import About, Fact
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
-from strategies.localized.phase_rounds import Phase, PhaseRounds, phase_rounds
-from strategies.localized.phases import PHASE_ABOUT, PHASE_FACT, PHASE_MEANINGS, check_contractive, phase_rounding
+from strategies.localized.phases import (
+    PHASE_ABOUT,
+    PHASE_FACT,
+    PHASE_MEANINGS,
+    Phase,
+    PhaseRounds,
+    check_contractive,
+    phase_rounding,
+    phase_rounds,
+)
 from strategies.robust.passing import DeviationOptions
 from userdp.accounting import Cost, calibrate_noise
 from userdp.arrays.types import Rows, Vector

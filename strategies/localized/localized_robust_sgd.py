@@ -16,14 +16,15 @@ from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
 from strategies.localized.needs import fewest_users, refusal
 from strategies.localized.paper import paper_plan, paper_users
-from strategies.localized.phase_rounds import PhaseRounds, phase_rounds
 from strategies.localized.phases import (
     PHASE_ABOUT,
     PHASE_FACT,
     PHASE_MEANINGS,
+    PhaseRounds,
     check_contractive,
     gradient_rounding,
     phase_rounding,
+    phase_rounds,
 )
 from strategies.localized.search import LocalizedPlan, LocalizedSetting, search
 from strategies.robust.passing import AgreementOptions
@@ -140,15 +141,10 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
             domain_radius=radius if math.isfinite(radius) else 1.0,
             epsilon=given.privacy.epsilon,
             delta=given.privacy.delta,
-            failure=self.failure,
             shape=self.shape,
-            kernel=self.kernel,
-            test=self.test,
             # The paper divides by log m, whose geometric series converges only for m > e.
             phase_base=self.phase_base or max(math.log(samples), 4.0),
-            radius=self.radius,
-            batch=self.batch,
-            phases=self.phases,
+            **{name: getattr(self, name) for name in ("failure", "kernel", "test", "radius", "batch", "phases")},
             learning_rate=self.learning_rate,
         )
 

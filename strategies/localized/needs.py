@@ -5,8 +5,10 @@ there fails in every plan that `strategies.localized.search.search` would try.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from strategies.localized.search import SHARES, LocalizedSetting, build, learning_rates, phase_counts, phase_users
+from strategies.robust.passing import smallest_passing
 from userdp.estimators import MINIMUM_BATCH
 
 _MOST_USERS = 10**9
@@ -37,21 +39,10 @@ def refusal(setting: LocalizedSetting) -> str:
 
 def fewest_users(setting: LocalizedSetting) -> int | None:
     """The fewest users with which `search` finds a plan, in place of the setting's own; None if there is no number."""
-    phases = setting.phases or 1
-    low = (setting.batch or MINIMUM_BATCH) << (phases - 1)
-    if _passes(setting, low):
-        return low
-    if setting.batch is not None:
-        return None  # more users would only add steps
-    high = low
-    while not _passes(setting, high):
-        low, high = high, 2 * high
-        if high > _MOST_USERS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _passes(setting, middle) else (middle, high)
-    return high
+    least = (setting.batch or MINIMUM_BATCH) << ((setting.phases or 1) - 1)
+    most = least if setting.batch else _MOST_USERS  # more users than a batch takes would only add steps
+    users = smallest_passing(partial(_passes, setting), least, most)
+    return users if users <= most else None
 
 
 def enough_batch(setting: LocalizedSetting) -> int | None:

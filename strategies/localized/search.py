@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from strategies.localized.phase_rounds import Phase
+from strategies.localized.phases import Phase
 from strategies.robust.passing import (
     KERNELS,
     TESTS,

@@ -10,15 +10,7 @@ from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.row_rounds import Agreement, RowRounds
-from strategies.robust.tested_rounds import (
-    ADVERSARY,
-    SECURE_TEST,
-    SHARES,
-    TEST_MEANINGS,
-    TEST_NOTES,
-    TestedMean,
-    TestedOptions,
-)
+from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, TestedOptions
 from userdp.estimators.outlier_removal import SMALLEST_BATCH, IndicatorKernel, NeighbourMean
 
 _PASS = 0.8
@@ -51,15 +43,10 @@ class OutlierRemoval(Recipe, TestedOptions):
     about: ClassVar[About] = About(
         name="outlier_removal",
         summary_line="mean of users with enough neighbours, tested and noisy every round",
-        family="robust",
-        adversary=ADVERSARY,
-        cost="one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
-        compares_users=True,
         paper="Asi, Liu 2024; Lowy, Liu, Asi 2024; deterministic weights and test: ours",
-        with_secure_noise=SECURE_TEST,
         example={"rounds": 2},
         meanings={**TEST_MEANINGS, "radius": "users' gradients count as agreeing within this radius (l2 norm)"},
-        notes=TEST_NOTES,
+        **TESTED_ABOUT,
     )
 
     radius: float | None = Field(
@@ -68,9 +55,9 @@ class OutlierRemoval(Recipe, TestedOptions):
 
     def scheme(self, given: Given) -> RowRounds:
         """See `Recipe`."""
-        return self.agreeing_rounds(given, partial(self._search, given), lambda: SMALLEST_BATCH)
+        return self.agreeing_rounds(given, partial(self._search, given), SMALLEST_BATCH)
 
-    def _search(self, given: Given, batch: int) -> TestedMean | None:
+    def _search(self, given: Given, batch: int) -> Agreement | None:
         """With the smallest share whose test asks for at most four fifths of the batch; larger ones leave more noise.
 
         The threshold grows by two thirds of a user with each user.
@@ -80,8 +67,9 @@ class OutlierRemoval(Recipe, TestedOptions):
         for share in SHARES if batch >= SMALLEST_BATCH else ():
             test = self.round_test(given, batch, share, kernel)
             if test.threshold <= _PASS * batch:
-                return TestedMean(
-                    agreement=Agreement(test, kernel.score),
+                return Agreement(
+                    test=test,
+                    score=kernel.score,
                     estimator=estimator,
                     l2_sensitivity=estimator.l2_sensitivity(batch),
                     rounding=estimator.rounding(batch, given.dimension),

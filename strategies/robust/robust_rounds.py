@@ -12,15 +12,7 @@ from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds
 from strategies.robust.passing import KERNELS, TESTS, AgreementOptions, needed_ratio, needed_score
-from strategies.robust.tested_rounds import (
-    ADVERSARY,
-    SECURE_TEST,
-    SHARES,
-    TEST_MEANINGS,
-    TEST_NOTES,
-    TestedMean,
-    TestedOptions,
-)
+from strategies.robust.tested_rounds import SHARES, TEST_MEANINGS, TESTED_ABOUT, TestedOptions
 from userdp.accounting import calibrate_noise
 from userdp.estimators import ExpKernel, RampKernel, concentration_score
 from userdp.mechanisms import AboveThreshold, MinimumScore, minimum_batch
@@ -59,15 +51,10 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     about: ClassVar[About] = About(
         name="robust_rounds",
         summary_line="tested robust mean of user gradients with noise, every round",
-        family="robust",
-        adversary=ADVERSARY,
-        cost="one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
-        compares_users=True,
         paper="ours, after Ghazi, Kumar, Liu, Manurangsi 2025",
-        with_secure_noise=SECURE_TEST,
         example={"radius": 1.0, "rounds": 2},
         meanings=TEST_MEANINGS,
-        notes=TEST_NOTES,
+        **TESTED_ABOUT,
     )
 
     rounds: int = Field(10, ge=1, description="Rounds in all; the cohort is n * epochs / rounds.")
@@ -88,8 +75,8 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     def scheme(self, given: Given) -> RowRounds:
         """See `Recipe`."""
         self.check_estimate()
-        search, least = partial(self._search, given), partial(self._least, given)
-        return self.agreeing_rounds(given, search, least, by_theory=self.radius is None)
+        search = partial(self._search, given)
+        return self.agreeing_rounds(given, search, self._least(given), by_theory=self.radius is None)
 
     @property
     def _kinds(self) -> tuple[type[AnyTest], ...]:
@@ -101,18 +88,18 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
             return (TESTS[self.test],)
         return (MinimumScore,) if self.epochs == 1 else (MinimumScore, AboveThreshold)
 
-    def _search(self, given: Given, batch: int) -> TestedMean | None:
+    def _search(self, given: Given, batch: int) -> Agreement | None:
         """The one whose test leaves the least noise; None if none can be passed."""
         if batch < self.shape.minimum_batch:
             return None
         passable = [best for kind in self._kinds if (best := self._best(given, batch, kind)) is not None]
         return min(
             passable,
-            key=lambda best: best.l2_sensitivity * self.cost(given, best.agreement.test).noise_multiplier,
+            key=lambda best: best.l2_sensitivity * self.cost(given, best.test).noise_multiplier,
             default=None,
         )
 
-    def _best(self, given: Given, batch: int, kind: type[AnyTest]) -> TestedMean | None:
+    def _best(self, given: Given, batch: int, kind: type[AnyTest]) -> Agreement | None:
         """With the share of epsilon for the test that leaves the least noise; None if it can be passed with none."""
         passable = []
         for share in SHARES:
@@ -124,7 +111,7 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         if not passable:
             return None
         _, share, radius = min(passable)
-        return self._tested_mean(given, batch, share, radius, kind)
+        return self._agreement(given, batch, share, radius, kind)
 
     def _radius(self, given: Given, batch: int, share: float, kind: type[AnyTest]) -> float | None:
         """The radius within which users agree well enough for the test of that share; None if they never do.
@@ -163,12 +150,12 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         """At radius one: what a test asks for is the same at any radius."""
         return KERNELS[self.kernel](1.0)
 
-    def _tested_mean(self, given: Given, batch: int, share: float, radius: float, kind: type[AnyTest]) -> TestedMean:
+    def _agreement(self, given: Given, batch: int, share: float, radius: float, kind: type[AnyTest]) -> Agreement:
         """Users agree within ``radius`` in the sup norm."""
         kernel, estimator = KERNELS[self.kernel](radius), self.shape.estimator(batch, radius)
-        test = self.round_test(given, batch, share, kernel, kind)
-        return TestedMean(
-            agreement=Agreement(test, partial(concentration_score, kernel=kernel)),
+        return Agreement(
+            test=self.round_test(given, batch, share, kernel, kind),
+            score=partial(concentration_score, kernel=kernel),
             estimator=estimator,
             l2_sensitivity=math.sqrt(given.dimension) * estimator.sup_sensitivity(batch),
             rounding=estimator.rounding(batch),

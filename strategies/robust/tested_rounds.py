@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,9 +12,8 @@ from strategies.core.public_facts import Given
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from strategies.core.scheme import Number, Outline
 from strategies.core.ways import Course
-from strategies.robust.passing import TESTS, DeviationOptions
+from strategies.robust.passing import TESTS, DeviationOptions, smallest_passing
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
-from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
@@ -30,12 +28,6 @@ ADVERSARY = "against other nodes and whoever sees every iterate; the server is t
 
 TRUST = "the server is trusted"
 """What every guarantee here rests on."""
-
-SECURE_TEST = (
-    "scores are exact sums, the test's Laplace noise lies on a grid, and noise is larger by what rounding can do to a "
-    "robust mean, which limits the users of a round (`Estimator.rounding`, `NeighbourMean.rounding`)"
-)
-"""What becomes of tests and robust means where noise is secure."""
 
 ROW_MEANINGS: Mapping[str, str] = {
     "epochs": "passes over the users",
@@ -59,6 +51,19 @@ TEST_NOTES: Mapping[str, Fact] = {
     "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
 }
 """Facts of tested rounds."""
+
+
+TESTED_ABOUT: Mapping[str, Any] = {
+    "family": "robust",
+    "adversary": ADVERSARY,
+    "cost": "one gradient a user, a row of d numbers each; server O(U^2 d) at worst, to compare users",
+    "compares_users": True,
+    "with_secure_noise": "scores are exact sums, the test's Laplace noise lies on a grid, and noise is larger by what "
+    "rounding can do to a robust mean, which limits the users of a round (`Estimator.rounding`, "
+    "`NeighbourMean.rounding`)",
+    "notes": TEST_NOTES,
+}
+"""What strategies of tested rounds say about themselves."""
 
 
 class RowOptions(DeviationOptions):
@@ -88,26 +93,19 @@ class RowOptions(DeviationOptions):
         given: Given,
         sampler: DisjointBatches,
         mechanism: GaussianMechanism,
-        signal: float,
-        smallest: int,
         numbers: Mapping[str, Number],
         *,
-        plan: Mapping[str, Any] | None = None,
+        signal: float,
+        smallest: int = 1,
         clip_norm: float | None = None,
+        pass_probability: float | None = None,
+        warnings: tuple[str, ...] = (),
         **parts: Any,
     ) -> RowRounds:
-        """The scheme of these parts.
+        """The scheme of these parts, and of further fields.
 
-        Args:
-            given: what the scheme is made from.
-            sampler: who takes part.
-            mechanism: of a round's robust mean.
-            signal: l2 norm that a robust mean can have.
-            smallest: users of the smallest cohort for which there is a scheme.
-            numbers: of the plan, beyond those that all have.
-            plan: further fields of the `Outline`.
-            clip_norm: l2 norm that nodes clip rows to; None where they do not.
-            parts: further fields of the scheme.
+        Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm``, if to anything, and cohorts of
+        fewer than ``smallest`` users have no scheme.
         """
         rounds, rate = min(self.rounds, sampler.rounds), self.learning_rate or given.default_step
         deviation = mechanism.standard_deviation
@@ -126,7 +124,8 @@ class RowOptions(DeviationOptions):
                 "l2_sensitivity": mechanism.l2_sensitivity,
                 "noise_deviation": deviation,
             },
-            **(plan or {}),
+            pass_probability=pass_probability,
+            warnings=warnings,
         )
         return RowRounds(
             outline=outline,
@@ -138,27 +137,6 @@ class RowOptions(DeviationOptions):
             rate=rate,
             **parts,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestedMean:
-    """A robust mean, and the test without which it is not released.
-
-    Attributes:
-        agreement: the test, and the score that it is of.
-        estimator: from (B, p) rows to their robust mean.
-        l2_sensitivity: of the estimator, where users agree.
-        rounding: how much that can grow, relatively, by the estimate's being computed in float64.
-    """
-
-    agreement: Agreement
-    estimator: Callable[[Rows], Vector]
-    l2_sensitivity: float
-    rounding: float
-
-
-Search = Callable[[int], TestedMean | None]
-"""The best one for cohorts of a size; None if cohorts that small cannot pass a test."""
 
 
 class TestedOptions(RowOptions):
@@ -186,13 +164,13 @@ class TestedOptions(RowOptions):
         return Cost(noise_multiplier=calibrate_noise(epsilon, delta, epochs, **paid), **paid)
 
     def agreeing_rounds(
-        self, given: Given, search: Search, least: Callable[[], int], *, by_theory: bool = False
+        self, given: Given, search: Callable[[int], Agreement | None], least: int, *, by_theory: bool = False
     ) -> RowRounds:
-        """The scheme of the best tested mean for all users.
+        """The scheme of the best agreement for all users.
 
         Args:
             given: what the scheme is made from.
-            search: finds it.
+            search: finds the best one for cohorts of a size; None if cohorts that small cannot pass a test.
             least: a cohort below which none can pass.
             by_theory: whether honest users are known to reach what their test asks for.
 
@@ -200,22 +178,19 @@ class TestedOptions(RowOptions):
             PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
         """
         n, batch = given.users, self.cohort(given.users)
-        best, smallest = search(batch), smallest_cohort(search, least())
+        best, smallest = search(batch), smallest_passing(lambda size: search(size) is not None, least)
         if best is None:
             raise PopulationTooSmall(
                 f"data.users = {n} in {self.rounds} rounds give cohorts of {batch} users; a cohort "
                 f"that passes its test takes {smallest}: use fewer strategy.rounds, more users, or a larger "
                 "privacy.epsilon"
             )
-        test, bound = best.agreement.test, given.problem.certificate.gradient_norm
+        test, bound = best.test, given.problem.certificate.gradient_norm
         cost, sampler = self.cost(given, test), DisjointBatches(n, batch, self.epochs, given.seed)
-        rounds = min(self.rounds, sampler.rounds)
         return self.row_rounds(
             given,
             sampler,
             GaussianMechanism(best.l2_sensitivity, cost.noise_multiplier),
-            math.inf if bound is None else bound,
-            smallest,
             {
                 "radius": test.kernel.radius,
                 "test": next(name for name, kind in TESTS.items() if isinstance(test, kind)),
@@ -224,7 +199,9 @@ class TestedOptions(RowOptions):
                 "test_delta": test.delta,
                 "noise_multiplier": cost.noise_multiplier,
             },
-            plan={"pass_probability": _pass_probability(test, rounds) if by_theory else None},
+            signal=math.inf if bound is None else bound,
+            smallest=smallest,
+            pass_probability=_pass_probability(test, min(self.rounds, sampler.rounds)) if by_theory else None,
             guarantee=given.promise(
                 epsilon_of(cost, self.epochs, given.privacy.delta),
                 f"{ACCOUNTANT}, parallel within an epoch",
@@ -233,21 +210,10 @@ class TestedOptions(RowOptions):
             ledger=partial(Ledger, n, cost, self.epochs),
             new_memory=partial(TestUnderWay, lambda: test.session(given.noise(0, 1))),
             rounding=best.rounding,
-            estimator=best.estimator,
-            agreement=best.agreement,
-            law=best.agreement.law,
+            estimator=lambda rows, noise: best.estimator(rows),
+            agreement=best,
+            law=best.law,
         )
-
-
-def smallest_cohort(search: Search, least: int) -> int:
-    """Users of the smallest cohort that can pass, by bisection; none below ``least`` can."""
-    low = high = least
-    while search(high) is None:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if search(middle) is None else (low, middle)
-    return high
 
 
 def _pass_probability(test: AnyTest, rounds: int) -> float:

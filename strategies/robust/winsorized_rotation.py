@@ -38,8 +38,8 @@ _UNRELIABLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Intervals:
-    """Rotates rows and clamps each of their coordinates to an interval that is chosen privately.
+class ClampedMean:
+    """The mean of rotated rows, each coordinate of which is clamped to an interval that is chosen privately.
 
     Attributes:
         clip_norm: l2 norm that rows are clipped to first.
@@ -53,30 +53,21 @@ class Intervals:
     grid: CellGrid
     selection_epsilon: float
 
-    def __call__(self, rows: Rows, noise: Noise) -> Rows:
-        """(B, d') clamped rows."""
-        rotated = self.rotation(clip_rows(rows, self.clip_norm))
-        return self.clamped(rotated, self._centres(rotated, noise))
+    def __call__(self, rows: Rows, noise: Noise) -> Vector:
+        """(d',) the mean of (B, p) rows, each coordinate clamped to its interval."""
+        rotated, grid = self.rotation(clip_rows(rows, self.clip_norm)), self.grid
+        if grid.cells == 1:
+            return self.clamped_mean(rotated, np.repeat(grid.centres, self.rotation.size))
+        return self.clamped_mean(rotated, grid.select(rotated, self.selection_epsilon, noise(1)))
 
-    def clamped(self, rotated: Rows, centres: Vector) -> Rows:
-        """(B, d') rows, each coordinate held to its interval."""
+    def clamped_mean(self, rotated: Rows, centres: Vector) -> Vector:
+        """(d',) of (B, d') rows, each coordinate held to the interval about its centre."""
         interval = 2 * self.grid.half_width
-        return np.asarray(np.clip(rotated, centres - interval, centres + interval))
+        return np.asarray(np.clip(rotated, centres - interval, centres + interval).mean(axis=0))
 
-    def _centres(self, rotated: Rows, noise: Noise) -> Vector:
-        """(d',) the middle of each coordinate's interval."""
-        if self.grid.cells == 1:
-            return np.repeat(self.grid.centres, self.rotation.size)
-        return self.grid.select(rotated, self.selection_epsilon, noise(1))
-
-    def undone(self, mean: Vector) -> Vector:
-        """(p,) the rotated mean, rotated back."""
+    def gradient(self, mean: Vector) -> Vector:
+        """(p,) the mean, rotated back."""
         return np.asarray(self.rotation.inverse(mean[None])[0])
-
-
-def mean_of(rows: Rows) -> Vector:
-    """(d',) the mean of (B, d') rows."""
-    return np.asarray(rows.mean(axis=0))
 
 
 def selection_share(rho: float, cells: int, size: int, batch: int, failure: float) -> float:
@@ -150,7 +141,7 @@ class WinsorizedRotation(Recipe, RowOptions):
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         rho = 1 / (2 * multiplier**2)
         share = selection_share(rho, grid.cells, size, batch, self.failure)
-        intervals = Intervals(
+        estimator = ClampedMean(
             clip_norm=self.clip_norm,
             rotation=rotation,
             grid=grid,
@@ -163,24 +154,22 @@ class WinsorizedRotation(Recipe, RowOptions):
             given,
             sampler,
             GaussianMechanism(moved / batch, multiplier / math.sqrt(1 - share)),
-            self.clip_norm,
-            1,
             {
                 "noise_multiplier": multiplier,
                 "rotated_dimension": size,
                 "interval": 2 * grid.half_width,
                 "cells": grid.cells,
-                "selection_epsilon": intervals.selection_epsilon,
+                "selection_epsilon": estimator.selection_epsilon,
             },
-            plan={"warnings": (_UNRELIABLE,) if share == _MOST_SELECTION else ()},
+            signal=self.clip_norm,
+            warnings=(_UNRELIABLE,) if share == _MOST_SELECTION else (),
             clip_norm=self.clip_norm,
             **given.accounted(sampler, multiplier, (TRUST,)),
             # A clamped row is no longer than (cells + 1) half widths a coordinate; the diagonal is four of them.
             spread=(grid.cells + 1) / 4 * diagonal / moved,
             rounding=_ROTATION_ROUNDING,
-            prepared=intervals,
-            estimator=mean_of,
-            gradient=intervals.undone,
+            estimator=estimator,
+            gradient=estimator.gradient,
         )
 
     def _grid(self, given: Given, rotation: HadamardRotation, batch: int) -> CellGrid:
