@@ -1,28 +1,18 @@
 """Sparse least squares with heavy tails: data cut at a level, one step a fold of users, the largest entries kept."""
 
-import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.sparse.peeled_strategy import PeeledScheme, PeeledStrategy, SparseRoundsOptions
-from userdp.nodes.computations import Computation
+from strategies.core.about import About
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.sparse.peeled_rounds import MEANINGS, NOTES, SparseRoundsOptions, peeled_rounds
+from strategies.sparse.propose_then_release import ProposeThenRelease, bounded_sum
 from userdp.papers.high_dimensional.hard_thresholding import truncated_gradient_bound, truncation_level, unit_ball
 
 
-class HardThresholdingOptions(SparseRoundsOptions):
-    """Settings of `PrivateHardThresholding`."""
-
-    level: float | None = Field(
-        None, gt=0, description="K, at which features and targets are cut; by fourth_moment if not given."
-    )
-    fourth_moment: float = Field(
-        1.0, gt=0, description="M: bound on E (a_j a_k)^2 of features and E y^4 of targets; 3 for standard normal ones."
-    )
-
-
-class PrivateHardThresholding(PeeledStrategy):
+class PrivateHardThresholding(Recipe, SparseRoundsOptions):
     """Iterative hard thresholding on truncated data, for a sparse linear model in the unit l2 ball.
 
     Users are split into T disjoint folds. In round t the users of fold t send the sum of their average gradients
@@ -44,47 +34,51 @@ class PrivateHardThresholding(PeeledStrategy):
     *Assumptions.* n, and for sample level N, are public. The server is trusted. Nodes truncate as told.
     """
 
-    name: ClassVar[str] = "private_hard_thresholding"
-    summary_line: ClassVar[str] = "sparse least squares: truncated data, fresh users a step, the largest entries kept"
-    paper: ClassVar[str] = "Hu, Ni, Xiao, Wang 2022 (Algorithm 3), with less noise; users as records: ours"
-    cost: ClassVar[str] = "n / T users a round, once each: one gradient, one sum of d numbers a node; server O(s d)"
-    needs: ClassVar[str] = "least squares with a sparse model in the unit ball (other losses: coordinates are clipped)"
-    without_secure_noise: ClassVar[str | None] = "how a sum of truncated gradients is rounded has not been bounded"
-    promise: ClassVar[str] = "user or sample level, also pure; against other nodes too"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "level": "features and targets are cut at it",
-        "coordinate_bound": "largest coordinate of a gradient of truncated data, to which it is held",
-    }
-    Options: ClassVar[type[HardThresholdingOptions]] = HardThresholdingOptions
-    options: HardThresholdingOptions
+    about: ClassVar[About] = About(
+        name="private_hard_thresholding",
+        summary_line="sparse least squares: truncated data, fresh users a step, the largest entries kept",
+        family="high-dimensional",
+        paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 3), with less noise; users as records: ours",
+        cost="n / T users a round, once each: one gradient, one sum of d numbers a node; server O(s d)",
+        needs="least squares with a sparse model in the unit ball (other losses: coordinates are clipped)",
+        units=("user", "sample"),
+        pure=True,
+        without_secure_noise="how a sum of truncated gradients is rounded has not been bounded",
+        promise="user or sample level, also pure; against other nodes too",
+        example={"rounds": 3},
+        meanings={
+            **MEANINGS,
+            "level": "features and targets are cut at it",
+            "coordinate_bound": "largest coordinate of a gradient of truncated data, to which it is held",
+        },
+        notes=NOTES,
+    )
 
-    def _make_scheme(self) -> PeeledScheme:
-        options, folds, project = self.options, self._folds(), self.problem.domain.project
-        level = options.level or truncation_level(
-            folds.records, self.privacy.epsilon, self._sparsity, folds.rounds, options.fourth_moment
+    level: float | None = Field(
+        None, gt=0, description="K, at which features and targets are cut; by fourth_moment if not given."
+    )
+    fourth_moment: float = Field(
+        1.0, gt=0, description="M: bound on E (a_j a_k)^2 of features and E y^4 of targets; 3 for standard normal ones."
+    )
+
+    def scheme(self, given: Given) -> ProposeThenRelease:
+        """See `Recipe`."""
+        folds, sparsity, project = self.folds(given), min(self.sparsity, given.dimension), given.problem.domain.project
+        level = self.level or truncation_level(
+            folds.records, given.privacy.epsilon, sparsity, folds.rounds, self.fourth_moment
         )
-        bound = self._bound(level)
-        return self._peeled(
+        # The largest coordinate on data that are cut; without targets |w_j - z_j| <= 1 + K, as in mean estimation.
+        bound = truncated_gradient_bound(level, sparsity) if given.problem.has_targets else 1 + level
+        parameters = {"level": level, "bound": bound}
+        kinds = ("truncated_data_gradient", "truncated_data_sum")
+        return peeled_rounds(
+            given,
+            self,
             folds,
             bound,
-            self._truncated(level, bound),
+            bounded_sum(given, kinds, bound, parameters),
             gradient=lambda total: total / folds.size,
             settle=lambda x: project(unit_ball(x)),
             size=1.0,
             numbers={"level": level, "coordinate_bound": bound},
         )
-
-    def _bound(self, level: float) -> float:
-        """Largest coordinate of a record's gradient on data that are cut at ``level``."""
-        if self.problem.has_targets:
-            return truncated_gradient_bound(level, self._sparsity)
-        return 1 + level  # as in mean estimation: |w_j - z_j| <= 1 + K
-
-    def _truncated(self, level: float, bound: float) -> Computation:
-        parameters = {"level": level, "bound": bound}
-        if self.privacy.unit == "sample":
-            return Computation("truncated_data_sum", reduce="sum", parameters=parameters)
-        # Coordinates are within the bound already: the clip lets the server refuse sums that cannot be.
-        clip_norm = bound * math.sqrt(self.problem.dimension) * (1 + 1e-9)
-        return Computation("truncated_data_gradient", reduce="sum", clip_norm=clip_norm, parameters=parameters)

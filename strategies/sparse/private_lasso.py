@@ -1,50 +1,30 @@
 """Frank-Wolfe for least squares over an l1 ball on truncated data, all users every round."""
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
-from strategies.sparse.vertex_strategy import VertexRoundsOptions, VertexScheme, VertexStrategy, l1_ball, resting_on
+from strategies.core.about import About
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline
+from strategies.sparse.propose_then_release import ProposeThenRelease, bounded_sum
+from strategies.sparse.vertex_rounds import MEANINGS, NOTES, VertexRoundsOptions, resting_on, vertex_rounds
 from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
-from userdp.papers.high_dimensional.lasso import (
-    Accounting,
-    Selections,
-    check_in_ball,
-    choice_sensitivity,
-    default_threshold,
-    gradient_bound,
-)
+from userdp.papers.high_dimensional import lasso
+from userdp.problems.base import Problem
 from userdp.problems.families import SquaredFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
 
 _COMPOSITION = {"zcdp": "bounded-range choices in zCDP", "paper": "advanced composition of pure choices"}
-"""How rounds are added up, by `PrivateLassoOptions.accounting`."""
+"""How rounds are added up, by `PrivateLasso.accounting`."""
 
 
-class PrivateLassoOptions(VertexRoundsOptions):
-    """Settings of `PrivateLasso`."""
-
-    max_rounds: int = Field(200, ge=1, description="Cap on the number of rounds where it is not given.")
-    threshold: float | None = Field(
-        None, gt=0, description="K: features and targets are held to +-K; by fourth_moment if not given."
-    )
-    fourth_moment: float = Field(
-        1.0, gt=0, description="M: bound on E of the squared product of two features (or one twice), and of y^4."
-    )
-    accounting: Accounting = Field(
-        "zcdp",
-        description="zcdp: bounded range of choices, added up; paper: advanced composition, with more noise, refused "
-        "where it does not hold. Both are valid.",
-    )
-
-
-class PrivateLasso(VertexStrategy):
+class PrivateLasso(Recipe, VertexRoundsOptions):
     """Least squares over an l1 ball; an error in the dimension's logarithm, of data with a fourth moment.
 
     Features and targets are held to ``+-K`` on the nodes. Each of T rounds takes the gradient on all of them, the
@@ -63,74 +43,80 @@ class PrivateLasso(VertexStrategy):
     *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
     """
 
-    name: ClassVar[str] = "private_lasso"
-    summary_line: ClassVar[str] = "least squares over an l1 ball on truncated data, vertices chosen privately"
-    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(d)"
-    paper: ClassVar[str] = (
-        "Hu, Ni, Xiao, Wang 2022 (Algorithm 2), with the sensitivity corrected and tighter accounting"
+    about: ClassVar[About] = About(
+        name="private_lasso",
+        summary_line="least squares over an l1 ball on truncated data, vertices chosen privately",
+        family="high-dimensional",
+        cost="node O(N d), one sum of d numbers up; server O(d)",
+        paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 2), with the sensitivity corrected and tighter accounting",
+        needs="least squares without ridge or intercept; sample level: public number of samples",
+        units=("user", "sample"),
+        without_secure_noise="how the gradient on truncated data is rounded has not been bounded",
+        promise="user or sample level, against other nodes too",
+        example={"rounds": 3},
+        example_problem={"kind": "squared", "intercept": False},
+        meanings={**MEANINGS, "truncation": "features and targets are held to plus or minus this"},
+        notes=NOTES,
     )
-    needs: ClassVar[str] = "least squares without ridge or intercept; sample level: public number of samples"
-    without_secure_noise: ClassVar[str | None] = "how the gradient on truncated data is rounded has not been bounded"
-    promise: ClassVar[str] = "user or sample level, against other nodes too"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    example_problem: ClassVar[Mapping[str, Any]] = {"kind": "squared", "intercept": False}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "truncation": "features and targets are held to plus or minus this",
-    }
-    Options: ClassVar[type[StrategyOptions]] = PrivateLassoOptions
-    options: PrivateLassoOptions
 
-    def _make_scheme(self) -> VertexScheme:
-        self._check_problem()
-        options, n, privacy = self.options, self.public.users, self.privacy
-        ball, records = l1_ball(options.l1_radius, self.problem), self.public.records(privacy.unit, self.name)
-        rounds = options.rounds or max(1, min(options.max_rounds, int((records * privacy.epsilon) ** 0.4)))
-        sampler = Selections(n, rounds, options.accounting)
+    max_rounds: int = Field(200, ge=1, description="Cap on the number of rounds where it is not given.")
+    threshold: float | None = Field(
+        None, gt=0, description="K: features and targets are held to +-K; by fourth_moment if not given."
+    )
+    fourth_moment: float = Field(
+        1.0, gt=0, description="M: bound on E of the squared product of two features (or one twice), and of y^4."
+    )
+    accounting: lasso.Accounting = Field(
+        "zcdp",
+        description="zcdp: bounded range of choices, added up; paper: advanced composition, with more noise, refused "
+        "where it does not hold. Both are valid.",
+    )
+
+    def scheme(self, given: Given) -> ProposeThenRelease:
+        """See `Recipe`."""
+        _check_problem(given.problem)
+        privacy, radius = given.privacy, self.l1_radius
+        ball, records = self.ball(given), given.public.records(privacy.unit, given.strategy)
+        rounds = self.rounds or max(1, min(self.max_rounds, int((records * privacy.epsilon) ** 0.4)))
+        sampler = lasso.Selections(given.users, rounds, self.accounting)
         each = sampler.calibrate(privacy.epsilon, privacy.delta)
-        multiplier = 2 / each
-        threshold = options.threshold or default_threshold(
-            records, self.problem.dimension, rounds, each, options.fourth_moment, options.failure
+        threshold = self.threshold or lasso.default_threshold(
+            records, given.dimension, rounds, each, self.fourth_moment, self.failure
         )
-        mechanism = ExponentialMechanism(choice_sensitivity(options.l1_radius, threshold, records), each)
-        largest = gradient_bound(options.l1_radius, threshold)
-        return VertexScheme(
-            guarantee=self._promise(
-                sampler.epsilon(multiplier, privacy.delta),
-                f"exponential mechanism, {_COMPOSITION[options.accounting]}",
-                resting_on("n is public", privacy.unit),
-            ),
-            ledger=partial(RoundLedger, sampler, multiplier),
-            check_start=partial(check_in_ball, radius=options.l1_radius),
-            ball=ball,
-            rounds=rounds,
-            sampler=sampler,
-            cohort=n,
-            users_needed=1,
-            computation=self._summed(
-                "truncated_regression_gradient",
-                "truncated_regression_sum",
-                largest,
-                records,
-                {"threshold": threshold},
-            ),
+        mechanism = ExponentialMechanism(lasso.choice_sensitivity(radius, threshold, records), each)
+        largest, parameters = lasso.gradient_bound(radius, threshold), {"threshold": threshold}
+        kinds = ("truncated_regression_gradient", "truncated_regression_sum")
+        numbers = {"truncation": threshold, "score_sensitivity": mechanism.sensitivity, "choice_epsilon": each}
+        return vertex_rounds(
+            self,
+            ball,
+            mechanism,
+            Outline(rounds=rounds, cohort=given.users, users_needed=1, numbers=numbers),
             divisor=float(records),
-            mechanism=mechanism,
             largest=largest,
-            expected=math.sqrt(options.fourth_moment),
-            numbers={
-                "truncation": threshold,
-                "score_sensitivity": mechanism.sensitivity,
-                "choice_epsilon": each,
-            },
+            expected=math.sqrt(self.fourth_moment),
+            sampler=sampler,
+            query=lambda _: bounded_sum(given, kinds, largest, parameters, records),
+            guarantee=given.promise(
+                sampler.epsilon(2 / each, privacy.delta),
+                f"exponential mechanism, {_COMPOSITION[self.accounting]}",
+                resting_on("n is public", given),
+            ),
+            ledger=partial(RoundLedger, sampler, 2 / each),
         )
 
-    def _check_problem(self) -> None:
-        problem = self.problem
-        if isinstance(problem, GeneralisedLinear) and isinstance(problem.family, SquaredFamily):
-            if not problem.ridge and not problem.intercept:
-                return
-            raise BadInput(
-                f"problem.ridge = {problem.ridge:g}, problem.intercept = {problem.intercept}: {self.name} bounds the "
-                "gradient of least squares alone; set ridge = 0 and intercept = false"
-            )
-        raise BadInput(f"problem.kind = {problem.name!r}: {self.name} needs 'squared', or use robust_frank_wolfe")
+
+def _check_problem(problem: Problem) -> None:
+    """Refuse all but plain least squares.
+
+    Raises:
+        BadInput: another loss, or one with a ridge or an intercept.
+    """
+    if isinstance(problem, GeneralisedLinear) and isinstance(problem.family, SquaredFamily):
+        if not problem.ridge and not problem.intercept:
+            return
+        raise BadInput(
+            f"problem.ridge = {problem.ridge:g}, problem.intercept = {problem.intercept}: private_lasso bounds the "
+            "gradient of least squares alone; set ridge = 0 and intercept = false"
+        )
+    raise BadInput(f"problem.kind = {problem.name!r}: private_lasso needs 'squared', or use robust_frank_wolfe")

@@ -1,42 +1,24 @@
 """Frank-Wolfe over an l1 ball with smoothly truncated gradients, each round on fresh users; pure privacy."""
 
 import math
-from collections.abc import Mapping
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
-from strategies.sparse.vertex_strategy import VertexRoundsOptions, VertexScheme, VertexStrategy, l1_ball, resting_on
-from userdp.accounting import Ledger, epsilon_of
+from strategies.core.about import About
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline
+from strategies.sparse.propose_then_release import ProposeThenRelease, bounded_sum, once_each
+from strategies.sparse.vertex_rounds import MEANINGS, NOTES, VertexRoundsOptions, resting_on, vertex_rounds
 from userdp.errors import PopulationTooSmall
 from userdp.estimators.smoothed_truncation import largest_truncated
 from userdp.mechanisms import ExponentialMechanism
-from userdp.papers.high_dimensional.frank_wolfe import FrankWolfeTheory, L1Ball
-from userdp.papers.high_dimensional.lasso import check_in_ball
+from userdp.papers.high_dimensional.frank_wolfe import FrankWolfeTheory
 from userdp.sampling import DisjointBatches
 
 
-class RobustFrankWolfeOptions(VertexRoundsOptions):
-    """Settings of `RobustFrankWolfe`."""
-
-    scale: float | None = Field(
-        None, gt=0, description="s: gradients well below it count in full; by second_moment if not given."
-    )
-    second_moment: float = Field(1.0, gt=0, description="tau: bound on E of a squared gradient coordinate.")
-    inverse_variance: float = Field(1.0, gt=0, description="beta of the smoothing noise; infinity for none.")
-    smoothness: float | None = Field(
-        None, gt=0, description="l2 smoothness, for the number of rounds; the problem's certified bound if not given."
-    )
-    sensitivity: Literal["tight", "paper"] = Field(
-        "tight",
-        description="tight: exact for the l1 ball and the smoothing noise; paper: at least twice as large. Both are "
-        "valid.",
-    )
-
-
-class RobustFrankWolfe(VertexStrategy):
+class RobustFrankWolfe(Recipe, VertexRoundsOptions):
     """Private Frank-Wolfe over an l1 ball; an error in the dimension's logarithm, of gradients with a second moment.
 
     Each of T rounds takes a cohort of floor(n / T) users that no other round takes. Their gradients are truncated
@@ -57,72 +39,76 @@ class RobustFrankWolfe(VertexStrategy):
     *Assumptions.* n, and for sample level N, is public. The server is trusted. Nodes truncate as told.
     """
 
-    name: ClassVar[str] = "robust_frank_wolfe"
-    summary_line: ClassVar[str] = "steps towards privately chosen vertices of an l1 ball, fresh users a round; pure"
-    cost: ClassVar[str] = "node O(N d) for users of the round, one sum of d numbers up; server O(d)"
-    paper: ClassVar[str] = "Hu, Ni, Xiao, Wang 2022 (Algorithm 1), with tight sensitivities and explicit constants"
-    needs: ClassVar[str] = "any loss whose domain holds the l1 ball; sample level: public number of samples"
-    without_secure_noise: ClassVar[str | None] = "how a smoothly truncated gradient is rounded has not been bounded"
-    pure: ClassVar[bool] = True
-    promise: ClassVar[str] = "user or sample level, pure; against other nodes too"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "scale": "gradient coordinates well below it count in full",
-        "inverse_variance": "of the noise that the truncation is smoothed by",
-        "fold": "users (samples, at sample level) of a round, the public divisor",
-        "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
-    }
-    Options: ClassVar[type[StrategyOptions]] = RobustFrankWolfeOptions
-    options: RobustFrankWolfeOptions
+    about: ClassVar[About] = About(
+        name="robust_frank_wolfe",
+        summary_line="steps towards privately chosen vertices of an l1 ball, fresh users a round; pure",
+        family="high-dimensional",
+        cost="node O(N d) for users of the round, one sum of d numbers up; server O(d)",
+        paper="Hu, Ni, Xiao, Wang 2022 (Algorithm 1), with tight sensitivities and explicit constants",
+        needs="any loss whose domain holds the l1 ball; sample level: public number of samples",
+        units=("user", "sample"),
+        without_secure_noise="how a smoothly truncated gradient is rounded has not been bounded",
+        pure=True,
+        promise="user or sample level, pure; against other nodes too",
+        example={"rounds": 3},
+        meanings={
+            **MEANINGS,
+            "scale": "gradient coordinates well below it count in full",
+            "inverse_variance": "of the noise that the truncation is smoothed by",
+            "fold": "users (samples, at sample level) of a round, the public divisor",
+            "vertex_error": "bound on how far a chosen vertex is from the best, in inner product with the gradient",
+        },
+        notes=NOTES,
+    )
 
-    def _make_scheme(self) -> VertexScheme:
-        options, n, privacy = self.options, self.public.users, self.privacy
-        ball, records = l1_ball(options.l1_radius, self.problem), self.public.records(privacy.unit, self.name)
-        theory = self._theory(ball, records)
-        rounds = options.rounds or min(n, theory.rounds(options.smoothness or self.problem.certificate.smoothness))
+    scale: float | None = Field(
+        None, gt=0, description="s: gradients well below it count in full; by second_moment if not given."
+    )
+    second_moment: float = Field(1.0, gt=0, description="tau: bound on E of a squared gradient coordinate.")
+    inverse_variance: float = Field(1.0, gt=0, description="beta of the smoothing noise; infinity for none.")
+    smoothness: float | None = Field(
+        None, gt=0, description="l2 smoothness, for the number of rounds; the problem's certified bound if not given."
+    )
+    sensitivity: Literal["tight", "paper"] = Field(
+        "tight",
+        description="tight: exact for the l1 ball and the smoothing noise; paper: at least twice as large. Both are "
+        "valid.",
+    )
+
+    def scheme(self, given: Given) -> ProposeThenRelease:
+        """See `Recipe`."""
+        n, epsilon, beta = given.users, given.privacy.epsilon, self.inverse_variance
+        ball, records = self.ball(given), given.public.records(given.privacy.unit, given.strategy)
+        moment, failure = self.second_moment, self.failure
+        theory = FrankWolfeTheory(ball, given.dimension, records, epsilon, moment, beta, failure, self.sensitivity)
+        rounds = self.rounds or min(n, theory.rounds(self.smoothness or given.problem.certificate.smoothness))
         if rounds > n:
             raise PopulationTooSmall(f"strategy.rounds = {rounds}: every round takes fresh users, and there are {n}")
-        sampler = DisjointBatches(n, n // rounds, 1, self.seed)
-        scale, fold = options.scale or theory.scale(rounds), records * sampler.batch / n
-        mechanism = ExponentialMechanism(theory.choice_sensitivity(scale, fold), privacy.epsilon)
-        truncation = {"scale": scale, "inverse_variance": options.inverse_variance}
-        largest = largest_truncated(options.inverse_variance)
-        return VertexScheme(
-            guarantee=self._promise(
-                epsilon_of(mechanism.cost, 1, privacy.delta),
-                "exponential mechanism, parallel over disjoint cohorts",
-                resting_on(sampler.assumption, privacy.unit),
-            ),
-            ledger=partial(Ledger, n, mechanism.cost, 1),
-            check_start=partial(check_in_ball, radius=options.l1_radius),
-            ball=ball,
-            rounds=rounds,
-            sampler=sampler,
-            cohort=sampler.batch,
-            users_needed=rounds,
-            computation=self._summed("truncated_user_gradient", "truncated_sample_sum", largest, records, truncation),
-            divisor=fold / scale,  # nodes send truncated gradients in units of the scale
-            mechanism=mechanism,
-            largest=scale * largest,
-            expected=math.sqrt(options.second_moment),
-            numbers={
-                **truncation,
-                "fold": fold,
-                "score_sensitivity": mechanism.sensitivity,
-                "choice_epsilon": mechanism.epsilon,
-                "vertex_error": theory.round_error(rounds, scale),
-            },
+        sampler = DisjointBatches(n, n // rounds, 1, given.seed)
+        scale, fold = self.scale or theory.scale(rounds), records * sampler.batch / n
+        mechanism = ExponentialMechanism(theory.choice_sensitivity(scale, fold), epsilon)
+        largest, truncation = largest_truncated(beta), {"scale": scale, "inverse_variance": beta}
+        kinds = ("truncated_user_gradient", "truncated_sample_sum")
+        numbers = {
+            **truncation,
+            "fold": fold,
+            "score_sensitivity": mechanism.sensitivity,
+            "choice_epsilon": mechanism.epsilon,
+            "vertex_error": theory.round_error(rounds, scale),
+        }
+        accountant, rests_on = (
+            "exponential mechanism, parallel over disjoint cohorts",
+            resting_on(sampler.assumption, given),
         )
-
-    def _theory(self, ball: L1Ball, records: int) -> FrankWolfeTheory:
-        options = self.options
-        return FrankWolfeTheory(
+        return vertex_rounds(
+            self,
             ball,
-            self.problem.dimension,
-            records,
-            self.privacy.epsilon,
-            options.second_moment,
-            options.inverse_variance,
-            options.failure,
-            options.sensitivity,
+            mechanism,
+            Outline(rounds=rounds, cohort=sampler.batch, users_needed=rounds, numbers=numbers),
+            divisor=fold / scale,  # nodes send truncated gradients in units of the scale
+            largest=scale * largest,
+            expected=math.sqrt(moment),
+            sampler=sampler,
+            query=lambda _: bounded_sum(given, kinds, largest, truncation, records),
+            **once_each(given, mechanism.cost, accountant, rests_on),
         )

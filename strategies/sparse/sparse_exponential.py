@@ -1,6 +1,6 @@
 """The sparse exponential mechanism in a federation: one round, in which users say how good each of many models is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -8,24 +8,77 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from strategies.core.base import UserLevelStrategy
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.recipe import Fact
-from strategies.core.scheme import Scheme, Step
-from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Ledger, epsilon_of
-from userdp.arrays.types import Rows, Vector
-from userdp.audit.discrete import choice_probabilities
-from userdp.errors import BadInput
+from strategies.core.about import About, Fact
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline
+from strategies.sparse.bounds import check_room, declared, no_better
+from strategies.sparse.propose_then_release import ProposeThenRelease, choice, once_each
+from userdp.arrays.types import Vector
 from userdp.mechanisms import ExponentialMechanism
 from userdp.nodes.computations import Computation
 from userdp.papers.sparse_gradients.sparse_exponential import SparseExponential
 from userdp.problems.base import Box
+from userdp.sampling import DisjointBatches
+from userdp.state import Stateful
 
 
-class SparseExponentialOptions(StrategyOptions):
-    """Settings of `SparseExponentialChoice`."""
+@dataclass
+class Start(Stateful):
+    """The memory of the server: the initial model, about which the net of that radius lies within the domain."""
+
+    given: ClassVar[tuple[str, ...]] = ("domain", "radius", "model")
+    domain: Box
+    radius: float
+    model: Vector
+
+    def lie_about(self, model: Vector) -> None:
+        """Put the ball of the net about a model."""
+        check_room(self.domain, model, self.radius, "radius", "the l2 ball about the start")
+        self.model = model
+
+
+class SparseExponentialChoice(Recipe):
+    """One choice among the lattice points of a ball by their empirical risk; pure privacy, losses need not be smooth.
+
+    Every user answers how much higher or lower its mean loss is at each point than at the start. Where gradients are
+    sparse and the loss convex, some point of few entries is nearly as good as the best model.
+
+    *Formal guarantees.* *Claim.* (epsilon, 0) for one *user*, replace-one, any loss; `delta = 0` can be asked for.
+    *Why.* Unit: one whole user, whose loss is the mean over its samples; relation: replace-one; n public. A user's
+    change of loss at a point z away from the start is held to ``+- L ||z||_2``, so replacing a user moves the sum of
+    them by at most ``2 L R`` at every point, R the radius. The exponential mechanism on the sums is (epsilon, 0)-DP
+    (McSherry, Talwar 2007). The points follow from public numbers. There is one round and one release, so that
+    nodes see the public start and the points alone: they are protected from each other. The server is trusted: it sees
+    each node's sum of exact changes of loss. With L a bound on gradients nothing is cut, and `SparseExponential`
+    bounds the excess risk.
+
+    *Assumptions.* n is public. The server is trusted. Each user's own node holds changes of loss to their bounds;
+    what other nodes answer changes nothing of it.
+    """
+
+    about: ClassVar[About] = About(
+        name="sparse_exponential",
+        summary_line="one choice among the lattice points of a ball, by users' losses; pure",
+        family="sparse",
+        cost="node O(N d M) for M points, one sum of M numbers up; server O(K M); one round",
+        paper="Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 7), corrected; the lattice: ours",
+        needs="a convex loss of few dimensions with certified gradients, or clip_norm",
+        pure=True,
+        promise="user level, pure; against other nodes too",
+        without_secure_noise="how a loss is rounded has not been bounded",
+        meanings={
+            "radius": "models lie in the l2 ball of this radius about the start",
+            "candidates": "models that are compared",
+            "tau": "distance of neighbouring candidates",
+            "sparsity": "most non-zeros of a sample's gradient",
+            "excess_bound": "what the excess risk exceeds with the declared chance of failure only, if the loss is "
+            "convex",
+            "choice_epsilon": "epsilon of the choice",
+            "score_sensitivity": "most that one user can change a sum of losses",
+        },
+        notes={"nonzeros": Fact("noised", "entries in which the model differs from the start")},
+    )
 
     radius: float | None = Field(
         None,
@@ -46,142 +99,54 @@ class SparseExponentialOptions(StrategyOptions):
     )
     failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that the risk bound fails.")
 
+    def scheme(self, given: Given) -> ProposeThenRelease:
+        """See `Recipe`."""
+        algorithm, domain, users = self._algorithm(given), given.problem.domain, given.users
+        start = Start(domain, algorithm.radius, given.problem.initial())
+        mechanism = ExponentialMechanism(algorithm.range_of_losses, given.privacy.epsilon)
+        held = "a user's own node holds its changes of loss to their bounds"
+        rests_on = ("n is public", "the server is trusted", held)
 
-@dataclass(frozen=True, kw_only=True)
-class NetScheme(Scheme):
-    """A `Scheme` of one choice among the points of a net.
+        def follow(index: int, x: Vector, chosen: int) -> tuple[Vector, Mapping[str, float]]:
+            step = algorithm.net()[chosen]
+            # The start's ball lies in the domain; adding may round a point out of it.
+            return domain.project(start.model + step), {"nonzeros": float(np.count_nonzero(step))}
 
-    Attributes:
-        algorithm: the net, with what is proven of the choice.
-        mechanism: of the choice, by sums of losses.
-    """
-
-    algorithm: SparseExponential
-    mechanism: ExponentialMechanism
-
-    def reach(self, steps: Rows) -> Vector:
-        """(M,): how far a user's loss may be told to lie from that at the start, after each of (M, p) steps."""
-        return np.asarray(self.algorithm.gradient_norm * np.linalg.norm(steps, axis=1))
-
-    def law(self, values: Sequence[Rows]) -> Vector:
-        """(M,) probabilities of the models, from the sum of users' changes of loss in each round: there is one."""
-        return choice_probabilities(self.mechanism, -np.ravel(values[-1]))
-
-
-def check_ball(start: Vector, domain: Box, radius: float) -> None:
-    """Refuse a ball about the start that leaves the domain: models there are what is released.
-
-    Raises:
-        BadInput: it does.
-    """
-    room = domain.radius - float(np.abs(start - domain.centre).max())
-    if not radius <= room:
-        raise BadInput(
-            f"strategy.radius = {radius:g}: the l2 ball about the start must lie in the problem's domain, which has "
-            f"room for {max(room, 0):g}; lower it or raise problem.radius"
-        )
-
-
-class SparseExponentialChoice(UserLevelStrategy):
-    """One choice among the lattice points of a ball by their empirical risk; pure privacy, losses need not be smooth.
-
-    Every user answers how much higher or lower its mean loss is at each point than at the start. Where gradients are
-    sparse and the loss convex, some point of few entries is nearly as good as the best model.
-
-    *Formal guarantees.* *Claim.* (epsilon, 0) for one *user*, replace-one, any loss; `delta = 0` can be asked for.
-    *Why.* Unit: one whole user, whose loss is the mean over its samples; relation: replace-one; n public. A user's
-    change of loss at a point z away from the start is held to ``+- L ||z||_2``, so replacing a user moves the sum of
-    them by at most ``2 L R`` at every point, R the radius. The exponential mechanism on the sums is (epsilon, 0)-DP
-    (McSherry, Talwar 2007). The points follow from public numbers. There is one round and one release, so that
-    nodes see the public start and the points alone: they are protected from each other. The server is trusted: it sees
-    each node's sum of exact changes of loss. With L a bound on gradients nothing is cut, and `SparseExponential`
-    bounds the excess risk.
-
-    *Assumptions.* n is public. The server is trusted. Each user's own node holds changes of loss to their bounds;
-    what other nodes answer changes nothing of it.
-    """
-
-    name: ClassVar[str] = "sparse_exponential"
-    summary_line: ClassVar[str] = "one choice among the lattice points of a ball, by users' losses; pure"
-    family: ClassVar[str] = "sparse"
-    cost: ClassVar[str] = "node O(N d M) for M points, one sum of M numbers up; server O(K M); one round"
-    paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithm 7), corrected; the lattice: ours"
-    needs: ClassVar[str] = "a convex loss of few dimensions with certified gradients, or clip_norm"
-    pure: ClassVar[bool] = True
-    promise: ClassVar[str] = "user level, pure; against other nodes too"
-    without_secure_noise: ClassVar[str | None] = "how a loss is rounded has not been bounded"
-    meanings: ClassVar[Mapping[str, str]] = {
-        "radius": "models lie in the l2 ball of this radius about the start",
-        "candidates": "models that are compared",
-        "tau": "distance of neighbouring candidates",
-        "sparsity": "most non-zeros of a sample's gradient",
-        "excess_bound": "what the excess risk exceeds with the declared chance of failure only, if the loss is convex",
-        "choice_epsilon": "epsilon of the choice",
-        "score_sensitivity": "most that one user can change a sum of losses",
-    }
-    notes: ClassVar[Mapping[str, Fact]] = {
-        "nonzeros": Fact("noised", "entries in which the model differs from the start"),
-    }
-    Options: ClassVar[type[StrategyOptions]] = SparseExponentialOptions
-    options: SparseExponentialOptions
-    scheme: NetScheme
-
-    def _make_scheme(self) -> NetScheme:
-        algorithm = self._algorithm()
-        check = partial(check_ball, domain=self.problem.domain, radius=algorithm.radius)
-        check(self.problem.initial())
-        mechanism = ExponentialMechanism(algorithm.range_of_losses, self.privacy.epsilon)
-        return NetScheme(
-            guarantee=self._promise(
-                epsilon_of(mechanism.cost, 1, self.privacy.delta),
-                "exponential mechanism, once",
-                ("n is public", "the server is trusted", "a user's own node holds its changes of loss to their bounds"),
+        return ProposeThenRelease(
+            **once_each(
+                given, mechanism.cost, "exponential mechanism, once", ("n is public", "the server is trusted", held)
             ),
-            ledger=partial(Ledger, self.public.users, mechanism.cost, 1),
-            check_start=check,
-            algorithm=algorithm,
-            mechanism=mechanism,
+            **choice(mechanism, lambda total: -np.ravel(total)),
+            outline=self._outline(given, algorithm, mechanism),
+            new_memory=lambda: start,
+            check_start=start.lie_about,
+            sampler=DisjointBatches(users, users),
+            query=partial(_changes_of_loss, algorithm),
+            follow=follow,
         )
 
-    def _algorithm(self) -> SparseExponential:
-        options, certificate, d = self.options, self.problem.certificate, self.problem.dimension
-        norm, radius = options.clip_norm or certificate.gradient_norm, options.radius or self.problem.domain.radius
-        if not norm:
-            raise BadInput(
-                f"strategy.clip_norm must be declared: {self.name} holds changes of loss to it, and the problem "
-                "certifies no positive bound on gradients"
-            )
-        if not np.isfinite(radius):
-            raise BadInput(
-                f"strategy.radius must be declared: {self.name} lays a net over it, and the domain is unbounded"
-            )
+    def _algorithm(self, given: Given) -> SparseExponential:
+        """The net, with what is proven of the choice from it."""
+        certificate, d, epsilon = given.problem.certificate, given.dimension, given.privacy.epsilon
+        norm, radius = self.clip_norm or certificate.gradient_norm, self.radius or given.problem.domain.radius
+        use = "holds changes of loss to it, and the problem certifies no positive bound on gradients"
+        norm = declared(given, "clip_norm", norm, use)
+        radius = declared(given, "radius", radius, "lays a net over it, and the domain is unbounded")
+        sparsity, most = min(self.sparsity or certificate.sparsity or d, d), self.most_candidates
         return SparseExponential.planned(
-            self.public.users,
-            d,
-            min(options.sparsity or certificate.sparsity or d, d),
-            norm,
-            radius,
-            self.privacy.epsilon,
-            options.failure,
-            most_candidates=options.most_candidates,
+            given.users, d, sparsity, norm, radius, epsilon, self.failure, most_candidates=most
         )
 
-    def _make_plan(self) -> Plan:
-        algorithm, mechanism = self.scheme.algorithm, self.scheme.mechanism
-        bound, untrained = algorithm.excess_bound(self.options.failure), algorithm.gradient_norm * algorithm.radius
-        warnings = []
-        if bound >= untrained:
-            warnings.append(
-                f"the bound on the excess risk ({bound:.3g}) is no better than that of the start, never trained "
-                f"({untrained:.3g}): bring more users, raise privacy.epsilon, or allow more strategy.most_candidates"
-            )
-        if not self.problem.certificate.convex:
-            warnings.append("the bound on the excess risk is proven for convex losses only")
-        return self._planned(
+    def _outline(self, given: Given, algorithm: SparseExponential, mechanism: ExponentialMechanism) -> Outline:
+        bound, untrained = algorithm.excess_bound(self.failure), algorithm.gradient_norm * algorithm.radius
+        warnings = no_better(bound, untrained, "allow more strategy.most_candidates")
+        if not given.problem.certificate.convex:
+            warnings = (*warnings, "the bound on the excess risk is proven for convex losses only")
+        return Outline(
             rounds=1,
-            cohort=self.public.users,
+            cohort=given.users,
             users_needed=1,
-            noise=mechanism.shortfall(algorithm.candidates, 0.5) / self.public.users,
+            noise=mechanism.shortfall(algorithm.candidates, 0.5) / given.users,
             signal=untrained,
             numbers={
                 "radius": algorithm.radius,
@@ -192,20 +157,14 @@ class SparseExponentialChoice(UserLevelStrategy):
                 "choice_epsilon": mechanism.epsilon,
                 "score_sensitivity": mechanism.sensitivity,
             },
-            warnings=tuple(warnings),
+            warnings=warnings,
         )
 
-    def _ask(self, index: int) -> Request:
-        steps = self.scheme.algorithm.net()
-        reach = self.scheme.reach(steps)
-        # What a user's row can be at most, and a little more: a clip of the whole row would mix points.
-        longest = float(np.linalg.norm(reach)) * (1 + 1e-9)
-        arrays = {"models": self._x + steps, "reach": reach}
-        return Request(np.arange(self.public.users), Computation("loss_changes", "sum", longest, arrays=arrays))
 
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        chosen = self.scheme.mechanism.choose(-np.ravel(gathered.values), self._noise(index))
-        step = self.scheme.algorithm.net()[chosen]
-        # The start's ball lies in the domain; adding may round a point out of it.
-        model = self.problem.domain.project(x + step)
-        return Step(model, model, {"nonzeros": float(np.count_nonzero(step))})
+def _changes_of_loss(algorithm: SparseExponential, start: Start) -> Computation:
+    """How much higher a user's loss is at each point of the net than at the start, held to what gradients allow."""
+    steps = algorithm.net()
+    reach = algorithm.gradient_norm * np.linalg.norm(steps, axis=1)
+    # What a user's row can be at most, and a little more: a clip of the whole row would mix points.
+    longest = float(np.linalg.norm(reach)) * (1 + 1e-9)
+    return Computation("loss_changes", "sum", longest, arrays={"models": start.model + steps, "reach": reach})

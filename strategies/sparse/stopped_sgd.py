@@ -1,43 +1,25 @@
 """Steps along bias-reduced sparse gradients of random cohorts, ended by a privacy filter."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from strategies.core.base import UserLevelStrategy
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.recipe import Fact
-from strategies.core.scheme import Step
+from strategies.core.about import About, Fact
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Outline
 from strategies.core.ways import Course
-from strategies.sparse.iterates import IterateAverage, RandomIterate
-from strategies.sparse.stopped_rounds import StoppedRounds
-from strategies.sparse.stopped_scheme import StoppedScheme, run_warnings
-from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Guarantee, RoundLedger
-from userdp.arrays.types import Vector
+from strategies.sparse.bounds import declared
+from strategies.sparse.stopped_scheme import IterateAverage, Iterates, RandomIterate, StoppedRounds, StoppedScheme
+from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
-from userdp.nodes.computations import Computation
-from userdp.papers.sparse_gradients.bias_reduction import (
-    MeanOracle,
-    ProjectedMean,
-    second_moment_bound,
-)
+from userdp.papers.sparse_gradients import stopped_sgd as theory
+from userdp.papers.sparse_gradients.bias_reduction import MeanOracle, ProjectedMean, second_moment_bound
 from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors
 from userdp.papers.sparse_gradients.recovered_mean import RecoveredMean
-from userdp.papers.sparse_gradients.stopped_sgd import (
-    Accounting,
-    Output,
-    StepBudget,
-    convex_rate,
-    stationary_rate,
-    typical_length,
-)
 from userdp.randomness import stream
 from userdp.sampling.random_cohorts import DRAWN_TOGETHER
 
@@ -45,49 +27,7 @@ _OUTPUT = 2
 """Label of the stream that draws the iterate that a run gives; `StoppedRounds` has 0 and 1."""
 
 
-class StoppedOptions(StrategyOptions):
-    """Settings of `StoppedSGD`."""
-
-    clip_norm: float | None = Field(
-        None,
-        gt=0,
-        description="L: l2 norm that each user's average gradient is clipped to; the certified if not given.",
-    )
-    sparsity: int | None = Field(
-        None, ge=1, description="s: non-zero entries of a sample's gradient; certified, or the dimension, if not given."
-    )
-    accounting: Accounting = Field(
-        "tight", description="tight: what the steps cost and all of the budget; paper: as printed, for epsilon <= 1."
-    )
-    oracle_share: float = Field(
-        0.25, gt=0, le=1, description="Epsilon of one noisy mean, as a share; more of it makes fewer, quieter rounds."
-    )
-    oracle: Literal["projection", "recovery"] = Field(
-        "projection",
-        description="projection: noisy means, projected; recovery: from noisy random measurements, by the least l1 "
-        "norm. No constant of its error is proven, so give learning_rate, too.",
-    )
-    runs: int = Field(
-        1,
-        ge=1,
-        le=100,
-        description="Runs that share the budget; of several, a last round of all users chooses the one of the lowest "
-        "loss. For output = 'average'.",
-    )
-    choice_share: float = Field(0.1, gt=0, lt=1, description="Of epsilon, for the choice among several runs.")
-    output: Output = Field(
-        "average", description="average: of all iterates, for convex losses; random: one of them, for any loss."
-    )
-    radius: float | None = Field(
-        None, gt=0, description="D, bound on the l2 distance from start to minimiser; from the domain if not given."
-    )
-    gap: float | None = Field(
-        None, gt=0, description="Bound on how far the loss at the start lies above its minimum; for output = 'random'."
-    )
-    learning_rate: float | None = Field(None, gt=0, description="Step size; by theory if not given.")
-
-
-class StoppedSGD(UserLevelStrategy):
+class StoppedSGD(Recipe):
     """Steps along bias-reduced gradients of random cohorts, until the next cohort would exceed the budget.
 
     Each round draws a level N, of probability about 2^-(N+1), a cohort of 2^(N+1) users in two halves, and one more
@@ -118,182 +58,179 @@ class StoppedSGD(UserLevelStrategy):
     The server holds the rows of one cohort: at most (n + 1) d numbers, typically a few times d.
     """
 
-    name: ClassVar[str] = "stopped_sgd"
-    summary_line: ClassVar[str] = "bias-reduced sparse gradients of random cohorts, until a privacy filter says stop"
-    family: ClassVar[str] = "sparse"
-    cost: ClassVar[str] = (
-        "about 2n / ln(1 / delta) rounds of log2(n) users on average, n at worst; node O(N d), a row of d numbers a "
-        "user up; server O(U d + d log d)"
+    about: ClassVar[About] = About(
+        name="stopped_sgd",
+        summary_line="bias-reduced sparse gradients of random cohorts, until a privacy filter says stop",
+        family="sparse",
+        cost="about 2n / ln(1 / delta) rounds of log2(n) users on average, n at worst; node O(N d), a row of d numbers "
+        "a user up; server O(U d + d log d)",
+        paper="Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithms 1, 3, 4), corrected",
+        needs="any loss; sparse gradients and very many users to be of use",
+        promise="user level; against other nodes too, unless cohorts are drawn without replacement",
+        adversary=DRAWN_TOGETHER,
+        without_secure_noise="its cohorts, which must stay secret, come from the seed",
+        meanings={
+            "sparsity": "most non-zeros of a sample's gradient",
+            "typical_rounds": "three runs in four have more rounds than this",
+            "runs": "that share the budget; the best is chosen",
+            "choice_epsilon": "epsilon of choosing among the runs",
+            "mean_cohort": "users a round, on average",
+            "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
+            "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
+        },
+        notes={
+            "chosen_run": Fact("noised", "which of several runs was chosen, from 1"),
+            "level": Fact("public", "level of the bias-reduced estimate, drawn without looking at data"),
+        },
     )
-    paper: ClassVar[str] = "Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024 (Algorithms 1, 3, 4), corrected"
-    needs: ClassVar[str] = "any loss; sparse gradients and very many users to be of use"
-    promise: ClassVar[str] = "user level; against other nodes too, unless cohorts are drawn without replacement"
-    adversary: ClassVar[str] = DRAWN_TOGETHER
-    without_secure_noise: ClassVar[str | None] = "its cohorts, which must stay secret, come from the seed"
-    meanings: ClassVar[Mapping[str, str]] = {
-        "sparsity": "most non-zeros of a sample's gradient",
-        "level": "features and targets are cut at it",
-        "typical_rounds": "three runs in four have more rounds than this",
-        "runs": "that share the budget; the best is chosen",
-        "choice_epsilon": "epsilon of choosing among the runs",
-        "mean_cohort": "users a round, on average",
-        "oracle_epsilon": "epsilon of one noisy mean, before amplification by sampling",
-        "estimate_norm": "bound on the root mean square l2 norm of a round's gradient estimate",
-    }
-    notes: ClassVar[Mapping[str, Fact]] = {
-        "chosen_run": Fact("noised", "which of several runs was chosen, from 1"),
-        "level": Fact("public", "level of the bias-reduced estimate, drawn without looking at data"),
-    }
-    Options: ClassVar[type[StrategyOptions]] = StoppedOptions
-    options: StoppedOptions
-    scheme: StoppedScheme
-    memory: IterateAverage | RandomIterate
 
-    def _make_scheme(self) -> StoppedScheme:
-        options, privacy = self.options, self.privacy
-        choice = options.choice_share * privacy.epsilon if options.runs > 1 else 0.0
-        budget = StepBudget(
-            self.public.users,
-            privacy.epsilon - choice,
-            privacy.delta,
-            options.accounting,
-            options.oracle_share,
-            options.runs,
+    clip_norm: float | None = Field(
+        None,
+        gt=0,
+        description="L: l2 norm that each user's average gradient is clipped to; the certified if not given.",
+    )
+    sparsity: int | None = Field(
+        None, ge=1, description="s: non-zero entries of a sample's gradient; certified, or the dimension, if not given."
+    )
+    accounting: theory.Accounting = Field(
+        "tight", description="tight: what the steps cost and all of the budget; paper: as printed, for epsilon <= 1."
+    )
+    oracle_share: float = Field(
+        0.25, gt=0, le=1, description="Epsilon of one noisy mean, as a share; more of it makes fewer, quieter rounds."
+    )
+    oracle: Literal["projection", "recovery"] = Field(
+        "projection",
+        description="projection: noisy means, projected; recovery: from noisy random measurements, by the least l1 "
+        "norm. No constant of its error is proven, so give learning_rate, too.",
+    )
+    runs: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="Runs that share the budget; of several, a last round of all users chooses the one of the lowest "
+        "loss. For output = 'average'.",
+    )
+    choice_share: float = Field(0.1, gt=0, lt=1, description="Of epsilon, for the choice among several runs.")
+    output: theory.Output = Field(
+        "average", description="average: of all iterates, for convex losses; random: one of them, for any loss."
+    )
+    radius: float | None = Field(
+        None, gt=0, description="D, bound on the l2 distance from start to minimiser; from the domain if not given."
+    )
+    gap: float | None = Field(
+        None, gt=0, description="Bound on how far the loss at the start lies above its minimum; for output = 'random'."
+    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size; by theory if not given.")
+
+    def scheme(self, given: Given) -> StoppedScheme:
+        """See `Recipe`."""
+        n, p, epsilon, recovery = given.users, given.dimension, given.privacy.epsilon, self.oracle == "recovery"
+        choice = self.choice_share * epsilon if self.runs > 1 else 0.0
+        budget = theory.StepBudget(
+            n, epsilon - choice, given.privacy.delta, self.accounting, self.oracle_share, self.runs
         )
-        sampler, members = StoppedRounds(budget, self.seed, choice), self._members()
-        oracle = self._oracle(budget, members)
-        second_moment, length = second_moment_bound(budget.levels, oracle), typical_length(budget)
+        sampler, members = StoppedRounds(budget, given.seed, choice), self._members(given)
+        oracle: MeanOracle = ProjectedMean(p, members, budget.noise_multiplier)
+        if recovery:
+            oracle = RecoveredMean(p, members, budget.oracle_epsilon, budget.oracle_delta, given.seed)
+        second_moment, length = second_moment_bound(budget.levels, oracle), theory.typical_length(budget)
+        new_memory = self._new_memory(given.seed, sampler.rounds)
+        rate = self.learning_rate or self._default_rate(given, second_moment, length)
+        rests_on = (
+            "n is public, and who takes part in which round stays secret, from other nodes too (what a large node "
+            "knows of its own users' draws raises the others' rate)",
+            "nodes compute as told, and the server is trusted",
+        )
         return StoppedScheme(
-            guarantee=self._guarantee_of(sampler),
+            guarantee=given.promise(
+                sampler.epsilon(budget.noise_multiplier, budget.delta),
+                "privacy filter over rounds amplified by sampling without replacement"
+                + (", and a choice among runs, added" if choice else ""),
+                rests_on,
+            ),
             ledger=partial(RoundLedger, sampler, budget.noise_multiplier),
-            new_memory=self._memory_of(sampler.rounds),
+            outline=self._outline(given, sampler, members, rate, second_moment, length),
+            new_memory=new_memory,
+            domain=given.problem.domain,
             sampler=sampler,
             oracle=oracle,
             members=members,
-            l1_norm=members.l1_norm if options.oracle == "recovery" else None,
-            choice_epsilon=choice,
-            second_moment=second_moment,
-            length=length,
-            rate=options.learning_rate or self._default_rate(second_moment, length),
+            l1_norm=members.l1_norm if recovery else None,
+            rate=rate,
         )
 
-    def _oracle(self, budget: StepBudget, members: SparseVectors) -> MeanOracle:
-        dimension = self.problem.dimension
-        if self.options.oracle == "projection":
-            return ProjectedMean(dimension, members, budget.noise_multiplier)
-        return RecoveredMean(dimension, members, budget.oracle_epsilon, budget.oracle_delta, self.seed)
+    def _members(self, given: Given) -> SparseVectors:
+        """What gradients are clipped to."""
+        certificate, d = given.problem.certificate, given.dimension
+        use = "clips users' gradients to it, and the problem certifies no positive bound"
+        norm = declared(given, "clip_norm", self.clip_norm or certificate.gradient_norm, use)
+        return SparseVectors(min(self.sparsity or certificate.sparsity or d, d), norm)
 
-    def _members(self) -> SparseVectors:
-        certificate, d = self.problem.certificate, self.problem.dimension
-        norm = self.options.clip_norm or certificate.gradient_norm
-        if not norm:
-            raise BadInput(
-                f"strategy.clip_norm must be declared: {self.name} clips users' gradients to it, and the problem "
-                "certifies no positive bound"
-            )
-        return SparseVectors(min(self.options.sparsity or certificate.sparsity or d, d), norm)
-
-    def _default_rate(self, second_moment: float, length: int) -> float:
-        if self.options.output == "average":
-            return convex_rate(self._distance(), second_moment, length)
-        smoothness, gap = self.problem.certificate.smoothness, self.options.gap
-        if not smoothness or not gap:
+    def _default_rate(self, given: Given, second_moment: float, length: int) -> float:
+        if self.output == "average":
+            distance = self.radius or given.problem.domain.radius * math.sqrt(given.dimension)
+            distance = declared(given, "radius", distance, "sets its step size by it, and the domain is unbounded")
+            return theory.convex_rate(distance, second_moment, length)
+        smoothness = given.problem.certificate.smoothness
+        if not smoothness or not self.gap:
             raise BadInput(
                 "strategy.gap and a smooth loss, or strategy.learning_rate, are needed for output = 'random': the step "
                 "size follows from them"
             )
-        return stationary_rate(gap, smoothness, second_moment, length)
+        return theory.stationary_rate(self.gap, smoothness, second_moment, length)
 
-    def _distance(self) -> float:
-        distance = self.options.radius or self.problem.domain.radius * math.sqrt(self.problem.dimension)
-        if not math.isfinite(distance):
-            raise BadInput(
-                f"strategy.radius must be declared: {self.name} sets its step size by it, and the domain is unbounded"
-            )
-        return distance
-
-    def _memory_of(self, rounds: int) -> Callable[[], IterateAverage | RandomIterate]:
+    def _new_memory(self, seed: int, rounds: int) -> Callable[[], Iterates]:
         """What makes the memory of a run of so many rounds."""
-        if self.options.output == "average":
+        if self.output == "average":
             return IterateAverage
-        if self.options.runs > 1:
+        if self.runs > 1:
             raise BadInput(
                 "strategy.runs must be 1 with output = 'random': runs are compared by their loss, which says nothing "
                 "of a gradient"
             )
-        return partial(RandomIterate, int(stream(self.seed, "sampling", _OUTPUT).integers(rounds + 1)))
+        return partial(RandomIterate, int(stream(seed, "sampling", _OUTPUT).integers(rounds + 1)))
 
-    def _guarantee_of(self, sampler: StoppedRounds) -> Guarantee:
-        return self._promise(
-            sampler.epsilon(sampler.budget.noise_multiplier, sampler.budget.delta),
-            "privacy filter over rounds amplified by sampling without replacement"
-            + (", and a choice among runs, added" if sampler.choice_epsilon else ""),
-            (
-                "n is public, and who takes part in which round stays secret, from other nodes too (what a large node "
-                "knows of its own users' draws raises the others' rate)",
-                "nodes compute as told, and the server is trusted",
-            ),
-        )
-
-    def _make_plan(self) -> Plan:
-        scheme, members, budget = self.scheme, self.scheme.members, self.scheme.sampler.budget
-        bounded = math.isfinite(self.problem.domain.radius)
-        return self._planned(
-            Course(
-                steps=max(1, round(scheme.length)),
-                rate=scheme.rate,
-                deviation=math.sqrt(scheme.second_moment / self.problem.dimension),
-                longest=members.norm,
-                averaged=self.options.output == "average",
-            ),
-            rounds=scheme.sampler.rounds,
-            cohort=int(max(budget.levels.batches[scheme.sampler.levels], default=0)) + 1
-            if budget.runs == 1
-            else budget.records,
+    def _outline(
+        self, given: Given, sampler: StoppedRounds, members: SparseVectors, rate: float, moment: float, length: int
+    ) -> Outline:
+        """The scheme in numbers; noise is the bound on a run's error, per unit of its distance to the minimiser."""
+        budget, noise, averaged = sampler.budget, math.sqrt(moment / length), self.output == "average"
+        deviation, bounded = math.sqrt(moment / given.dimension), math.isfinite(given.problem.domain.radius)
+        largest = int(max(budget.levels.batches[sampler.levels], default=0)) + 1
+        several = {"runs": budget.runs, "choice_epsilon": sampler.choice_epsilon} if budget.runs > 1 else {}
+        return Outline(
+            rounds=sampler.rounds,
+            cohort=largest if budget.runs == 1 else budget.records,
             users_needed=2,
-            noise=scheme.noise,
+            path=Course(steps=max(1, length), rate=rate, deviation=deviation, longest=members.norm, averaged=averaged),
+            noise=noise,
             signal=members.norm,
             numbers={
                 "clip_norm": members.norm,
                 "sparsity": members.sparsity,
-                "learning_rate": scheme.rate,
-                "typical_rounds": scheme.length,
+                "learning_rate": rate,
+                "typical_rounds": length,
                 "mean_cohort": budget.levels.mean_batch + 1,
                 "oracle_epsilon": budget.oracle_epsilon,
                 "noise_multiplier": budget.noise_multiplier,
-                "estimate_norm": math.sqrt(scheme.second_moment),
-                **({"runs": budget.runs, "choice_epsilon": scheme.choice_epsilon} if budget.runs > 1 else {}),
+                "estimate_norm": math.sqrt(moment),
+                **several,
             },
-            warnings=run_warnings(scheme, self.options.output, bounded=bounded),
+            warnings=tuple(_warnings(sampler, members.norm, noise, length, unproven=bounded and not averaged)),
         )
 
-    def _ask(self, index: int) -> Request:
-        scheme = self.scheme
-        if index == scheme.sampler.steps:
-            models, start = self._ends()
-            arrays = {"models": models, "reach": scheme.reach(models, start)}
-            return Request(scheme.sampler.cohort(index), Computation("loss_changes", arrays=arrays))
-        computation = Computation("user_gradient", clip_norm=scheme.members.norm, l1_norm=scheme.l1_norm)
-        return Request(scheme.sampler.cohort(index), computation)
 
-    def _ends(self) -> tuple[NDArray[np.float64], Vector]:
-        """((k, p) what several runs gave, where they started)."""
-        assert isinstance(self.memory, IterateAverage)
-        assert self.memory.start is not None
-        return np.array(self.memory.finished), self.memory.start
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        scheme = self.scheme
-        if index == scheme.sampler.steps:
-            models, start = self._ends()
-            chosen = scheme.choose(gathered.values, scheme.reach(models, start), self._noise(index))
-            return Step(models[chosen], models[chosen], {"chosen_run": float(chosen + 1)})
-        draw = scheme.sampler.draw(index)
-        estimate = scheme.estimate(draw, gathered.values, self._noise(index))
-        following = self.problem.domain.project(x - scheme.rate * estimate)
-        # Not how many took part: that would tell whether the single user is in the batch, which the accounting hides.
-        facts = {"level": float(draw.level)}
-        released = self.memory.output(x, following)
-        if index in scheme.sampler.ends and isinstance(self.memory, IterateAverage) and scheme.choice_epsilon:
-            following = self.memory.restart(released)
-        return Step(following, released, facts)
+def _warnings(sampler: StoppedRounds, norm: float, noise: float, length: int, *, unproven: bool) -> Iterator[str]:
+    """What is worth saying of the runs; ``unproven`` where no bound on a random iterate's gradient is."""
+    runs, rounds = sampler.budget.runs, sampler.steps // sampler.budget.runs
+    if noise >= norm:
+        yield (
+            f"the error bound of this run, {noise / norm:.3g} L D, is no better than the L D that an untrained model "
+            f"can be off by (L = {norm:.3g}, D the distance from the start to the minimiser): it takes many more "
+            "users, or another strategy, such as dp_fed_sgd"
+        )
+    if rounds < length:
+        run = "this run" if runs == 1 else "runs"
+        yield f"large cohorts end {run} after {rounds} rounds, where three in four have more than {length}"
+    if unproven:
+        yield "the bound on the gradient of a random iterate is proven for unbounded domains only"
