@@ -81,6 +81,7 @@ class MeanRounds(Scheme):
         mean: from the sum to the mean; None for a division by ``divisor``.
         bound: what is done to the mean before its noise.
         gradient: what is followed, from the released mean; costs no privacy.
+        centre: what ``gradient`` gets, from a round's index and a release of several means; None where it holds one.
         noise: l2 norm that the noise of a mean is expected to have.
         deviation_fact: the name under which a round notes its noise; None where it does not.
         noted: further facts, from the mean before and after ``bound``.
@@ -96,6 +97,7 @@ class MeanRounds(Scheme):
     mean: Callable[[Vector], Vector] | None = None
     bound: Callable[[Vector], Vector] = as_is
     gradient: Callable[[Vector], Vector] = as_is
+    centre: Callable[[int, Vector], Vector] | None = None
     noise: float = 0.0
     deviation_fact: str | None = "noise_deviation"
     noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
@@ -115,6 +117,8 @@ class MeanRounds(Scheme):
             releasing = memory if isinstance(memory, CorrelatedDescent) else self.mechanism
             released = releasing.release(bounded, noise(0))
             deviation = self.mechanism.standard_deviation
+        if self.centre is not None:
+            released = self.centre(index, released)
         moved = self.domain.project(memory.step(x, self.gradient(released), deviation))
         following, model = memory.output(x, moved)
         facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}

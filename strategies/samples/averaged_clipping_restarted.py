@@ -1,32 +1,31 @@
 """Averaged clipping with restarts, for strongly convex losses: each run starts closer, with a smaller clip."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.recipe import Fact
-from strategies.core.scheme import Number, Scheme, Step, no_ledger
-from strategies.samples.sample_rounds import (
+from strategies.core.about import About, Fact
+from strategies.core.mean_rounds import MeanRounds, Runs
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.core.scheme import Number
+from strategies.samples.batch_rounds import (
+    BATCH_MEANING,
     TheoryOptions,
+    accounted,
     balanced_batch,
     drawn_apart,
     epsilons,
     noise_numbers,
-    promised,
     promised_numbers,
-    sample_sums,
-    theory_constants,
+    sample_sum,
 )
-from strategies.samples.sample_strategy import OutputAverage, Rounds, SampleStrategy
-from strategies.wire.replies import Gathered, Request
+from strategies.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
 from userdp.accounting.sampled_gaussian import SampledRounds, group_rate, sampled_gaussian_epsilon
-from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.papers.averaged_clipping.clip import average_clip
@@ -35,9 +34,44 @@ from userdp.papers.averaged_clipping.parameters import TheoryConstants, practica
 from userdp.papers.averaged_clipping.restarts import Run, default_runs, radii, restarted, rounds_per_run
 from userdp.sampling import DisjointBatches, PoissonSamples, Sampler
 
+Drawn = tuple[Run, Sampler, GaussianMechanism]
+"""A run with clip, batch and step, who takes part in it, and the mechanism of its clipped means."""
 
-class RestartedOptions(TheoryOptions, restates={"clip_norm", "rounds"}):
-    """Settings of `AveragedClippingRestarted`."""
+
+class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "rounds"}):
+    """Runs of averaged clipping, each from the model of the one before, with clip, noise and step in proportion.
+
+    *Formal guarantees.* *Claim.* That of `averaged_clipping`. *Why.* Those of `AveragedClipping`, round by round:
+    unit one sample or one whole user; sensitivity twice the clip IN FORCE, which follows from the configuration
+    alone, and noise in proportion to it. So all rounds of all runs have one noise multiplier and are accounted
+    together: Poisson-sampled Gaussians at rate q for a sample and ``1 - (1 - q)^max_samples`` for a user
+    (add-or-remove), or plain Gaussians for everybody in every round (replace-one). calibration = "paper" takes
+    clips and batches of the theory and promises nothing. Every iterate is released; other nodes may send anything.
+
+    *Assumptions.* Those of `averaged_clipping`, for `full` and `poisson_samples`.
+    """
+
+    about: ClassVar[About] = About(
+        name="averaged_clipping_restarted",
+        summary_line="averaged clipping in runs that halve the distance, for strongly convex losses",
+        family="sample-level",
+        cost="node O(N d), one sum of d numbers up; server O(K d)",
+        paper="Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails, Algorithm 2",
+        needs="a strongly convex loss; public number of samples",
+        units=("sample", "user"),
+        without_secure_noise="nodes send sums without a clip, so rounding has no bound",
+        promise="sample or user level at nearly the same price, which is high; against other nodes too",
+        example={"rounds": 3, "runs": 1},
+        meanings={
+            **MEANINGS,
+            **BATCH_MEANING,
+            "runs": "runs, each from the model of the one before",
+            "steps": "steps of each phase",
+            "clip_low": "smallest clip",
+            "clip_high": "largest clip",
+        },
+        notes={"clip_norm": Fact("noised", "clip of the round: planned, or moved by released values")},
+    )
 
     rounds: int | None = Field(None, ge=1, description="Rounds of all runs together; by theory, capped, if not given.")
     runs: int | None = Field(None, ge=1, description="tau; log2 N, capped at one a 20 rounds, if not given.")
@@ -52,158 +86,125 @@ class RestartedOptions(TheoryOptions, restates={"clip_norm", "rounds"}):
     )
     clip_norm: float | None = Field(None, gt=0, description="Clip of the first run; later ones shrink in proportion.")
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunScheme:
-    """One run.
-
-    Attributes:
-        theory: clip, batch and step as the theory sets them.
-        sampler: who takes part in each round, counted over all runs.
-        divisor: public number of samples that sums are divided by.
-        mechanism: of a round's clipped mean.
-        rate: step size.
-    """
-
-    theory: Run
-    sampler: Sampler
-    divisor: float
-    mechanism: GaussianMechanism
-    rate: float
-
-    @property
-    def group(self) -> int:
-        """Samples of a user that are drawn apart from each other."""
-        return drawn_apart(self.sampler)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestartedScheme(Scheme):
-    """A `Scheme` of runs, one after the other.
-
-    Attributes:
-        chosen: how many rounds all runs together have.
-        steps: rounds of each run.
-        runs: what each is made with.
-        accounted: epsilon that noise by the paper's formula really costs; None where noise is certified.
-    """
-
-    chosen: Rounds
-    steps: int
-    runs: tuple[RunScheme, ...]
-    accounted: float | None = None
-
-    def run(self, index: int) -> RunScheme:
-        """The one that round ``index`` belongs to."""
-        return self.runs[index // self.steps]
-
-
-class AveragedClippingRestarted(SampleStrategy):
-    """Runs of averaged clipping, each from the model of the one before, with clip, noise and step in proportion.
-
-    *Formal guarantees.* *Claim.* That of `averaged_clipping`. *Why.* Those of `AveragedClipping`, round by round:
-    unit one sample or one whole user; sensitivity twice the clip IN FORCE, which follows from the configuration
-    alone, and noise in proportion to it. So all rounds of all runs have one noise multiplier and are accounted
-    together: Poisson-sampled Gaussians at rate q for a sample and ``1 - (1 - q)^max_samples`` for a user
-    (add-or-remove), or plain Gaussians for everybody in every round (replace-one). calibration = "paper" takes
-    clips and batches of the theory and promises nothing. Every iterate is released; other nodes may send anything.
-
-    *Assumptions.* Those of `averaged_clipping`, for `full` and `poisson_samples`.
-    """
-
-    name: ClassVar[str] = "averaged_clipping_restarted"
-    summary_line: ClassVar[str] = "averaged clipping in runs that halve the distance, for strongly convex losses"
-    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "Jin, Zhou, Han, Cheng, Zeng: averaged clipping for heavy tails, Algorithm 2"
-    without_secure_noise: ClassVar[str | None] = "nodes send sums without a clip, so rounding has no bound"
-    needs: ClassVar[str] = "a strongly convex loss; public number of samples"
-    promise: ClassVar[str] = "sample or user level at nearly the same price, which is high; against other nodes too"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3, "runs": 1}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "sample_batch": "samples a round, expected; the public divisor",
-        "runs": "runs, each from the model of the one before",
-        "steps": "steps of each phase",
-        "clip_low": "smallest clip",
-        "clip_high": "largest clip",
-    }
-    notes: ClassVar[Mapping[str, Fact]] = {
-        "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),
-    }
-    Options: ClassVar[type[StrategyOptions]] = RestartedOptions
-    options: RestartedOptions
-    scheme: RestartedScheme
-
-    # The scheme ----------------------------------------------------------------------------------------------------
-
-    def _make_scheme(self) -> RestartedScheme:
-        constants = theory_constants(self, self.options, self.smoothness("its clip"))
-        convexity = self._strong_convexity()
-        runs, steps = self._lengths(constants, convexity)
-        gap = self.options.first_gap or constants.smoothness * constants.radius**2 / 2
-        by_paper = self.options.calibration == "paper"
-        made = self._paper_runs if by_paper else self._certified_runs
-        planned = made(constants, convexity, gap, runs, steps)
-        spent = self._accounted(planned, steps) if by_paper else None
+    def scheme(self, given: Given) -> Runs:
+        """See `Recipe`."""
+        constants = self.constants(given, self.known_smoothness(given, "its clip"))
+        convexity = self._strong_convexity(given)
+        runs, steps, warnings = self._lengths(given, constants, convexity)
+        gap = self.first_gap or constants.smoothness * constants.radius**2 / 2
+        if self.calibration == "paper":
+            drawn = self._paper_runs(given, restarted(constants, convexity, gap, runs, steps), runs * steps)
+            spent: float | None = self._spent(given, drawn, steps)
+        else:
+            distances = list(islice(radii(gap, convexity), runs))
+            drawn, spent = self._certified_runs(given, constants, distances, steps), None
         # Where noise is certified all runs have one sampler and one multiplier.
-        sampler, multiplier = planned[0].sampler, planned[0].mechanism.noise_multiplier
-        promise = promised(self, sampler, multiplier, ("the server is trusted",), spent)
-        return RestartedScheme(
-            guarantee=promise,
-            ledger=partial(sampler.ledger, multiplier) if promise.holds else no_ledger,
-            new_memory=partial(OutputAverage, self.options.output, self.problem.dimension, steps),
-            chosen=self._rounds(constants, convexity),
-            steps=steps,
-            runs=planned,
-            accounted=spent,
+        _, sampler, mechanism = drawn[0]
+        promise = accounted(given, sampler, mechanism.noise_multiplier, ("the server is trusted",), spent)
+        costs: dict[str, Number] = (
+            {"accounted_epsilon": spent}
+            if spent is not None
+            else {
+                **epsilons(given, sampler, mechanism.noise_multiplier),
+                **promised_numbers(sampler, promise["guarantee"]),
+            }
+        )
+        common = promise | self._common(given, drawn, steps, costs, warnings)
+        return Runs(**common, runs=tuple(self._run(given, common, *each) for each in drawn), rounds_of_each=steps)
+
+    def _common(
+        self, given: Given, drawn: list[Drawn], steps: int, costs: dict[str, Number], warnings: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """The outline and the memory, which all runs share."""
+        (first, sampler, mechanism), (last, _, of_last) = drawn[0], drawn[-1]
+        numbers = {
+            "runs": len(drawn),
+            "steps": steps,
+            "clip_high": first.clip,
+            "clip_low": last.clip,
+            "sample_batch": float(first.batch),
+            "sampling": self.batches,
+            "learning_rate": first.step,
+            **noise_numbers(given, mechanism, drawn_apart(sampler)),
+            **costs,
+        }
+        rates = [self.learning_rate or run.step for run, _, _ in drawn]
+        way = sum(rate * run.clip for rate, (run, _, _) in zip(rates, drawn, strict=True))
+        whole = self.followed(
+            given,
+            sampler,
+            mechanism,
+            rates[0],
+            rounds=len(drawn) * steps,
+            signal=first.clip,
+            numbers=numbers,
+            warnings=warnings,
+        )
+        # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
+        path = self.course(steps, rates[-1], of_last.standard_deviation, way / rates[-1])
+        return {
+            "outline": replace(whole["outline"], path=path),
+            # Gradients come at the length of each run's steps.
+            "new_memory": partial(OutputAverage, 1.0, self.output, given.dimension, steps),
+        }
+
+    def _run(
+        self, given: Given, common: dict[str, Any], run: Run, sampler: Sampler, mechanism: GaussianMechanism
+    ) -> MeanRounds:
+        """Rounds of one run."""
+        rate = self.learning_rate or run.step
+        return MeanRounds(
+            **common,
+            domain=given.problem.domain,
+            sampler=sampler,
+            query=partial(sample_sum, sampler),
+            divisor=samples_of(given) * self._share(given, run),
+            mechanism=mechanism,
+            rate=rate,
+            bound=partial(average_clip, clip=run.clip),
+            gradient=partial(np.multiply, rate),
+            noted=lambda *_: {"clip_norm": run.clip},
         )
 
     def _certified_runs(
-        self, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
-    ) -> tuple[RunScheme, ...]:
+        self, given: Given, constants: TheoryConstants, distances: list[float], steps: int
+    ) -> list[Drawn]:
         """Clips follow the distance, noise follows the clip, steps follow both."""
-        options = self.options
-        batch = clamped_batch(options.batch or balanced_batch(self.samples), self.samples)
-        sampler = self._sampler_of(batch, runs * steps)
-        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
-        distances = list(islice(radii(gap, convexity), runs))
-        first = options.clip_norm or 4 * constants.smoothness * distances[0]
+        batch = clamped_batch(self.batch or balanced_batch(constants.samples), constants.samples)
+        sampler = self._sampler(given, batch, len(distances) * steps)
+        multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
+        first = self.clip_norm or 4 * constants.smoothness * distances[0]
         made = []
         for distance in distances:
             clip = first * distance / distances[0]
-            noise = 2 * clip * multiplier
-            rate = options.learning_rate or practical_step(replace(constants, radius=distance), clip, steps, noise)
-            made.append(self._run_of(Run(distance, clip, batch, rate, noise), sampler, multiplier))
-        return tuple(made)
+            mechanism = GaussianMechanism(2 * clip, multiplier)
+            noise = mechanism.standard_deviation
+            rate = self.learning_rate or practical_step(replace(constants, radius=distance), clip, steps, noise)
+            made.append((Run(distance, clip, batch, rate, noise), sampler, mechanism))
+        return made
 
-    def _paper_runs(
-        self, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
-    ) -> tuple[RunScheme, ...]:
+    def _paper_runs(self, given: Given, runs: list[Run], rounds: int) -> list[Drawn]:
         """Those of Algorithm 2, each with a batch and a multiplier of its own."""
-        made = []
-        for run in restarted(constants, convexity, gap, runs, steps):
-            sampler = self._sampler_of(clamped_batch(run.batch, self.samples), runs * steps)
-            made.append(self._run_of(run, sampler, run.noise_deviation / (2 * run.clip)))
-        return tuple(made)
-
-    def _accounted(self, runs: tuple[RunScheme, ...], steps: int) -> float:
-        """Epsilon of rounds whose rates and multipliers differ from run to run."""
-        rounds = [
-            SampledRounds(run.mechanism.noise_multiplier, group_rate(self._rate_of(run.theory), run.group), steps)
+        samples = samples_of(given)
+        return [
+            (
+                run,
+                self._sampler(given, clamped_batch(run.batch, samples), rounds),
+                GaussianMechanism(2 * run.clip, run.noise_deviation / (2 * run.clip)),
+            )
             for run in runs
         ]
-        return sampled_gaussian_epsilon(rounds, self.privacy.delta)
 
-    def _run_of(self, run: Run, sampler: Sampler, multiplier: float) -> RunScheme:
-        return RunScheme(
-            theory=run,
-            sampler=sampler,
-            divisor=self.samples * self._rate_of(run),
-            mechanism=GaussianMechanism(2 * run.clip, multiplier),
-            rate=self.options.learning_rate or run.step,
-        )
+    def _spent(self, given: Given, drawn: list[Drawn], steps: int) -> float:
+        """Epsilon of rounds whose rates and multipliers differ from run to run."""
+        rounds = [
+            SampledRounds(mechanism.noise_multiplier, group_rate(self._share(given, run), drawn_apart(sampler)), steps)
+            for run, sampler, mechanism in drawn
+        ]
+        return sampled_gaussian_epsilon(rounds, given.privacy.delta)
 
-    def _strong_convexity(self) -> float:
-        convexity = self.options.strong_convexity or self.problem.certificate.strong_convexity
+    def _strong_convexity(self, given: Given) -> float:
+        convexity = self.strong_convexity or given.problem.certificate.strong_convexity
         if not convexity:
             raise BadInput(
                 "strategy.strong_convexity must be declared: the problem certifies none; add a ridge, or use "
@@ -211,77 +212,20 @@ class AveragedClippingRestarted(SampleStrategy):
             )
         return convexity
 
-    @property
-    def _wanted_runs(self) -> int:
-        return self.options.runs or default_runs(self.samples)
-
-    def _rounds(self, constants: TheoryConstants, convexity: float) -> Rounds:
-        """Of all runs together."""
-        options = self.options
-        return Rounds.chosen(
-            options.rounds, lambda: self._wanted_runs * rounds_per_run(constants, convexity), options.max_rounds
-        )
-
-    def _lengths(self, constants: TheoryConstants, convexity: float) -> tuple[int, int]:
-        """(runs, rounds of each)."""
-        total = self._rounds(constants, convexity).count
-        runs = self.options.runs or min(self._wanted_runs, max(1, total // 20))
+    def _lengths(self, given: Given, constants: TheoryConstants, convexity: float) -> tuple[int, int, tuple[str, ...]]:
+        """(runs, rounds of each, warnings)."""
+        wanted = self.runs or default_runs(samples_of(given))
+        total, warnings = self.wanted_rounds(lambda: wanted * rounds_per_run(constants, convexity))
+        runs = self.runs or min(wanted, max(1, total // 20))
         if total < runs:
             raise BadInput(f"strategy.runs = {runs}: {total} rounds give none to some run; plan fewer runs")
-        return runs, total // runs
+        return runs, total // runs, warnings
 
-    def _sampler_of(self, batch: int, rounds: int) -> Sampler:
-        if self.options.batches == "full":
-            return DisjointBatches(self.public.users, self.public.users, rounds, self.seed)
-        return PoissonSamples(self.public.users, batch / self.samples, rounds, self.seed, self.most)
+    def _sampler(self, given: Given, batch: int, rounds: int) -> Sampler:
+        if self.batches == "full":
+            return DisjointBatches(given.users, given.users, rounds, given.seed)
+        return PoissonSamples(given.users, batch / samples_of(given), rounds, given.seed, most_of(given))
 
-    def _rate_of(self, run: Run) -> float:
+    def _share(self, given: Given, run: Run) -> float:
         """The chance of a sample to be drawn."""
-        return 1.0 if self.options.batches == "full" else min(1.0, run.batch / self.samples)
-
-    # The plan ------------------------------------------------------------------------------------------------------
-
-    def _make_plan(self) -> Plan:
-        scheme, first, last = self.scheme, self.scheme.runs[0], self.scheme.runs[-1]
-        noise, signal = self.noise_norm(first.mechanism), first.theory.clip
-        way = sum(run.rate * run.theory.clip for run in scheme.runs)
-        return self._planned(
-            # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
-            self._course(scheme.steps, last.rate, last.mechanism.standard_deviation, way / last.rate),
-            rounds=len(scheme.runs) * scheme.steps,
-            cohort=self.public.users,
-            users_needed=1,
-            noise=noise,
-            signal=signal,
-            numbers={
-                "runs": len(scheme.runs),
-                "steps": scheme.steps,
-                "clip_high": signal,
-                "clip_low": scheme.runs[-1].theory.clip,
-                "sample_batch": float(first.theory.batch),
-                "sampling": self.options.batches,
-                "learning_rate": first.theory.step,
-                **noise_numbers(self, first.mechanism, first.group),
-                **self._cost_numbers(),
-            },
-            warnings=scheme.chosen.warnings(),
-        )
-
-    def _cost_numbers(self) -> dict[str, Number]:
-        if self.scheme.accounted is not None:
-            return {"accounted_epsilon": self.scheme.accounted}
-        first = self.scheme.runs[0]
-        numbers = epsilons(self, first.sampler, first.mechanism.noise_multiplier)
-        return numbers | promised_numbers(first.sampler, self.scheme.guarantee)
-
-    # A round -------------------------------------------------------------------------------------------------------
-
-    def _ask(self, index: int) -> Request:
-        return sample_sums(self.scheme.run(index).sampler, index)
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        run = self.scheme.run(index)
-        clip, mechanism = run.theory.clip, run.mechanism
-        gradient = mechanism.release(average_clip(gathered.values / run.divisor, clip), self._noise(index))
-        facts = {"noise_deviation": mechanism.standard_deviation, "clip_norm": clip}
-        return self._descend(x, gradient, run.rate, facts)
+        return 1.0 if self.batches == "full" else min(1.0, run.batch / samples_of(given))

@@ -4,7 +4,8 @@ import math
 
 from pydantic import Field
 
-from strategies.samples.sample_strategy import Rounds, SampleLevelOptions, SampleStrategy
+from strategies.core.public_facts import Given
+from strategies.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.papers.heavy_tailed.descent import wanted_rounds
 
 _SET_BY_SMOOTHNESS = "strategy.learning_rate and strategy.rounds, where they are not given,"
@@ -22,30 +23,28 @@ class HeavyTailedOptions(SampleLevelOptions):
     max_rounds: int = Field(200, ge=1, description="Cap on the paper's number of rounds.")
     learning_rate: float | None = Field(None, gt=0, description="Step size; 1 / (smoothness sqrt(2 T)) if not given.")
 
+    def wanted_rounds(self, given: Given, rho: float, clip: float) -> tuple[int, tuple[str, ...]]:
+        """T, with warnings: by default the paper's, for which a round's noise has power 2 (smoothness * diameter)^2.
 
-def chosen_rounds(strategy: SampleStrategy, options: HeavyTailedOptions, rho: float, clip: float) -> Rounds:
-    """T: by default the paper's, in consistent units: noise power 2 (smoothness * diameter)^2 a round.
+        Raises:
+            BadInput: neither rounds nor smoothness are known.
+        """
 
-    Raises:
-        BadInput: neither rounds nor smoothness are known.
-    """
+        def wanted() -> float:
+            d, radius = given.dimension, given.problem.domain.radius
+            diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
+            slope = self.known_smoothness(given, _SET_BY_SMOOTHNESS) * diameter
+            return wanted_rounds(samples_of(given), d, rho, clip, slope)
 
-    def wanted() -> float:
-        d, radius = strategy.problem.dimension, strategy.problem.domain.radius
-        diameter = 2 * radius * math.sqrt(d) if math.isfinite(radius) else 1.0
-        slope = strategy.smoothness(_SET_BY_SMOOTHNESS) * diameter
-        return wanted_rounds(strategy.samples, d, rho, clip, slope)
+        return rounds_by_theory(self.rounds, wanted, self.max_rounds)
 
-    return Rounds.chosen(options.rounds, wanted, options.max_rounds)
+    def rate(self, given: Given, rounds: int) -> float:
+        """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
 
-
-def chosen_rate(strategy: SampleStrategy, options: HeavyTailedOptions, rounds: int) -> float:
-    """The step size: by default the paper's, ``1 / (smoothness sqrt(2 T))``.
-
-    Raises:
-        BadInput: neither step nor smoothness are known.
-    """
-    return options.learning_rate or 1 / (strategy.smoothness(_SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
+        Raises:
+            BadInput: neither step nor smoothness are known.
+        """
+        return self.learning_rate or 1 / (self.known_smoothness(given, _SET_BY_SMOOTHNESS) * math.sqrt(2 * rounds))
 
 
 def group_warnings(group: int, weight: float) -> tuple[str, ...]:

@@ -1,21 +1,19 @@
 """Sample-level descent along the iterative mean: a centre deep among noisy means of secret random groups of samples."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.scheme import Step
-from strategies.samples.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
-from strategies.samples.sample_strategy import OutputAverage, Rounds, SampleScheme, SampleStrategy
-from strategies.wire.replies import Gathered, Request
+from strategies.core.about import About
+from strategies.core.mean_rounds import MeanRounds
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.samples.heavy_tailed import HeavyTailedOptions, group_warnings
+from strategies.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
 from userdp.accounting import (
     Cost,
     Guarantee,
@@ -34,34 +32,15 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.estimators.depth import geometric_median
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
 from userdp.nodes.partition import Partition, group_size, spread_length
 from userdp.papers.heavy_tailed.estimators import deep_centre, group_radius
 from userdp.randomness import stream
+from userdp.sampling import DisjointBatches
 
 _PARALLEL = f"{ONE_GAUSSIAN}, parallel over groups and composed over rounds"
 _SHUFFLED = "amplification by shuffling, composed over rounds as the worst such mechanisms"
 _SECRET_FROM = "against whoever sees every iterate and knows no sample's group; server and nodes are trusted"
 _SECRET = "the random groups of every round stay secret: nodes do not tell those of their samples"
-
-
-class IterativeMeanOptions(HeavyTailedOptions):
-    """Settings of `IterativeMeanSGD`."""
-
-    groups: int = Field(20, ge=1, description="k: groups of samples; fewer give less noise, more resist more outliers.")
-    share: float = Field(
-        0.5, gt=0.1, le=0.9, description="Share of groups that must lie beyond the centre for it to move; 0.9: paper's."
-    )
-    centre: Literal["deep", "geometric_median", "coordinate_median", "mean"] = Field(
-        "deep",
-        description="What is followed of the noisy group means: the paper's deep centre, or a baseline.",
-    )
-    inner_steps: int = Field(50, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
-    accounting: Literal["auto", "parallel", "calibrated_shuffle", "paper_shuffle"] = Field(
-        "auto",
-        description="parallel: a sample is in one group; the shuffles also count that its group is secret (from about "
-        "1000 groups on); auto: the least noise of those that hold.",
-    )
 
 
 @dataclass(frozen=True)
@@ -77,6 +56,20 @@ class Spending:
     accounting: GroupAccounting
     rho: float
     cost: Cost
+
+    @property
+    def parallel(self) -> bool:
+        """Whether groups may be known."""
+        return self.accounting == "parallel"
+
+    def of_sample(self, rounds: int, delta: float, group: int, weight: float) -> float:
+        """Epsilon for one sample, where ``group`` are protected, which move the means ``weight`` times as far."""
+        if self.parallel:
+            one = replace(self.cost, noise_multiplier=self.cost.noise_multiplier * weight)
+        else:
+            each, each_delta = share_of_group(self.cost.pure_epsilon, self.cost.failure_delta, group)
+            one = Cost(pure_epsilon=each, failure_delta=each_delta)
+        return epsilon_of(one, rounds, delta)
 
 
 def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups: int, together: int) -> Spending:
@@ -106,24 +99,7 @@ def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups:
     return Spending(accounting, rho, Cost(pure_epsilon=each, failure_delta=each_delta))
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupedScheme(SampleScheme):
-    """A `SampleScheme` of noisy means of random groups of samples; ``divisor`` is what a group holds on average.
-
-    Attributes:
-        slots: most samples of a user, each with its group.
-        spending: how the budget is spent over the rounds.
-        spread: whether a user's slots are spread over the groups, rather than all slots partitioned uniformly.
-        weight: how much farther the unit of privacy moves the means, as one vector, than one sample does.
-    """
-
-    slots: int
-    spending: Spending
-    spread: bool
-    weight: float
-
-
-class IterativeMeanSGD(SampleStrategy):
+class IterativeMeanSGD(Recipe, HeavyTailedOptions):
     """Projected descent along a centre deep among noisy means of random groups of samples.
 
     How the federation gives the groups: every user has max_samples slots, filled by its samples in their order, empty
@@ -157,174 +133,139 @@ class IterativeMeanSGD(SampleStrategy):
     only where that needs less noise, which the printed guarantee then says.
     """
 
-    name: ClassVar[str] = "iterative_mean_sgd"
-    summary_line: ClassVar[str] = "centre deep among noisy means of secret random groups of clipped samples"
-    cost: ClassVar[str] = "node O(N d), k sums of d numbers up (k groups); server O(k^2 d) for each inner step"
-    compares_users: ClassVar[bool] = True
-    paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)"
-    without_secure_noise: ClassVar[str | None] = "which samples share a group comes from the seed"
-    needs: ClassVar[str] = "any loss; public number of samples, in all and at most of a user"
-    promise: ClassVar[str] = (
-        "sample level, or user level by group privacy at a price; against other nodes too, unless accounted by "
-        "shuffling"
+    about: ClassVar[About] = About(
+        name="iterative_mean_sgd",
+        summary_line="centre deep among noisy means of secret random groups of clipped samples",
+        family="sample-level",
+        cost="node O(N d), k sums of d numbers up (k groups); server O(k^2 d) for each inner step",
+        compares_users=True,
+        paper="Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (iterative mean)",
+        needs="any loss; public number of samples, in all and at most of a user",
+        units=("sample", "user"),
+        without_secure_noise="which samples share a group comes from the seed",
+        promise="sample level, or user level by group privacy at a price; against other nodes too, unless accounted by "
+        "shuffling",
+        example={"rounds": 3},
+        meanings={
+            **MEANINGS,
+            "groups": "random groups that samples are split into, anew each round",
+            "group_samples": "samples of a group on average, the public divisor of its sum",
+            "group_rho": "zero-concentrated budget of one group's mean in one round, for one sample",
+            "accounting": "how the groups are accounted",
+        },
     )
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "groups": "random groups that samples are split into, anew each round",
-        "group_samples": "samples of a group on average, the public divisor of its sum",
-        "group_rho": "zero-concentrated budget of one group's mean in one round, for one sample",
-        "accounting": "how the groups are accounted",
-    }
-    Options: ClassVar[type[StrategyOptions]] = IterativeMeanOptions
-    options: IterativeMeanOptions
-    scheme: GroupedScheme
 
-    # The scheme ----------------------------------------------------------------------------------------------------
+    groups: int = Field(20, ge=1, description="k: groups of samples; fewer give less noise, more resist more outliers.")
+    share: float = Field(
+        0.5, gt=0.1, le=0.9, description="Share of groups that must lie beyond the centre for it to move; 0.9: paper's."
+    )
+    centre: Literal["deep", "geometric_median", "coordinate_median", "mean"] = Field(
+        "deep",
+        description="What is followed of the noisy group means: the paper's deep centre, or a baseline.",
+    )
+    inner_steps: int = Field(50, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
+    accounting: Literal["auto", "parallel", "calibrated_shuffle", "paper_shuffle"] = Field(
+        "auto",
+        description="parallel: a sample is in one group; the shuffles also count that its group is secret (from about "
+        "1000 groups on); auto: the least noise of those that hold.",
+    )
 
-    def _make_scheme(self) -> GroupedScheme:
-        samples, slots = self._checked_samples()
-        options, k, group = self.options, self.options.groups, self.group
-        clip, chosen = self._tuned(samples)
-        rounds = chosen.count
-        rate = chosen_rate(self, options, rounds)
-        spent = self._spend(rounds)
-        spread = self.privacy.unit == "user" and spent.accounting == "parallel"
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        users, privacy, k = given.users, given.privacy, self.groups
+        samples, slots = self._checked_samples(given)
+        group = most_of(given) or 1
+        clip, rounds, warnings = self._tuned(given, group)
+        rate = self.rate(given, rounds)
+        spent = self._spend(privacy, rounds, group)
+        spread = privacy.unit == "user" and spent.parallel
+        # How much farther the unit of privacy moves the means, as one vector, than one sample does.
         weight = spread_length(group, k) if spread else float(group)
         # Samples of a group on average: public, whatever the partition.
-        size = group_size(self.public.users, slots, k)
-        divisor = samples / k if spread else samples * size / (self.public.users * slots)
+        divisor = samples / k if spread else samples * group_size(users, slots, k) / (users * slots)
         mechanism = GaussianMechanism(2 * clip * weight / divisor, 1 / (math.sqrt(2 * spent.rho) * weight))
-        alone = None if spent.accounting == "parallel" else mechanism.cost  # to whoever knows the groups
-        return GroupedScheme(
-            guarantee=self._promised(spent, rounds, spread),
-            ledger=partial(Ledger, self.public.users, spent.cost, rounds, drawn=alone),
-            new_memory=partial(OutputAverage, options.output, self.problem.dimension),
-            chosen=chosen,
-            clip=clip,
+        alone = None if spent.parallel else mechanism.cost  # to whoever knows the groups
+        sums, draw = clipped_sum(given, clip), Partition.spread if spread else Partition.draw
+        return MeanRounds(
+            guarantee=self._promise(given, spent, rounds, group, spread=spread),
+            ledger=partial(Ledger, users, spent.cost, rounds, drawn=alone),
+            **self.followed(
+                given,
+                DisjointBatches(users, users, rounds, given.seed),
+                mechanism,
+                rate,
+                rounds=rounds,
+                users_needed=math.ceil(k / slots),
+                groups=k,
+                signal=clip,
+                numbers={
+                    "clip_norm": clip,
+                    "learning_rate": rate,
+                    "group": group,
+                    "samples": samples,
+                    "groups": k,
+                    "group_samples": divisor,
+                    "group_rho": spent.rho,
+                    "accounting": spent.accounting,
+                    "noise_deviation": mechanism.standard_deviation,
+                    "sample_level_epsilon": spent.of_sample(rounds, privacy.delta, group, weight),
+                },
+                warnings=(*warnings, *group_warnings(group, weight)),
+            ),
+            # Each node is told the groups of its own users' samples only: see `Wire.contents`.
+            query=lambda index: replace(sums, partition=draw(users, slots, k, stream(given.seed, "sampling", index))),
             divisor=divisor,
-            mechanism=mechanism,
-            rate=rate,
-            slots=slots,
-            spending=spent,
-            spread=spread,
-            weight=weight,
+            centre=partial(self._centre_of, given.seed),
         )
 
-    def _checked_samples(self) -> tuple[int, int]:
+    def _checked_samples(self, given: Given) -> tuple[int, int]:
         """(samples of all users together, most of one user)."""
-        samples, slots = self.samples, self.public.declared("max_samples", self.name)
-        if samples > self.public.users * slots:
+        samples, slots = samples_of(given), given.public.declared("max_samples", given.strategy)
+        if samples > given.users * slots:
             raise BadInput(
-                f"data.samples = {samples}: more than {self.public.users} users of at most {slots} "
+                f"data.samples = {samples}: more than {given.users} users of at most {slots} "
                 "samples can hold; correct data.samples or data.max_samples"
             )
         return samples, slots
 
-    def _tuned(self, samples: int) -> tuple[float, Rounds]:
-        """(R, T): by the rho of the mean of all groups; the paper's, which put epsilon^2 there, with its accounting."""
-        options, privacy = self.options, self.privacy
-        if options.accounting == "paper_shuffle":
-            rho = (privacy.epsilon / self.group) ** 2
+    def _tuned(self, given: Given, group: int) -> tuple[float, int, tuple[str, ...]]:
+        """(R, T, warnings): by the rho of the mean of all groups; the paper's is epsilon^2, with its accounting."""
+        privacy = given.privacy
+        if self.accounting == "paper_shuffle":
+            rho = (privacy.epsilon / group) ** 2
         else:
-            length = spread_length(self.group, options.groups)
-            rho = rho_for(privacy.epsilon, privacy.delta) / length**2 / options.groups
-        clip = options.clip_norm or group_radius(
-            samples, self.problem.dimension, options.moment_order, rho, options.moment
-        )
-        return clip, chosen_rounds(self, options, rho, clip)
+            rho = rho_for(privacy.epsilon, privacy.delta) / spread_length(group, self.groups) ** 2 / self.groups
+        clip = self.clip_norm or group_radius(samples_of(given), given.dimension, self.moment_order, rho, self.moment)
+        return clip, *self.wanted_rounds(given, rho, clip)
 
-    def _spend(self, rounds: int) -> Spending:
+    def _spend(self, privacy: Privacy, rounds: int, group: int) -> Spending:
         """The accounting asked for, or the one with the least noise of those that hold."""
-
-        def spend(accounting: GroupAccounting) -> Spending:
-            return spending(accounting, self.privacy, rounds, self.options.groups, self.group)
-
-        if self.options.accounting != "auto":
-            return spend(self.options.accounting)
-        best = spend("parallel")
+        if self.accounting != "auto":
+            return spending(self.accounting, privacy, rounds, self.groups, group)
+        best = spending("parallel", privacy, rounds, self.groups, group)
         for accounting in GROUP_ACCOUNTING[1:]:
             try:
-                other = spend(accounting)
+                other = spending(accounting, privacy, rounds, self.groups, group)
             except BadInput:
                 continue  # it does not hold here
             best = other if other.rho > best.rho else best
         return best
 
-    def _promised(self, spent: Spending, rounds: int, spread: bool) -> Guarantee:
-        parallel = spent.accounting == "parallel"
-        accountant = _PARALLEL if parallel else _SHUFFLED
-        if self.privacy.unit == "user":
-            accountant += f"; group privacy for {self.group} samples{', spread over groups' if spread else ''}"
+    def _promise(self, given: Given, spent: Spending, rounds: int, group: int, *, spread: bool) -> Guarantee:
+        accountant = _PARALLEL if spent.parallel else _SHUFFLED
+        if given.privacy.unit == "user":
+            accountant += f"; group privacy for {group} samples{', spread over groups' if spread else ''}"
         assumptions = ("the number of samples is public", "nodes clip each sample as told, and the server is trusted")
-        made = self._promise(epsilon_of(spent.cost, rounds, self.privacy.delta), accountant, assumptions)
-        return made if parallel else replace(made, adversary=_SECRET_FROM).assuming(_SECRET)
+        made = given.promise(epsilon_of(spent.cost, rounds, given.privacy.delta), accountant, assumptions)
+        return made if spent.parallel else replace(made, adversary=_SECRET_FROM).assuming(_SECRET)
 
-    # The plan ------------------------------------------------------------------------------------------------------
-
-    def _make_plan(self) -> Plan:
-        scheme, k = self.scheme, self.options.groups
-        deviation = scheme.mechanism.standard_deviation
-        noise = deviation * math.sqrt(self.problem.dimension / k)
-        return self._planned(
-            self._course(scheme.rounds, scheme.rate, deviation / math.sqrt(k), scheme.clip),
-            rounds=scheme.rounds,
-            cohort=self.public.users,
-            users_needed=math.ceil(k / scheme.slots),
-            noise=noise,
-            signal=scheme.clip,
-            numbers={
-                "clip_norm": scheme.clip,
-                "learning_rate": scheme.rate,
-                "group": self.group,
-                "samples": self.samples,
-                "groups": k,
-                "group_samples": scheme.divisor,
-                "group_rho": scheme.spending.rho,
-                "accounting": scheme.spending.accounting,
-                "noise_deviation": deviation,
-                "sample_level_epsilon": self._sample_level_epsilon(),
-            },
-            warnings=(*scheme.chosen.warnings(), *group_warnings(self.group, scheme.weight)),
-        )
-
-    def _sample_level_epsilon(self) -> float:
-        cost = self.scheme.spending.cost
-        if self.scheme.spending.accounting == "parallel":
-            one = replace(cost, noise_multiplier=cost.noise_multiplier * self.scheme.weight)
-        else:
-            each, each_delta = share_of_group(cost.pure_epsilon, cost.failure_delta, self.group)
-            one = Cost(pure_epsilon=each, failure_delta=each_delta)
-        return epsilon_of(one, self.scheme.rounds, self.privacy.delta)
-
-    # A round -------------------------------------------------------------------------------------------------------
-
-    def _ask(self, index: int) -> Request:
-        """Each node is told the groups of its own users' samples only: see `Wire.contents`."""
-        scheme, users = self.scheme, self.public.users
-        draw = Partition.spread if scheme.spread else Partition.draw
-        partition = draw(users, scheme.slots, self.options.groups, stream(self.seed, "sampling", index))
-        computation = Computation(
-            "clipped_sample_sum",
-            reduce="sum",
-            clip_norm=scheme.clip * scheme.slots,
-            parameters={"sample_clip_norm": scheme.clip},
-            partition=partition,
-        )
-        return Request(np.arange(users), computation)
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        scheme = self.scheme
-        sums = gathered.values.reshape(self.options.groups, -1)
-        means = scheme.mechanism.release(sums / scheme.divisor, self._noise(index))
-        centre = self._centre_of(means, stream(self.seed, "noise", index, 1))
-        return self._descend(x, centre, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})
-
-    def _centre_of(self, means: NDArray[np.float64], rng: np.random.Generator) -> Vector:
-        """Post-processing of the noisy (k, d) group means."""
-        if self.options.centre == "geometric_median":
+    def _centre_of(self, seed: int, index: int, released: Vector) -> Vector:
+        """Post-processing of the noisy (k, d) group means of a round."""
+        means = released.reshape(self.groups, -1)
+        if self.centre == "geometric_median":
             return geometric_median(means)
-        if self.options.centre == "coordinate_median":
+        if self.centre == "coordinate_median":
             return np.asarray(np.median(means, axis=0))
-        if self.options.centre == "mean":
+        if self.centre == "mean":
             return np.asarray(means.mean(axis=0))
-        return deep_centre(means, self.options.share, self.options.inner_steps, rng=rng).point
+        return deep_centre(means, self.share, self.inner_steps, rng=stream(seed, "noise", index, 1)).point

@@ -1,35 +1,21 @@
 """DP-SGD on samples: each drawn sample's gradient is clipped, the noisy sum is divided by the expected batch."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.scheme import Step
-from strategies.samples.sample_rounds import (
-    BatchOptions,
-    DrawnScheme,
-    balanced_batch,
-    coins_of,
-    cost_numbers,
-    drawn_scheme,
-    noise_numbers,
-)
-from strategies.samples.sample_strategy import Rounds, SampleStrategy
-from strategies.wire.replies import Gathered, Request
-from userdp.arrays.types import Vector
+from strategies.core.about import About
+from strategies.core.mean_rounds import MeanRounds
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.samples.batch_rounds import BATCH_MEANING, BatchOptions, balanced_batch, coins_of
+from strategies.samples.sample_options import MEANINGS, clipped_sum, corner_of, most_of, samples_of
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
 from userdp.papers.averaged_clipping.descent import clamped_batch
 from userdp.sampling import PoissonSamples
 
 
-class PoissonSampleOptions(BatchOptions):
-    """Settings of `PoissonSampleSGD`."""
-
-
-class PoissonSampleSGD(SampleStrategy):
+class PoissonSampleSGD(Recipe, BatchOptions):
     """Stochastic gradient descent with a clip of every drawn sample.
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, add-or-remove, round release, any loss. *Why.*
@@ -44,84 +30,55 @@ class PoissonSampleSGD(SampleStrategy):
     is trusted. Nodes clip and draw as told.
     """
 
-    name: ClassVar[str] = "poisson_sample_sgd"
-    summary_line: ClassVar[str] = "sum of clipped gradients of randomly drawn samples with noise (DP-SGD)"
-    cost: ClassVar[str] = "node O(N d) over the samples drawn, one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023"
-    without_secure_noise: ClassVar[str | None] = "which samples take part comes from the seed"
-    promise: ClassVar[str] = "sample level, or user level by group privacy at a price; against other nodes too"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    meanings: ClassVar[Mapping[str, str]] = {
-        "sample_batch": "samples a round, expected; the public divisor",
-    }
-    Options: ClassVar[type[StrategyOptions]] = PoissonSampleOptions
-    options: PoissonSampleOptions
-    scheme: DrawnScheme
+    about: ClassVar[About] = About(
+        name="poisson_sample_sgd",
+        summary_line="sum of clipped gradients of randomly drawn samples with noise (DP-SGD)",
+        family="sample-level",
+        cost="node O(N d) over the samples drawn, one sum of d numbers up; server O(K d)",
+        paper="Abadi and others 2016; Das, Kale, Xu, Zhang, Sanghavi 2023",
+        needs="any loss; public number of samples",
+        units=("sample", "user"),
+        without_secure_noise="which samples take part comes from the seed",
+        promise="sample level, or user level by group privacy at a price; against other nodes too",
+        example={"rounds": 3},
+        meanings={**MEANINGS, **BATCH_MEANING},
+    )
 
-    def _make_scheme(self) -> DrawnScheme:
-        options, samples = self.options, self.samples
-        batch = clamped_batch(options.batch or balanced_batch(samples), samples)
-        chosen = Rounds.chosen(options.rounds, lambda: max(2, samples // batch), options.max_rounds)
-        rounds = chosen.count
-        clip = options.clip_norm or 1.0
-        sampler = PoissonSamples(self.public.users, batch / samples, rounds, self.seed, self.most, joint=False)
-        if options.calibration == "paper":
-            root = math.sqrt(rounds * math.log(1 / self.privacy.delta))
-            noise = options.noise_constant * clip * root / (samples * self.privacy.epsilon)
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        samples, privacy = samples_of(given), given.privacy
+        batch = clamped_batch(self.batch or balanced_batch(samples), samples)
+        rounds, warnings = self.wanted_rounds(lambda: max(2, samples // batch))
+        clip = self.clip_norm or 1.0
+        sampler = PoissonSamples(given.users, batch / samples, rounds, given.seed, most_of(given), joint=False)
+        if self.calibration == "paper":
+            root = math.sqrt(rounds * math.log(1 / privacy.delta))
+            noise = self.noise_constant * clip * root / (samples * privacy.epsilon)
             multiplier = noise * batch / clip
         else:
-            multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+            multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         mechanism = GaussianMechanism(clip / batch, multiplier)
-        return drawn_scheme(
-            self,
-            options,
-            sampler,
-            mechanism,
-            ("nodes clip each sample as told, and the server is trusted",),
-            chosen=chosen,
-            clip=clip,
+        rate = self.learning_rate or self._theory_rate(given, rounds, clip, mechanism)
+        gradients = clipped_sum(given, clip)
+        return MeanRounds(
+            **self.drawn(
+                given,
+                sampler,
+                mechanism,
+                rate,
+                ("nodes clip each sample as told, and the server is trusted",),
+                rounds=rounds,
+                signal=clip,
+                numbers={"clip_norm": clip, "sample_batch": float(batch), "learning_rate": rate},
+                warnings=warnings,
+            ),
+            query=lambda index: replace(gradients, coins=coins_of(sampler, index)),
             divisor=float(batch),
-            rate=options.learning_rate or self._theory_rate(rounds, clip, mechanism),
         )
 
-    def _theory_rate(self, rounds: int, clip: float, mechanism: GaussianMechanism) -> float:
+    def _theory_rate(self, given: Given, rounds: int, clip: float, mechanism: GaussianMechanism) -> float:
         """By the distance to a minimiser; one where nothing bounds it."""
-        reach = self.options.radius or self.corner
+        reach = self.radius or corner_of(given)
         reach = reach if math.isfinite(reach) else 1.0
-        power = clip**2 + self.problem.dimension * mechanism.standard_deviation**2
-        return min(self.half_step, reach / math.sqrt(rounds * power))
-
-    def _make_plan(self) -> Plan:
-        scheme, noise = self.scheme, self.noise_norm(self.scheme.mechanism)
-        return self._planned(
-            self._course(scheme.rounds, scheme.rate, scheme.mechanism.standard_deviation, scheme.clip),
-            rounds=scheme.rounds,
-            cohort=self.public.users,
-            users_needed=1,
-            noise=noise,
-            signal=scheme.clip,
-            numbers={
-                "clip_norm": scheme.clip,
-                "sample_batch": scheme.divisor,
-                "learning_rate": scheme.rate,
-                **noise_numbers(self, scheme.mechanism, scheme.group),
-                **cost_numbers(self, scheme),
-            },
-            warnings=scheme.chosen.warnings(),
-        )
-
-    def _ask(self, index: int) -> Request:
-        clip, sampler = self.scheme.clip, self.scheme.sampler
-        computation = Computation(
-            "clipped_sample_sum",
-            reduce="sum",
-            clip_norm=clip * (self.public.max_samples or math.inf),
-            parameters={"sample_clip_norm": clip},
-            coins=coins_of(sampler, index),
-        )
-        return Request(sampler.cohort(index), computation)
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        scheme = self.scheme
-        gradient = scheme.mechanism.release(gathered.values / scheme.divisor, self._noise(index))
-        return self._descend(x, gradient, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})
+        power = clip**2 + given.dimension * mechanism.standard_deviation**2
+        return min(self.half_step(given), reach / math.sqrt(rounds * power))

@@ -1,42 +1,25 @@
 """Sample-level baseline: every sample's gradient is clipped, the noisy mean of all samples is followed."""
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from strategies.core.options import StrategyOptions
-from strategies.core.plan import Plan
-from strategies.core.scheme import Step
-from strategies.samples.heavy_tailed import HeavyTailedOptions, chosen_rate, chosen_rounds, group_warnings
-from strategies.samples.sample_strategy import OutputAverage, SampleScheme, SampleStrategy
-from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Cost, Guarantee, Ledger, calibrate_noise, epsilon_of, rho_for
+from strategies.core.about import About
+from strategies.core.mean_rounds import MeanRounds
+from strategies.core.public_facts import Given
+from strategies.core.recipe import Recipe
+from strategies.samples.heavy_tailed import HeavyTailedOptions, group_warnings
+from strategies.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
+from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
 from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes.computations import Computation
 from userdp.papers.heavy_tailed.estimators import simple_radius
+from userdp.sampling import DisjointBatches
 
 
-class SampleClippedOptions(HeavyTailedOptions):
-    """Settings of `SampleClippedSGD`."""
-
-    radius: Literal["paper", "directional"] = Field(
-        "paper",
-        description="How clip_norm is chosen if not given; directional uses the smaller bias that a moment bound in "
-        "every direction gives.",
-    )
-    accounting: Literal["paper", "calibrated"] = Field(
-        "calibrated",
-        description="paper: zCDP by the paper's formula (epsilon <= 1); calibrated: exact Gaussian composition.",
-    )
-
-
-class SampleClippedSGD(SampleStrategy):
+class SampleClippedSGD(Recipe, HeavyTailedOptions):
     """Projected gradient descent with a clipped, noisy mean of per-sample gradients (all samples, every round).
 
     *Formal guarantees.* *Claim.* (epsilon, delta) for one *sample*, round release, any loss. *Why.* Unit: one
@@ -51,88 +34,80 @@ class SampleClippedSGD(SampleStrategy):
     told.
     """
 
-    name: ClassVar[str] = "sample_clipped_sgd"
-    summary_line: ClassVar[str] = "mean of clipped per-sample gradients with noise; user level only by group privacy"
-    cost: ClassVar[str] = "node O(N d), one sum of d numbers up; server O(K d)"
-    paper: ClassVar[str] = "Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (simple clipping)"
-    needs: ClassVar[str] = "any loss; public number of samples"
-    promise: ClassVar[str] = "sample level, or user level by group privacy at a price; against other nodes too"
-    example: ClassVar[Mapping[str, Any]] = {"rounds": 3}
-    Options: ClassVar[type[StrategyOptions]] = SampleClippedOptions
-    options: SampleClippedOptions
-    scheme: SampleScheme
+    about: ClassVar[About] = About(
+        name="sample_clipped_sgd",
+        summary_line="mean of clipped per-sample gradients with noise; user level only by group privacy",
+        family="sample-level",
+        cost="node O(N d), one sum of d numbers up; server O(K d)",
+        paper="Zhao, Wu, Liu, Wang, Fan, Li: private optimisation with heavy-tailed data (simple clipping)",
+        needs="any loss; public number of samples",
+        units=("sample", "user"),
+        promise="sample level, or user level by group privacy at a price; against other nodes too",
+        example={"rounds": 3},
+        meanings=MEANINGS,
+    )
 
-    def _make_scheme(self) -> SampleScheme:
-        options, privacy, d = self.options, self.privacy, self.problem.dimension
-        samples, group = self.samples, self.group
+    radius: Literal["paper", "directional"] = Field(
+        "paper",
+        description="How clip_norm is chosen if not given; directional uses the smaller bias that a moment bound in "
+        "every direction gives.",
+    )
+    accounting: Literal["paper", "calibrated"] = Field(
+        "calibrated",
+        description="paper: zCDP by the paper's formula (epsilon <= 1); calibrated: exact Gaussian composition.",
+    )
+
+    def scheme(self, given: Given) -> MeanRounds:
+        """See `Recipe`."""
+        privacy, samples, group = given.privacy, samples_of(given), most_of(given) or 1
         # What the budget is worth for one sample: zCDP of a group grows with its square.
-        rho = rho_for(privacy.epsilon, privacy.delta, "paper" if options.accounting == "paper" else "tight") / group**2
-        clip = options.clip_norm or simple_radius(samples, d, options.moment_order, rho, options.moment, options.radius)
-        chosen = chosen_rounds(self, options, rho, clip)
-        rounds = chosen.count
-        rate = chosen_rate(self, options, rounds)
-        if options.accounting == "paper":
+        rho = rho_for(privacy.epsilon, privacy.delta, "paper" if self.accounting == "paper" else "tight") / group**2
+        clip = self.clip_norm or simple_radius(
+            samples, given.dimension, self.moment_order, rho, self.moment, self.radius
+        )
+        rounds, warnings = self.wanted_rounds(given, rho, clip)
+        rate = self.rate(given, rounds)
+        sampler = DisjointBatches(given.users, given.users, rounds, given.seed)
+        if self.accounting == "paper":
             # Each round may spend rho / T: variance 2 R^2 T / (rho N^2), in units of the sensitivity 2 R / N.
             multiplier = math.sqrt(rounds / (2 * rho * group**2))
         else:
-            multiplier = calibrate_noise(privacy.epsilon, privacy.delta, rounds)
-        cost = Cost(noise_multiplier=multiplier)
-        return SampleScheme(
-            guarantee=self._promised(cost, rounds),
-            ledger=partial(Ledger, self.public.users, cost, rounds),
-            new_memory=partial(OutputAverage, options.output, d),
-            summands=self.public.users if privacy.unit == "user" else samples,
-            chosen=chosen,
-            clip=clip,
+            multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
+        mechanism = GaussianMechanism(2 * clip * group / samples, multiplier)
+        gradients = clipped_sum(given, clip)
+        return MeanRounds(
+            guarantee=self._promise(given, multiplier, rounds, group),
+            ledger=partial(sampler.ledger, multiplier),
+            **self.followed(
+                given,
+                sampler,
+                mechanism,
+                rate,
+                rounds=rounds,
+                signal=clip,
+                numbers={
+                    "clip_norm": clip,
+                    "learning_rate": rate,
+                    "group": group,
+                    "samples": samples,
+                    "noise_multiplier": multiplier,
+                    "noise_deviation": mechanism.standard_deviation,
+                    "sample_level_epsilon": epsilon_of(Cost(multiplier * group), rounds, privacy.delta),
+                },
+                warnings=(*warnings, *group_warnings(group, float(group))),
+            ),
+            summands=given.users if privacy.unit == "user" else samples,
+            query=lambda _: gradients,
             divisor=samples,
-            mechanism=GaussianMechanism(2 * clip * group / samples, multiplier),
-            rate=rate,
         )
 
-    def _promised(self, cost: Cost, rounds: int) -> Guarantee:
+    def _promise(self, given: Given, multiplier: float, rounds: int, group: int) -> Guarantee:
+        """For the unit asked for."""
         accountant = f"{ONE_GAUSSIAN}, composed over rounds"
-        if self.privacy.unit == "user":
-            accountant += f"; group privacy for {self.group} samples"
-        return self._promise(
-            epsilon_of(cost, rounds, self.privacy.delta),
+        if given.privacy.unit == "user":
+            accountant += f"; group privacy for {group} samples"
+        return given.promise(
+            epsilon_of(Cost(multiplier), rounds, given.privacy.delta),
             accountant,
             ("the number of samples is public", "nodes clip each sample as told, and the server is trusted"),
         )
-
-    def _make_plan(self) -> Plan:
-        scheme, group = self.scheme, self.group
-        multiplier, noise = scheme.mechanism.noise_multiplier, self.noise_norm(scheme.mechanism)
-        sample_cost = Cost(noise_multiplier=multiplier * group)
-        return self._planned(
-            self._course(scheme.rounds, scheme.rate, scheme.mechanism.standard_deviation, scheme.clip),
-            rounds=scheme.rounds,
-            cohort=self.public.users,
-            users_needed=1,
-            noise=noise,
-            signal=scheme.clip,
-            numbers={
-                "clip_norm": scheme.clip,
-                "learning_rate": scheme.rate,
-                "group": group,
-                "samples": self.samples,
-                "noise_multiplier": multiplier,
-                "noise_deviation": scheme.mechanism.standard_deviation,
-                "sample_level_epsilon": epsilon_of(sample_cost, scheme.rounds, self.privacy.delta),
-            },
-            warnings=(*scheme.chosen.warnings(), *group_warnings(group, float(group))),
-        )
-
-    def _ask(self, index: int) -> Request:
-        clip = self.scheme.clip
-        computation = Computation(
-            "clipped_sample_sum",
-            reduce="sum",
-            clip_norm=clip * (self.public.max_samples or math.inf),
-            parameters={"sample_clip_norm": clip},
-        )
-        return Request(np.arange(self.public.users), computation)
-
-    def _step(self, index: int, x: Vector, gathered: Gathered) -> Step:
-        scheme = self.scheme
-        gradient = scheme.mechanism.release(gathered.values / scheme.divisor, self._noise(index))
-        return self._descend(x, gradient, scheme.rate, {"noise_deviation": scheme.mechanism.standard_deviation})

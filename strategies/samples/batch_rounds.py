@@ -1,0 +1,180 @@
+"""Rounds over drawn batches of samples: settings, promises, and numbers of plans."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.public_facts import Given
+from strategies.core.scheme import Number, no_ledger
+from strategies.samples.sample_options import (
+    SampleLevelOptions,
+    corner_of,
+    rounds_by_theory,
+    samples_of,
+)
+from userdp.accounting import Guarantee
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import Computation
+from userdp.papers.averaged_clipping.parameters import TheoryConstants
+from userdp.sampling import PoissonSamples, Sampler
+from userdp.sampling.coins import SampleCoins
+
+BATCH_MEANING: Mapping[str, str] = {"sample_batch": "samples a round, expected; the public divisor"}
+
+
+class SampleRateOptions(SampleLevelOptions):
+    """Settings of strategies whose theory sets the step size."""
+
+    learning_rate: float | None = Field(None, gt=0, description="Step size; by the theory in use if not given.")
+
+
+class BatchOptions(SampleRateOptions):
+    """Settings of strategies that draw batches of samples and clip."""
+
+    rounds: int | None = Field(None, ge=1, description="N; by theory (at most max_rounds) if not given.")
+    max_rounds: int = Field(200, ge=1, description="Cap on the number of rounds where it is not given.")
+    batch: int | None = Field(None, ge=1, description="m, expected samples a round; the public divisor.")
+    clip_norm: float | None = Field(None, gt=0, description="l2 clip; by theory (1 for samples) if not given.")
+    radius: float | None = Field(
+        None, gt=0, description="R, bound on the l2 distance from start to minimiser; from the domain if not given."
+    )
+    calibration: Literal["accountant", "paper"] = Field(
+        "accountant",
+        description="accountant: certified noise. paper: the closed form with noise_constant, to reproduce rates; it "
+        "gives NO guarantee.",
+    )
+    noise_constant: float = Field(1.0, gt=0, description="c of the paper's closed form.")
+
+    def wanted_rounds(self, wanted: Callable[[], float]) -> tuple[int, tuple[str, ...]]:
+        """See `rounds_by_theory`."""
+        return rounds_by_theory(self.rounds, wanted, self.max_rounds)
+
+    def drawn(
+        self,
+        given: Given,
+        sampler: Sampler,
+        mechanism: GaussianMechanism,
+        rate: float,
+        rests_on: tuple[str, ...],
+        *,
+        numbers: Mapping[str, Number],
+        **outline: Any,
+    ) -> dict[str, Any]:
+        """What `followed` gives, with the promise that ``calibration`` allows and the numbers of its price."""
+        multiplier, by_paper = mechanism.noise_multiplier, self.calibration == "paper"
+        spent = sampler.epsilon(multiplier, given.privacy.delta) if by_paper else None
+        promise = accounted(given, sampler, multiplier, rests_on, spent)
+        costs = epsilons(given, sampler, multiplier)
+        if spent is not None:
+            costs["accounted_epsilon"] = spent
+        numbers = {**numbers, **noise_numbers(given, mechanism, drawn_apart(sampler)), **costs}
+        numbers |= promised_numbers(sampler, promise["guarantee"])
+        return promise | self.followed(given, sampler, mechanism, rate, numbers=numbers, **outline)
+
+
+class TheoryOptions(BatchOptions):
+    """Settings of strategies that clip to a level of the theory."""
+
+    deviation: float = Field(1.0, gt=0, description="sigma: E ||sample gradient - its mean||^2 <= sigma^2.")
+    failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that a risk bound fails.")
+
+    def constants(self, given: Given, smoothness: float, spread: float = 1.0) -> TheoryConstants:
+        """Public constants of the loss; ``spread`` scales the distance that the domain allows, if none is declared.
+
+        Raises:
+            BadInput: no radius is declared, and the domain has none.
+        """
+        radius = self.radius or spread * corner_of(given)
+        if not math.isfinite(radius):
+            raise BadInput(
+                f"strategy.radius must be declared: {given.strategy} sets its clip by it, and the domain is unbounded"
+            )
+        return TheoryConstants(
+            samples=samples_of(given),
+            dimension=given.dimension,
+            epsilon=given.privacy.epsilon,
+            delta=given.privacy.delta,
+            radius=radius,
+            smoothness=smoothness,
+            deviation=self.deviation,
+            failure=self.failure,
+            constant=self.noise_constant,
+        )
+
+
+def accounted(
+    given: Given, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...], spent: float | None = None
+) -> dict[str, Any]:
+    """See `Given.accounted`; for the unit asked for, and nothing is promised for noise by the paper's formula.
+
+    Args:
+        given: what the scheme is made from.
+        sampler: who takes part.
+        multiplier: noise over sensitivity.
+        rests_on: assumptions beyond the sampler's own.
+        spent: epsilon that noise by the paper's formula really costs; None where noise is certified.
+    """
+    if spent is not None:
+        none = Guarantee.none(
+            "noise by the paper's formula is for reproducing rates and is not certified; the accountant finds "
+            f"epsilon = {spent:.4g} where {given.privacy.epsilon:g} was asked for"
+        )
+        return {"guarantee": none, "ledger": no_ledger}
+    fields = given.accounted(sampler, multiplier, rests_on)
+    # What protects a user protects each of its samples, never the other way.
+    if fields["guarantee"].unit == "user":
+        fields["guarantee"] = replace(fields["guarantee"], unit=given.privacy.unit)
+    return fields
+
+
+def drawn_apart(sampler: Sampler) -> int:
+    """Samples of a user that are drawn apart from each other; 1 where samples are protected, or users drawn whole."""
+    return sampler.group if isinstance(sampler, PoissonSamples) else 1
+
+
+def coins_of(sampler: Sampler, index: int) -> SampleCoins | None:
+    """What nodes draw the samples of round ``index`` by; None where whole users are drawn."""
+    return sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
+
+
+def sample_sum(sampler: Sampler, index: int) -> Computation:
+    """The sum of the gradients of the samples drawn in round ``index``, without a clip."""
+    return Computation("sample_sum", reduce="sum", coins=coins_of(sampler, index))
+
+
+def noise_numbers(given: Given, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:
+    """What a plan prints of its noise, of N, and of how many samples the promise covers at once."""
+    return {
+        "group": group,
+        "samples": samples_of(given),
+        "noise_multiplier": mechanism.noise_multiplier,
+        "l2_sensitivity": mechanism.l2_sensitivity,
+        "noise_deviation": mechanism.standard_deviation,
+    }
+
+
+def epsilons(given: Given, sampler: Sampler, multiplier: float) -> dict[str, Number]:
+    """Epsilons for one sample and for a whole user, side by side; that of a user where it can be known."""
+    delta, most = given.privacy.delta, given.public.max_samples
+    if not isinstance(sampler, PoissonSamples):
+        epsilon = sampler.epsilon(multiplier, delta)
+        return {"sample_level_epsilon": epsilon, "user_level_epsilon": epsilon}
+    numbers: dict[str, Number] = {"sample_level_epsilon": replace(sampler, most=None).epsilon(multiplier, delta)}
+    if most is not None:
+        numbers["user_level_epsilon"] = replace(sampler, most=most).epsilon(multiplier, delta)
+    return numbers
+
+
+def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
+    """Those of `sampler_numbers`, where anything is promised."""
+    return sampler_numbers(sampler, guarantee) if guarantee.holds else {}
+
+
+def balanced_batch(samples: int) -> int:
+    """The batch that balances one pass over N samples, ``sqrt(N)``."""
+    return max(1, round(math.sqrt(samples)))

@@ -1,0 +1,195 @@
+"""What strategies that work on single samples share: whom they protect, the model they give, and their steps."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from strategies.core.mean_rounds import Descent
+from strategies.core.options import StrategyOptions
+from strategies.core.public_facts import Given
+from strategies.core.scheme import Number, Outline
+from strategies.core.ways import Course
+from userdp.arrays.types import Vector
+from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
+from userdp.nodes.computations import Computation
+from userdp.papers.heavy_tailed.descent import whole_rounds
+from userdp.sampling import Sampler
+
+Output = Literal["average", "last"]
+
+MEANINGS: Mapping[str, str] = {
+    "samples": "N, the public number of samples",
+    "group": "samples of one user that the noise must cover",
+    "sample_level_epsilon": "epsilon for one single sample",
+    "user_level_epsilon": "epsilon for a whole user, under the same relation",
+    "accounted_epsilon": "what noise by the paper's formula really costs, by an accountant",
+}
+"""Numbers of these plans."""
+
+
+class OutputAverage(Descent):
+    """A `Descent` that adds up the points at which gradients were taken.
+
+    Args:
+        rate: step size.
+        output: which model is given: their mean, or the last iterate.
+        dimension: p.
+        length: rounds of a run, whose points are its own and whose model the next one starts at; one run if not given.
+    """
+
+    remembered: ClassVar[tuple[str, ...]] = ("_points", "_sum")
+    given: ClassVar[tuple[str, ...]] = (*Descent.given, "_output", "_dimension", "_length")
+
+    def __init__(self, rate: float, output: Output, dimension: int, length: int | None = None) -> None:
+        super().__init__(rate)
+        self._output, self._dimension, self._length = output, dimension, length
+        self._points, self._sum = 0, np.zeros(dimension)
+
+    def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
+        """See `Descent`; a run's last step leads to its model."""
+        self._points += 1
+        self._sum += x
+        model = following if self._output == "last" else self._sum / self._points
+        if self._points != self._length:
+            return following, model
+        self._points, self._sum = 0, np.zeros(self._dimension)
+        return model, model
+
+
+class SampleLevelOptions(StrategyOptions):
+    """Settings of every strategy here."""
+
+    output: Output = Field(
+        "average",
+        description="The model: mean of the points at which gradients were taken (the papers'), which after one round "
+        "is the start; or the last iterate, with which one round of rate 1 on a quadratic loss is private mean "
+        "estimation.",
+    )
+    smoothness: float | None = Field(
+        None, gt=0, description="L, of the expected loss; the problem's certified bound if not given."
+    )
+
+    def known_smoothness(self, given: Given, sets: str) -> float:
+        """L, for numbers that cannot be set without it; ``sets`` says which.
+
+        Raises:
+            BadInput: it is neither declared nor certified.
+        """
+        smoothness = self.smoothness or given.problem.certificate.smoothness
+        if not smoothness:
+            raise BadInput(
+                f"strategy.smoothness must be declared: {given.strategy} sets {sets} by it, and "
+                "the problem certifies no positive bound"
+            )
+        return smoothness
+
+    def half_step(self, given: Given) -> float:
+        """1 / (2 smoothness); half where no smoothness is known."""
+        return 1 / (2 * (self.smoothness or given.problem.certificate.smoothness or 1.0))
+
+    def followed(
+        self,
+        given: Given,
+        sampler: Sampler,
+        mechanism: GaussianMechanism,
+        rate: float,
+        *,
+        rounds: int,
+        signal: float,
+        numbers: Mapping[str, Number],
+        warnings: tuple[str, ...] = (),
+        cohort: int | None = None,
+        users_needed: int = 1,
+        groups: int = 1,
+    ) -> dict[str, Any]:
+        """The outline, the memory and the parts of a descent, as fields of a `MeanRounds`.
+
+        Args:
+            given: what the scheme is made from.
+            sampler: who takes part.
+            mechanism: of a round's mean, or of each of its groups' means.
+            rate: step size.
+            rounds: how many.
+            signal: l2 norm that a gradient can have.
+            numbers: of the plan.
+            warnings: of the plan.
+            cohort: users a round; all of them if not given.
+            users_needed: see `Outline`.
+            groups: means that a round releases together, whose centre is followed.
+        """
+        deviation, p = mechanism.standard_deviation, given.dimension
+        return {
+            "outline": Outline(
+                rounds=rounds,
+                cohort=given.users if cohort is None else cohort,
+                users_needed=users_needed,
+                path=self.course(rounds, rate, deviation / math.sqrt(groups), signal),
+                noise=deviation * math.sqrt(p / groups),
+                signal=signal,
+                numbers=numbers,
+                warnings=warnings,
+            ),
+            "new_memory": partial(OutputAverage, rate, self.output, p),
+            "domain": given.problem.domain,
+            "sampler": sampler,
+            "mechanism": mechanism,
+            "rate": rate,
+        }
+
+    def course(self, rounds: int, rate: float, deviation: float, longest: float) -> Course:
+        """How the model moves by gradients of that l2 norm at most, with that noise on each coordinate."""
+        averaged = self.output == "average"
+        return Course(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
+
+
+def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int) -> tuple[int, tuple[str, ...]]:
+    """(the rounds that are set, else as many as wanted and at most ``most``; a warning if more are wanted)."""
+    if rounds is not None:
+        return rounds, ()
+    asked = wanted()
+    count = whole_rounds(asked, most)
+    if asked <= count:
+        return count, ()
+    warning = (
+        f"theory asks for {math.ceil(asked):,} rounds, and strategy.max_rounds caps them at {count:,}: "
+        "what theory says of the result does not hold. Raise strategy.max_rounds, or set strategy.rounds"
+    )
+    return count, (warning,)
+
+
+def samples_of(given: Given) -> int:
+    """N, samples of all users together.
+
+    Raises:
+        BadInput: it is not declared.
+    """
+    return given.public.declared("samples", given.strategy)
+
+
+def most_of(given: Given) -> int | None:
+    """Samples of a user that count, where users are protected; None where samples are, which needs no limit.
+
+    Raises:
+        BadInput: users are protected, and no limit is declared.
+    """
+    return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
+
+
+def corner_of(given: Given) -> float:
+    """From the centre of the domain to its corners."""
+    return float(given.problem.domain.radius * math.sqrt(given.dimension))
+
+
+def clipped_sum(given: Given, clip: float) -> Computation:
+    """The sum of users' gradients, each sample's clipped to ``clip`` and each user's sum to what that allows."""
+    return Computation(
+        "clipped_sample_sum",
+        reduce="sum",
+        clip_norm=clip * (given.public.max_samples or math.inf),
+        parameters={"sample_clip_norm": clip},
+    )
