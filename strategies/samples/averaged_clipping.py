@@ -108,27 +108,25 @@ class AveragedClipping(Recipe, TheoryOptions):
         else:
             multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
             clip = self.clip_norm or self._certified_clip(constants, theory, multiplier)
-            noise = 2 * clip * multiplier
-            rate = self.learning_rate or self._certified_step(given, constants, rounds, clip, noise)
+            rough = self.case == "non_smooth"
+            longest = hoelder_step(constants, self._hoelder(given)[0], rounds, self.alpha) if rough else None
+            rate = self.learning_rate or practical_step(constants, clip, rounds, 2 * clip * multiplier, longest)
         disjoint = self.batches == "disjoint"
         divisor = sampler.expected_batch * constants.samples / given.users if disjoint else float(batch)
         whole_users = max(1, round(given.users * divisor / constants.samples))
+        # Coins for samples say so themselves; with everybody in every round the divisor is in no proof.
+        public = () if self.batches in ("full", "poisson_samples") else ("the number of samples is public",)
         return MeanRounds(
             **self.drawn(
                 given,
                 sampler,
                 GaussianMechanism(2 * clip, multiplier),
                 rate,
-                self._rests_on,
+                (*public, "the server is trusted"),
                 rounds=rounds,
                 cohort=whole_users if self.batches == "poisson_users" else round(sampler.expected_batch),
                 signal=clip,
-                numbers={
-                    "clip_norm": clip,
-                    "sample_batch": divisor,
-                    "sampling": self.batches,
-                    "learning_rate": rate,
-                },
+                numbers={"clip_norm": clip, "sample_batch": divisor, "sampling": self.batches, "learning_rate": rate},
                 warnings=(*warnings, *_group_warnings(drawn_apart(sampler))),
             ),
             query=partial(sample_sum, sampler),
@@ -208,20 +206,6 @@ class AveragedClipping(Recipe, TheoryOptions):
             return theory.clip  # whatever the noise
         reach = constants.smoothness * constants.radius
         return unconstrained_clip(constants, theory.rounds, 2 * multiplier) or 4 * reach
-
-    def _certified_step(
-        self, given: Given, constants: TheoryConstants, rounds: int, clip: float, noise: float
-    ) -> float:
-        if self.case != "non_smooth":
-            return practical_step(constants, clip, rounds, noise)
-        longest = hoelder_step(constants, self._hoelder(given)[0], rounds, self.alpha)
-        return practical_step(constants, clip, rounds, noise, longest)
-
-    @property
-    def _rests_on(self) -> tuple[str, ...]:
-        own = ("the server is trusted",)
-        # Coins for samples say so themselves; with everybody in every round the divisor is in no proof.
-        return own if self.batches in ("full", "poisson_samples") else ("the number of samples is public", *own)
 
 
 def _group_warnings(group: int) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from strategies.samples.batch_rounds import (
     epsilons,
     noise_numbers,
     promised_numbers,
+    sample_rate,
     sample_sum,
 )
 from strategies.samples.sample_options import MEANINGS, OutputAverage, most_of, samples_of
@@ -92,87 +93,54 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
         convexity = self._strong_convexity(given)
         runs, steps, warnings = self._lengths(given, constants, convexity)
         gap = self.first_gap or constants.smoothness * constants.radius**2 / 2
-        if self.calibration == "paper":
-            drawn = self._paper_runs(given, restarted(constants, convexity, gap, runs, steps), runs * steps)
-            spent: float | None = self._spent(given, drawn, steps)
-        else:
-            distances = list(islice(radii(gap, convexity), runs))
-            drawn, spent = self._certified_runs(given, constants, distances, steps), None
+        made = self._paper_runs if self.calibration == "paper" else self._certified_runs
+        drawn = made(given, constants, convexity, gap, runs, steps)
+        spent = _spent(drawn, steps, given.privacy.delta) if self.calibration == "paper" else None
         # Where noise is certified all runs have one sampler and one multiplier.
-        _, sampler, mechanism = drawn[0]
-        promise = accounted(given, sampler, mechanism.noise_multiplier, ("the server is trusted",), spent)
-        costs: dict[str, Number] = (
-            {"accounted_epsilon": spent}
-            if spent is not None
-            else {
-                **epsilons(given, sampler, mechanism.noise_multiplier),
-                **promised_numbers(sampler, promise["guarantee"]),
-            }
-        )
-        common = promise | self._common(given, drawn, steps, costs, warnings)
-        return Runs(**common, runs=tuple(self._run(given, common, *each) for each in drawn), rounds_of_each=steps)
-
-    def _common(
-        self, given: Given, drawn: list[Drawn], steps: int, costs: dict[str, Number], warnings: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """The outline and the memory, which all runs share."""
         (first, sampler, mechanism), (last, _, of_last) = drawn[0], drawn[-1]
-        numbers = {
-            "runs": len(drawn),
-            "steps": steps,
-            "clip_high": first.clip,
-            "clip_low": last.clip,
-            "sample_batch": float(first.batch),
-            "sampling": self.batches,
-            "learning_rate": first.step,
-            **noise_numbers(given, mechanism, drawn_apart(sampler)),
-            **costs,
-        }
-        rates = [self.learning_rate or run.step for run, _, _ in drawn]
-        way = sum(rate * run.clip for rate, (run, _, _) in zip(rates, drawn, strict=True))
+        multiplier, way = mechanism.noise_multiplier, sum(run.step * run.clip for run, _, _ in drawn)
+        costs: dict[str, Number] = (
+            epsilons(given, sampler, multiplier) if spent is None else {"accounted_epsilon": spent}
+        )
+        promise = accounted(given, sampler, multiplier, ("the server is trusted",), spent)
         whole = self.followed(
             given,
             sampler,
             mechanism,
-            rates[0],
-            rounds=len(drawn) * steps,
+            first.step,
+            rounds=runs * steps,
             signal=first.clip,
-            numbers=numbers,
+            numbers={
+                "runs": runs,
+                "steps": steps,
+                "clip_high": first.clip,
+                "clip_low": last.clip,
+                "sample_batch": float(first.batch),
+                "sampling": self.batches,
+                "learning_rate": first.step,
+                **noise_numbers(given, mechanism, drawn_apart(sampler)),
+                **costs,
+                **promised_numbers(sampler, promise["guarantee"]),
+            },
             warnings=warnings,
         )
         # Runs begin where the one before ended: the last says what noise is left, all of them how far it may be.
-        path = self.course(steps, rates[-1], of_last.standard_deviation, way / rates[-1])
-        return {
+        path = self.course(steps, last.step, of_last.standard_deviation, way / last.step)
+        shared = promise | {
             "outline": replace(whole["outline"], path=path),
-            # Gradients come at the length of each run's steps.
+            # Gradients come to it at the length of their run's steps.
             "new_memory": partial(OutputAverage, 1.0, self.output, given.dimension, steps),
         }
-
-    def _run(
-        self, given: Given, common: dict[str, Any], run: Run, sampler: Sampler, mechanism: GaussianMechanism
-    ) -> MeanRounds:
-        """Rounds of one run."""
-        rate = self.learning_rate or run.step
-        return MeanRounds(
-            **common,
-            domain=given.problem.domain,
-            sampler=sampler,
-            query=partial(sample_sum, sampler),
-            divisor=samples_of(given) * self._share(given, run),
-            mechanism=mechanism,
-            rate=rate,
-            bound=partial(average_clip, clip=run.clip),
-            gradient=partial(np.multiply, rate),
-            noted=lambda *_: {"clip_norm": run.clip},
-        )
+        return Runs(**shared, runs=tuple(_rounds(given, shared, *run) for run in drawn), rounds_of_each=steps)
 
     def _certified_runs(
-        self, given: Given, constants: TheoryConstants, distances: list[float], steps: int
+        self, given: Given, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
     ) -> list[Drawn]:
         """Clips follow the distance, noise follows the clip, steps follow both."""
         batch = clamped_batch(self.batch or balanced_batch(constants.samples), constants.samples)
-        sampler = self._sampler(given, batch, len(distances) * steps)
+        sampler = self._sampler(given, batch, runs * steps)
         multiplier = sampler.calibrate(given.privacy.epsilon, given.privacy.delta)
+        distances = list(islice(radii(gap, convexity), runs))
         first = self.clip_norm or 4 * constants.smoothness * distances[0]
         made = []
         for distance in distances:
@@ -183,25 +151,16 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
             made.append((Run(distance, clip, batch, rate, noise), sampler, mechanism))
         return made
 
-    def _paper_runs(self, given: Given, runs: list[Run], rounds: int) -> list[Drawn]:
+    def _paper_runs(
+        self, given: Given, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
+    ) -> list[Drawn]:
         """Those of Algorithm 2, each with a batch and a multiplier of its own."""
-        samples = samples_of(given)
-        return [
-            (
-                run,
-                self._sampler(given, clamped_batch(run.batch, samples), rounds),
-                GaussianMechanism(2 * run.clip, run.noise_deviation / (2 * run.clip)),
-            )
-            for run in runs
-        ]
-
-    def _spent(self, given: Given, drawn: list[Drawn], steps: int) -> float:
-        """Epsilon of rounds whose rates and multipliers differ from run to run."""
-        rounds = [
-            SampledRounds(mechanism.noise_multiplier, group_rate(self._share(given, run), drawn_apart(sampler)), steps)
-            for run, sampler, mechanism in drawn
-        ]
-        return sampled_gaussian_epsilon(rounds, given.privacy.delta)
+        made = []
+        for run in restarted(constants, convexity, gap, runs, steps):
+            sampler = self._sampler(given, clamped_batch(run.batch, constants.samples), runs * steps)
+            mechanism = GaussianMechanism(2 * run.clip, run.noise_deviation / (2 * run.clip))
+            made.append((replace(run, step=self.learning_rate or run.step), sampler, mechanism))
+        return made
 
     def _strong_convexity(self, given: Given) -> float:
         convexity = self.strong_convexity or given.problem.certificate.strong_convexity
@@ -214,7 +173,7 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
 
     def _lengths(self, given: Given, constants: TheoryConstants, convexity: float) -> tuple[int, int, tuple[str, ...]]:
         """(runs, rounds of each, warnings)."""
-        wanted = self.runs or default_runs(samples_of(given))
+        wanted = self.runs or default_runs(constants.samples)
         total, warnings = self.wanted_rounds(lambda: wanted * rounds_per_run(constants, convexity))
         runs = self.runs or min(wanted, max(1, total // 20))
         if total < runs:
@@ -226,6 +185,29 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
             return DisjointBatches(given.users, given.users, rounds, given.seed)
         return PoissonSamples(given.users, batch / samples_of(given), rounds, given.seed, most_of(given))
 
-    def _share(self, given: Given, run: Run) -> float:
-        """The chance of a sample to be drawn."""
-        return 1.0 if self.batches == "full" else min(1.0, run.batch / samples_of(given))
+
+def _rounds(
+    given: Given, shared: dict[str, Any], run: Run, sampler: Sampler, mechanism: GaussianMechanism
+) -> MeanRounds:
+    """The rounds of one run."""
+    return MeanRounds(
+        **shared,
+        domain=given.problem.domain,
+        sampler=sampler,
+        query=partial(sample_sum, sampler),
+        divisor=samples_of(given) * sample_rate(sampler),
+        mechanism=mechanism,
+        rate=run.step,
+        bound=partial(average_clip, clip=run.clip),
+        gradient=partial(np.multiply, run.step),
+        noted=lambda *_: {"clip_norm": run.clip},
+    )
+
+
+def _spent(drawn: list[Drawn], steps: int, delta: float) -> float:
+    """Epsilon of rounds whose rates and multipliers differ from run to run."""
+    rounds = [
+        SampledRounds(mechanism.noise_multiplier, group_rate(sample_rate(sampler), drawn_apart(sampler)), steps)
+        for _, sampler, mechanism in drawn
+    ]
+    return sampled_gaussian_epsilon(rounds, delta)

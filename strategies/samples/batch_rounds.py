@@ -10,12 +10,7 @@ from pydantic import Field
 from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, no_ledger
-from strategies.samples.sample_options import (
-    SampleLevelOptions,
-    corner_of,
-    rounds_by_theory,
-    samples_of,
-)
+from strategies.samples.sample_options import SampleLevelOptions, corner_of, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
@@ -72,8 +67,12 @@ class BatchOptions(SampleRateOptions):
         costs = epsilons(given, sampler, multiplier)
         if spent is not None:
             costs["accounted_epsilon"] = spent
-        numbers = {**numbers, **noise_numbers(given, mechanism, drawn_apart(sampler)), **costs}
-        numbers |= promised_numbers(sampler, promise["guarantee"])
+        numbers = {
+            **numbers,
+            **noise_numbers(given, mechanism, drawn_apart(sampler)),
+            **costs,
+            **promised_numbers(sampler, promise["guarantee"]),
+        }
         return promise | self.followed(given, sampler, mechanism, rate, numbers=numbers, **outline)
 
 
@@ -135,6 +134,11 @@ def accounted(
 def drawn_apart(sampler: Sampler) -> int:
     """Samples of a user that are drawn apart from each other; 1 where samples are protected, or users drawn whole."""
     return sampler.group if isinstance(sampler, PoissonSamples) else 1
+
+
+def sample_rate(sampler: Sampler) -> float:
+    """The chance of a sample to be drawn; 1 where whole users are."""
+    return sampler.rate if isinstance(sampler, PoissonSamples) else 1.0
 
 
 def coins_of(sampler: Sampler, index: int) -> SampleCoins | None:

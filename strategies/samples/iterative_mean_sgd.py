@@ -1,6 +1,7 @@
 """Sample-level descent along the iterative mean: a centre deep among noisy means of secret random groups of samples."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -160,8 +161,7 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
         0.5, gt=0.1, le=0.9, description="Share of groups that must lie beyond the centre for it to move; 0.9: paper's."
     )
     centre: Literal["deep", "geometric_median", "coordinate_median", "mean"] = Field(
-        "deep",
-        description="What is followed of the noisy group means: the paper's deep centre, or a baseline.",
+        "deep", description="What is followed of the noisy group means: the paper's deep centre, or a baseline."
     )
     inner_steps: int = Field(50, ge=1, description="Steps towards the centre, at most; they cost no privacy.")
     accounting: Literal["auto", "parallel", "calibrated_shuffle", "paper_shuffle"] = Field(
@@ -242,14 +242,11 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
         """The accounting asked for, or the one with the least noise of those that hold."""
         if self.accounting != "auto":
             return spending(self.accounting, privacy, rounds, self.groups, group)
-        best = spending("parallel", privacy, rounds, self.groups, group)
+        holding = [spending("parallel", privacy, rounds, self.groups, group)]
         for accounting in GROUP_ACCOUNTING[1:]:
-            try:
-                other = spending(accounting, privacy, rounds, self.groups, group)
-            except BadInput:
-                continue  # it does not hold here
-            best = other if other.rho > best.rho else best
-        return best
+            with suppress(BadInput):
+                holding.append(spending(accounting, privacy, rounds, self.groups, group))
+        return max(holding, key=lambda spent: spent.rho)
 
     def _promise(self, given: Given, spent: Spending, rounds: int, group: int, *, spread: bool) -> Guarantee:
         accountant = _PARALLEL if spent.parallel else _SHUFFLED

@@ -12,7 +12,7 @@ from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.samples.heavy_tailed import HeavyTailedOptions, group_warnings
 from strategies.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
-from userdp.accounting import Cost, Guarantee, epsilon_of, rho_for
+from userdp.accounting import Cost, epsilon_of, rho_for
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.mechanisms import GaussianMechanism
 from userdp.papers.heavy_tailed.estimators import simple_radius
@@ -74,9 +74,13 @@ class SampleClippedSGD(Recipe, HeavyTailedOptions):
         else:
             multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
         mechanism = GaussianMechanism(2 * clip * group / samples, multiplier)
-        gradients = clipped_sum(given, clip)
+        gradients, of_group = clipped_sum(given, clip), f"; group privacy for {group} samples"
         return MeanRounds(
-            guarantee=self._promise(given, multiplier, rounds, group),
+            guarantee=given.promise(
+                epsilon_of(Cost(multiplier), rounds, privacy.delta),
+                f"{ONE_GAUSSIAN}, composed over rounds" + (of_group if privacy.unit == "user" else ""),
+                ("the number of samples is public", "nodes clip each sample as told, and the server is trusted"),
+            ),
             ledger=partial(sampler.ledger, multiplier),
             **self.followed(
                 given,
@@ -99,15 +103,4 @@ class SampleClippedSGD(Recipe, HeavyTailedOptions):
             summands=given.users if privacy.unit == "user" else samples,
             query=lambda _: gradients,
             divisor=samples,
-        )
-
-    def _promise(self, given: Given, multiplier: float, rounds: int, group: int) -> Guarantee:
-        """For the unit asked for."""
-        accountant = f"{ONE_GAUSSIAN}, composed over rounds"
-        if given.privacy.unit == "user":
-            accountant += f"; group privacy for {group} samples"
-        return given.promise(
-            epsilon_of(Cost(multiplier), rounds, given.privacy.delta),
-            accountant,
-            ("the number of samples is public", "nodes clip each sample as told, and the server is trusted"),
         )
