@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from simulations.engines.grids import LocalGrid, shards
-from strategies import PrivateResult, PublicFacts, UserLevelStrategy, model_vector
+from strategies import PrivateResult, PublicFacts, Recipe, Request, Step, UserLevelStrategy, model_vector
 from strategies.core.streams import Streams
 from strategies.wire.questions import common_records, model_record, train_content
 from strategies.wire.replies import Gathered
@@ -86,7 +86,7 @@ def final(result: PrivateResult) -> NDArray[np.float64]:
 
 
 def make(
-    strategy: type[UserLevelStrategy],
+    strategy: type[Recipe],
     problem: Problem,
     users: int,
     epsilon: float = 1.0,
@@ -103,16 +103,27 @@ def make(
 
 def gathered(strategy: UserLevelStrategy, federation: Federation, index: int, x: NDArray[np.float64]) -> Gathered:
     """What round ``index`` gathers at model x when everybody answers: the node's own code, without messages."""
-    request = strategy._ask(index)
+    request = requested(strategy, index)
     node = Node(strategy.original, federation, np.arange(federation.users))
     answer = node.compute(x, request.users, request.computation)
     values = answer.values[0] if request.computation.reduce == "sum" else answer.values
     return Gathered(values, 0, answer.non_finite)
 
 
+def requested(strategy: UserLevelStrategy, index: int) -> Request | None:
+    """The request of the strategy's own round ``index``."""
+    before = strategy.around.before
+    return strategy.request_of(index + 1 + (0 if before is None else before.rounds))
+
+
+def taken(strategy: UserLevelStrategy, index: int, x: NDArray[np.float64], answers: Gathered) -> Step:
+    """The step of the strategy's own round ``index`` from these answers, with the run's noise."""
+    return strategy.scheme.take(index, x, answers, strategy.memory, partial(strategy._noise, index))
+
+
 def noise_again(strategy: UserLevelStrategy, index: int, purpose: int = 0) -> NoiseSource:
     """The noise source of a round as it is opened, however often a test looks; a run opens each once."""
-    return Streams(secure=strategy.streams.secure).open(strategy.seed, index, purpose, strategy._slack)
+    return Streams(secure=strategy.streams.secure).open(strategy.noise_seed, index, purpose, strategy._slack)
 
 
 def afresh(strategy: UserLevelStrategy) -> UserLevelStrategy:
@@ -129,7 +140,7 @@ def silenced(strategy: UserLevelStrategy) -> UserLevelStrategy:
 
 def with_scheme(strategy: UserLevelStrategy, **changes: Any) -> UserLevelStrategy:
     """The strategy with parts of its scheme replaced: what no configuration can ask for."""
-    strategy.scheme = replace(strategy.scheme, **changes)
+    strategy.state.begin(replace(strategy.scheme, **changes))
     return strategy
 
 

@@ -73,7 +73,7 @@ class Run:
         method = method or self.method()
         with local_grid(method.original, self._data(method.original)) as grid:
             result = method.start(grid, **start)
-        ledger = None if method._ledger is None else method._ledger.state()
+        ledger = None if method.state.ledger is None else method.state.ledger.state()
         rounds = [record.as_dict() | {"seconds": None, "spent": record.spent_epsilon} for record in result.rounds]
         return {
             "model": model_vector(result.arrays).tobytes(),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strategies import STRATEGIES, PublicFacts
-from strategies.core.examples import example_problem
+from strategies.core.descriptions import example_problem
 from userdp.accounting import Privacy
 from userdp.data.shape import Shape
 

@@ -110,7 +110,8 @@ class AdaptiveScheme(Scheme):
 
     def ask(self, index: int, memory: MovingClip) -> Request:
         """See `Scheme`."""
-        asked = replace(self.computation, clip_norm=memory.clip, masked=self.masked_sum(memory.clip))
+        masked = self.masked_sum(memory.clip)
+        asked = replace(self.computation, clip_norm=memory.clip, masked=masked, lengths=masked is None)
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:

@@ -200,7 +200,7 @@ def rounds_of(
         multiplier = multiplier or mechanism.noise_multiplier
         sensitivity = {"l2_sensitivity": mechanism.l2_sensitivity}
     accounted = given.accounted(sampler, multiplier)
-    computation = replace(computation, lengths=True)
+    computation = replace(computation, lengths=computation.masked is None)
     return MeanRounds(
         **accounted,
         outline=Outline(

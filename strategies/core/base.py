@@ -65,6 +65,7 @@ class UserLevelStrategy(Strategy):
         plan: the scheme in numbers, for people.
         state: models, memory and ledger.
         streams: open the noise of the run's releases.
+        around: what comes before and after the strategy's own rounds.
         noise_seed: of simulated noise; the run's seed, unless an audit sets another before it starts.
         require_identities: refuse nodes that cannot say who their users are; a deployment sets it before `start`.
 
@@ -90,14 +91,14 @@ class UserLevelStrategy(Strategy):
         about = self.about = recipe.about
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
-        left, self._before, self._around = _divided(recipe, given, preparation, compare_with_initial)
+        left, self._before, self.around = _divided(recipe, given, preparation, compare_with_initial)
         self._given = replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self.noise_seed = seed
         self._coordinates: Coordinates | None = None
         scheme = self._new_scheme()
         self.plan: Plan = self._new_plan(scheme)
-        self.state = RunState(scheme, self._around, left, scheme.checked_start(self.problem, self.problem.initial()))
+        self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
         self._roster = self.wire.roster(public.users, recipe.max_missing)
@@ -116,19 +117,19 @@ class UserLevelStrategy(Strategy):
     def _rounding_slack(self, scheme: Scheme) -> float:
         """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
         own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
-        return own if self._around == Around() else max(own, rounding_slack(self.public.users))
+        return own if self.around == Around() else max(own, rounding_slack(self.public.users))
 
     def _new_plan(self, scheme: Scheme) -> Plan:
         """The scheme in numbers, with the forecast and all that comes before and after the strategy's own rounds."""
         outline = scheme.outline
         forecast = None if outline.path is None else Forecast.of(self.problem, outline.path)
         warnings = (
-            *self._around.warnings,
+            *self.around.warnings,
             *outline.warnings,
             *standstill(self.problem, self.recipe, outline.rounds, outline.numbers),
             *(() if forecast is None else forecast.warnings()),
         )
-        rounds, guarantee, numbers = self._around.plan(outline.rounds, scheme.guarantee, outline.numbers)
+        rounds, guarantee, numbers = self.around.plan(outline.rounds, scheme.guarantee, outline.numbers)
         relied_on = SECURE_ASSUMPTIONS[self.privacy.unit] if self.privacy.noise == "secure" else ()
         whole = replace(outline, rounds=rounds, numbers=numbers, warnings=warnings)
         return Plan.of(self.name, self.public.users, guarantee.assuming(*relied_on), forecast, whole)
@@ -195,11 +196,11 @@ class UserLevelStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One message a node: the model, which of its users answer, and what they compute."""
-        part, _ = self._around.place(server_round, self.plan.rounds)
-        if part is not None and part is self._around.after:
+        part, _ = self.around.place(server_round, self.plan.rounds)
+        if part is not None and part is self.around.after:
             arrays = self.wire.record(self.state.released)
         self.state.x = self.wire.vector(arrays)
-        self._request = self._asked(server_round)
+        self._request = self.request_of(server_round)
         if self._request is None or server_round == self.state.lost:
             return []
         if self.privacy.noise == "secure":
@@ -228,9 +229,9 @@ class UserLevelStrategy(Strategy):
         self._follow(server_round, self._request, gathered if self.about.hears_silence else gathered.uncounted())
         return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 
-    def _asked(self, server_round: int) -> Request | None:
+    def request_of(self, server_round: int) -> Request | None:
         """The request of a round of the preparation, the strategy or the last comparison."""
-        part, index = self._around.place(server_round, self.plan.rounds)
+        part, index = self.around.place(server_round, self.plan.rounds)
         if part is not None:
             return part.request(index, self.state.constant)
         request = self.scheme.ask(index, self.memory)
@@ -259,7 +260,7 @@ class UserLevelStrategy(Strategy):
 
     def _follow(self, server_round: int, request: Request, gathered: Gathered) -> None:
         """Charge a round, then take its step."""
-        part, index = self._around.place(server_round, self.plan.rounds)
+        part, index = self.around.place(server_round, self.plan.rounds)
         state = self.state
         with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
             if part is None:
@@ -277,7 +278,7 @@ class UserLevelStrategy(Strategy):
                 part.check_drawn(self.streams.drawn())
                 self._take(step, None)
         self._facts = dict(step.facts)
-        if part is self._around.before and part is not None and index + 1 == part.rounds:
+        if part is self.around.before and part is not None and index + 1 == part.rounds:
             self._begin_prepared()
 
     def _begin_prepared(self) -> None:

@@ -21,8 +21,8 @@ from simulations.cli import app
 from simulations.listings import strategies
 from simulations.records.run_directory import plain
 from strategies import registry
-from strategies.core.recipe import meanings_of
 from strategies.core.public_facts import PublicFacts
+from strategies.core.recipe import meanings_of
 from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from any_strategy import SHAPE, options_of, problem_of
-from helpers import federation_of
+from helpers import federation_of, requested
 from helpers_adversaries import Draw, Losses, Overheard, Recorded, Replayed, fields_of
 
 from strategies import STRATEGIES, PublicFacts, UserLevelStrategy, model_vector
@@ -266,7 +266,7 @@ def neighbours(name: str, monkeypatch: Any) -> tuple[UserLevelStrategy, Run, Run
 
 def first_drawn(method: UserLevelStrategy) -> int:
     """A user who takes part in the first round, with its sample."""
-    request = method._ask(0)
+    request = requested(method, 0)
     coins = request.computation.coins
     drawn = np.ones(USERS, dtype=bool) if coins is None else coins.draw(slice(0, USERS), np.ones(USERS, dtype=np.int64))
     return int(request.users[drawn[request.users]][0])

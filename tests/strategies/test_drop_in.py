@@ -254,7 +254,7 @@ def one_round(users=5):
 
     def gathered(contents):
         replies = [FlowerMessage(content, reply_to=question) for content, question in zip(contents, asked, strict=True)]
-        read = partial(method.wire.read, sent=method._x)
+        read = partial(method.wire.read, sent=method.state.x)
         return gather(method._request, method._roster, replies, method.problem.dimension, 1.0, read)
 
     return method, gathered

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, make, run
+from helpers import federation_of, final, make, requested, run, taken
 from problem_cases import network
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
@@ -181,8 +181,8 @@ def test_it_says_so_where_it_did_not_converge_and_only_there(caplog):
 
 def test_a_point_at_which_gradients_overflow_is_no_minimum():
     method = make(NonPrivate, OneHotPoisson(1, 1e4, count_bound=1e9), 10)
-    first = method._step(0, np.zeros(1), Gathered(np.array([-1e7]), 0, 0))
-    overflowed = method._step(1, first.following, Gathered(np.array([0.0]), 0, 10))
+    first = taken(method, 0, np.zeros(1), Gathered(np.array([-1e7]), 0, 0))
+    overflowed = taken(method, 1, first.following, Gathered(np.array([0.0]), 0, 10))
     assert not method.memory.done(1e-7)
     assert overflowed.released == pytest.approx([0.0])
     assert 0 < overflowed.following[0] < first.following[0]
@@ -201,18 +201,18 @@ def test_without_a_certified_convexity_or_with_a_step_size_steps_have_one_length
     method = make(NonPrivate, problem, 10, **settings)
     assert method.plan.numbers["learning_rate"] == rate
     x, gradient = problem.initial(), np.linspace(-1, 1, problem.dimension)
-    np.testing.assert_allclose(method._step(0, x, Gathered(10 * gradient, 0, 0)).released, x - rate * gradient)
+    np.testing.assert_allclose(taken(method, 0, x, Gathered(10 * gradient, 0, 0)).released, x - rate * gradient)
 
 
 def test_modules_are_trained_by_adam_over_cohorts_and_certified_losses_are_not():
     method = make(NonPrivate, module(), 5000)
     assert (method.plan.cohort, method.plan.rounds, method.plan.numbers["learning_rate"]) == (500, 200, 0.02)
     assert not method.plan.guarantee.holds
-    cohorts = [method._ask(index).users for index in range(3)]
+    cohorts = [requested(method, index).users for index in range(3)]
     assert all(len(np.unique(users)) == 500 for users in cohorts)
     assert not np.array_equal(cohorts[0], cohorts[1])
     for problem in (Quadratic(2, 9.0, 9.0), Squared(2, inf, inf, low=-inf, high=inf)):
-        assert len(make(NonPrivate, problem, 5000)._ask(0).users) == 5000
+        assert len(requested(make(NonPrivate, problem, 5000), 0).users) == 5000
 
 
 @pytest.mark.parametrize(("users", "cohort"), [(7, 7), (539, 100), (4000, 400), (10**6, 1000)])
@@ -226,7 +226,7 @@ def test_steps_of_adam_divide_by_those_who_answered_and_fall_over_the_second_hal
     for index in range(8):
         method = make(NonPrivate, problem, 50, **options)
         sums = Gathered(np.full(problem.dimension, -4.0), 2, 0)
-        lengths.append((method._step(index, problem.initial(), sums).released - problem.initial())[0])
+        lengths.append((taken(method, index, problem.initial(), sums).released - problem.initial())[0])
         assert method.memory.optimiser.squares[0] == pytest.approx((4.0 / 8) ** 2)
     np.testing.assert_allclose(lengths, [0.1] * 5 + [0.075, 0.05, 0.025], rtol=1e-5)
 

@@ -145,7 +145,7 @@ class Watch:
 
         def followed(strategy, server_round, request, gathered):
             self.users[server_round] = request.users
-            self.asked_at.append(strategy._x)
+            self.asked_at.append(strategy.state.x)
             if "initial" in request.computation.arrays:
                 self.compared_with.append(request.computation.arrays["initial"].copy())
             return follow(strategy, server_round, request, gathered)
@@ -155,7 +155,7 @@ class Watch:
 
     def spent(self):
         """Epsilon of what was drawn: of the rounds before the strategy's own, of these, and of those after, added."""
-        around, own = self.method._around, self.method.privacy
+        around, own = self.method.around, self.method.privacy
         before = 0 if around.before is None else around.before.rounds
         last = self.method.plan.rounds - (around.after is not None)
         parts = [(range(before + 1, last + 1), own.delta)]
@@ -297,7 +297,7 @@ def test_what_is_drawn_spends_what_is_promised_and_not_more(name):
 @every_run
 def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
     method = watched(name).method
-    around, scheme, plan = method._around, method.scheme.guarantee, method.plan
+    around, scheme, plan = method.around, method.scheme.guarantee, method.plan
     parts = [part for part in (around.before, around.after) if part is not None]
     assert plan.guarantee.epsilon == pytest.approx(scheme.epsilon + sum(part.epsilon for part in parts), rel=1e-12)
     assert plan.guarantee.delta == pytest.approx(scheme.delta + sum(part.delta for part in parts), rel=1e-12)
@@ -312,7 +312,7 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
 def test_numbers_that_price_the_whole_run_have_all_its_parts():
     options = {"rounds": 3, "clip_norm": 1.0, "sampling": "poisson", "cohort": 100}
     method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, compare_with_initial=True, **options)
-    own, around = method.scheme.guarantee, method._around.after.epsilon
+    own, around = method.scheme.guarantee, method.around.after.epsilon
     epsilon, delta = method.scheme.sampler.replace_one(own.epsilon, own.delta)
     assert method.plan.numbers["replace_one_epsilon"] == epsilon + around
     assert method.plan.numbers["replace_one_delta"] == delta
@@ -331,11 +331,11 @@ def test_every_model_that_is_released_lies_in_the_domain(name):
 @every_run
 def test_the_initial_model_stays_what_it_was_to_the_bit(name):
     seen = watched(name)
-    np.testing.assert_array_equal(seen.method._initial, seen.initial)
+    np.testing.assert_array_equal(seen.method.state.initial, seen.initial)
     constant = seen.method.result.constant
     for model in seen.compared_with:
         np.testing.assert_array_equal(model, seen.initial if constant is None else constant)
-    for model in (seen.method._initial, seen.method._x, seen.method._released, *seen.asked_at):
+    for model in (seen.method.state.initial, seen.method.state.x, seen.method.state.released, *seen.asked_at):
         assert not model.flags.writeable
 
 
@@ -417,7 +417,7 @@ def test_a_release_with_less_noise_than_is_charged_ends_the_run(name, monkeypatc
     with pytest.raises(RunFailed, match="releases of a round have a cost"):
         run(method, rows(method.problem.columns) if name in MORE else halves(method.problem))
     assert method.result.rounds == []  # the first that draws, a preparation's too
-    np.testing.assert_array_equal(method._released, method._initial)
+    np.testing.assert_array_equal(method.state.released, method.state.initial)
 
 
 def _less(mechanism):
@@ -445,7 +445,7 @@ def test_whatever_a_step_releases_is_released_within_the_domain(name):
     method = method_of(name)
     far = np.full(method.original.dimension, 1e6)
     method._take(Step(far, far), None)
-    np.testing.assert_array_equal(method._released, method.original.domain.project(far))
+    np.testing.assert_array_equal(method.state.released, method.original.domain.project(far))
 
 
 def test_costs_of_one_participation_add_up():

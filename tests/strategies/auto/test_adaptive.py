@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, gathered, make, run
+from helpers import federation_of, final, gathered, make, requested, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -89,7 +89,7 @@ def at(index, **options):
 )
 def test_adding_or_removing_a_user_moves_every_release_by_at_most_what_is_stated(index, rows, targets, who):
     method = at(index)
-    computation, stage = method._ask(index).computation, method.scheme.stages[index]
+    computation, stage = requested(method, index).computation, method.scheme.stages[index]
     node = Node(method.problem, people(rows, targets), np.arange(USERS))
     everybody, others = np.arange(USERS), np.delete(np.arange(USERS), who)
     moved = []
@@ -188,7 +188,7 @@ def told(method, first_seed, present):
     node, scores = Node(method.problem, federation_of(np.full((4, 1), 50.0) * [[1], [0], [0], [0]]), np.arange(4)), []
     stages = method.scheme.stages
     for seed in range(first_seed, first_seed + RUNS):
-        method.seed, method.memory = seed, method.scheme.new_memory()
+        method.noise_seed, method.state.memory = seed, method.scheme.new_memory()
         sampler = replace(method.scheme.sampler, seed=seed)
         x, score = method.problem.initial(), 0.0
         method.memory.begin(x)

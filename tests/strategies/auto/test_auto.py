@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from helpers import federation_of, final, gathered, make, run
+from helpers import federation_of, final, gathered, make, requested, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -74,7 +74,7 @@ def at(name, index, **options):
 def released(method, index, federation):
     x = method.problem.domain.project(method.memory.model)
     watched = Watched(method.scheme)
-    computation = method._ask(index).computation
+    computation = requested(method, index).computation
     values = gathered(method, federation, index, x).values
     with suppress(RunFailed):  # where nobody can be heard, which follows from what was released
         method.scheme.stages[index].take(method.memory, values, watched)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import federation_of, make
+from helpers import federation_of, make, requested, taken
 
 from strategies import Auto
 from strategies.wire.replies import Gathered
@@ -24,12 +24,12 @@ def whole_runs(method, federation, first_seed):
     """(RUNS,): where the model of each run ends; the last round, which may take it back, is left out."""
     node, scores = Node(method.problem, federation, EVERYBODY), np.empty(RUNS)
     for run in range(RUNS):
-        method.seed, method.memory = first_seed + run, method.scheme.new_memory()
-        x = method._x = method.problem.initial()
+        method.noise_seed, method.state.memory = first_seed + run, method.scheme.new_memory()
+        x = method.state.x = method.problem.initial()
         for index in range(method.plan.rounds - 1):
-            request = method._ask(index)
+            request = requested(method, index)
             answer = node.compute(x, EVERYBODY, request.computation)
-            x = method._step(index, x, Gathered(answer.values[0], 0, answer.non_finite)).following
+            x = taken(method, index, x, Gathered(answer.values[0], 0, answer.non_finite)).following
         scores[run] = x[0]
     return scores
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, run, silenced
+from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, requested, run, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -68,7 +68,7 @@ def test_adding_one_user_moves_sum_and_count_together_by_at_most_one_over_z(user
     method = make(AdaptiveClipping, Wild(2), 6, delta=1e-3, clip_norm=0.7, sampling="poisson", cohort=3, seed=5)
     index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
     whole = gathered(method, federation_of(users), index, np.zeros(2)).values
-    request = method._ask(index)
+    request = requested(method, index)
     alone, _ = request.computation(method.problem, np.zeros(2), federation_of(users[[who]]).block(np.arange(1)))
     assert whitened(method, whole, whole - alone[0]) <= 1 / method.scheme.noise_multiplier * (1 + 1e-9)
     longest = np.array([0.7, 0.0, 0.5])
@@ -133,7 +133,7 @@ def test_one_update_of_the_clip_by_hand():
     answers = gathered(method, federation, 0, np.zeros(1))
     np.testing.assert_allclose(answers.values, [-(70 * 0.5 + 30), 70 * 0.5 - 30 * 0.5])
     before = method.scheme.mechanism(method.memory.clip).standard_deviation
-    facts = method._step(0, np.zeros(1), answers).facts
+    facts = taken(method, 0, np.zeros(1), answers).facts
     count_noise = method.plan.numbers["count_noise"]
     share = 0.7 + stream(0, "noise", 0, 1).normal(scale=count_noise / 100, size=1)[0]
     assert facts["unclipped_share"] == pytest.approx(share)
@@ -152,8 +152,8 @@ def test_flower_each_round_is_noised_for_the_clip_in_force_in_it():
 
 def test_local_updates_too_are_clipped_at_the_clip_in_force():
     method = make(AdaptiveClipping, Quadratic(3, 5.0, 2.0), 2000, 4.0, 1e-5, clip_norm=0.2, rounds=4, local_steps=2)
-    asked, ask = [], method._ask
-    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    asked, ask = [], method.request_of
+    method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     result = run(method, population())
     clips = [request.computation.clip_norm for request in asked]
     assert clips == [record.facts["clip_norm"] for record in result.rounds]
@@ -163,14 +163,14 @@ def test_local_updates_too_are_clipped_at_the_clip_in_force():
 def test_the_clip_stays_within_its_public_bounds_even_if_the_count_is_far_off():
     method = make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3, clip_low=0.5, clip_high=2.0)
     for total, bound in ((1e9, 0.5), (-1e9, 2.0)):
-        afresh(method)._step(0, np.zeros(1), Gathered(np.array([0.0, total]), 0, 0))
+        taken(afresh(method), 0, np.zeros(1), Gathered(np.array([0.0, total]), 0, 0))
         assert method.memory.clip == pytest.approx(bound)
-        assert method._ask(1).computation.clip_norm == method.memory.clip
+        assert requested(method, 1).computation.clip_norm == method.memory.clip
 
 
 def test_who_does_not_answer_adds_nothing_to_the_count():
     method = silenced(make(AdaptiveClipping, Linear(1, 5.0), 100, 4.0, 1e-3))
-    step = method._step(0, np.zeros(1), Gathered(np.array([0.0, 0.0]), 100, 0))
+    step = taken(method, 0, np.zeros(1), Gathered(np.array([0.0, 0.0]), 100, 0))
     assert step.facts["unclipped_share"] == pytest.approx(0.5, abs=1e-6)
 
 

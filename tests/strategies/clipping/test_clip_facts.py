@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from any_strategy import options_of
 from flwr.app import Message, MessageType
-from helpers import content_of, federation_of, final, local_grid, make, run
+from helpers import content_of, federation_of, final, local_grid, make, requested, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -93,8 +93,8 @@ def test_about_a_centre_it_is_the_distance_that_counts():
     federation = people()
     method = strategy_of("recentred_clipping", rounds=3)
     asked = []
-    original = method._ask
-    method._ask = lambda index: asked.append((method._x, original(index))) or asked[-1][1]
+    original = method.request_of
+    method.request_of = lambda index: asked.append((method.state.x, original(index))) or asked[-1][1]
     rounds = run(method, federation).rounds
     for (x, request), record in zip(asked, rounds, strict=True):
         lengths = lengths_by_hand(method.problem, federation, x, request.computation.centre)
@@ -108,20 +108,22 @@ def test_about_a_centre_it_is_the_distance_that_counts():
 @pytest.mark.parametrize("name", TELLING)
 def test_only_simulations_ask_for_lengths(name):
     number = next(
-        index for index in range(strategy_of(name).plan.rounds) if strategy_of(name)._ask(index).computation.lengths
+        index
+        for index in range(strategy_of(name).plan.rounds)
+        if requested(strategy_of(name), index).computation.lengths
     )
     secure = strategy_of(name, noise="secure")
-    assert not secure._ask(number).computation.lengths
+    assert not requested(secure, number).computation.lengths
     deployed = strategy_of(name)
     deployed.require_identities = True
-    assert not deployed._ask(number).computation.lengths
+    assert not requested(deployed, number).computation.lengths
     clients = strategy_of(name)
     clients.wire = ClientWire()
-    assert not clients._ask(number).computation.lengths
+    assert not requested(clients, number).computation.lengths
 
 
 def test_users_who_do_not_trust_the_server_are_not_asked():
-    assert not make(LocalDP, Quadratic(2, 1.0, 1.0), 40, delta=1e-3)._ask(0).computation.lengths
+    assert not requested(make(LocalDP, Quadratic(2, 1.0, 1.0), 40, delta=1e-3), 0).computation.lengths
     with pytest.raises(BadInput, match="lengths are told of users who are clipped, and neither noisy"):
         replace(ASKED, noise=LocalNoise(1.0, None, 0))
     with pytest.raises(BadInput, match="lengths are told of users who are clipped"):

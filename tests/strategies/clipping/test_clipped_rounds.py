@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, run, silenced
+from helpers import WILD, Wild, federation_of, final, gathered, make, requested, run, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -66,7 +66,7 @@ def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_mos
     index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
     x, federation = np.array([0.1, -0.2, 5.0]), federation_of(users)
     whole = gathered(method, federation, index, x).values
-    request = method._ask(index)
+    request = requested(method, index)
     others = request.users[request.users != who]
     rows = np.zeros((0, 3))
     if len(others):
@@ -90,7 +90,7 @@ def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, 
         assert (numbers["replace_one_epsilon"], numbers["replace_one_delta"]) == converted
     else:
         assert "replace_one_epsilon" not in numbers
-    assert isinstance(method._ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)
+    assert isinstance(method.state.ledger, Ledger if sampling in ("disjoint", "cyclic") else RoundLedger)
     factor = 1 if sampling == "poisson" else 2
     deviation = numbers["noise_multiplier"] * factor * 1.0 / 40
     assert method.scheme.mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]
@@ -169,8 +169,8 @@ def test_the_divisor_is_the_public_expected_cohort_whatever_was_drawn():
     assert method.scheme.sampler.expected_batch == 5
     for index in range(3):
         total = gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1)).values
-        x = method._step(
-            index, np.zeros(1), gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1))
+        x = taken(
+            method, index, np.zeros(1), gathered(method, federation_of(np.ones((10, 1))), index, np.zeros(1))
         ).following
         noise = stream(0, "noise", index, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=1)
         np.testing.assert_allclose(x, np.clip(-(total / 5 + noise), -2, 2))

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from helpers import content_of, federation_of, final
+from helpers import content_of, federation_of, final, requested
 from helpers_adversaries import Overheard, gaussian_epsilon
 
 from simulations.engines.grids import LocalGrid
@@ -243,7 +243,7 @@ def test_cohorts_of_one_user_are_refused_before_any_data_are_seen():
 
 def questions(nodes, x=0.0, index=0, **changes):
     """A masked round for these nodes."""
-    asked = small()._ask(0).computation
+    asked = requested(small(), 0).computation
     masked = replace(asked.masked, round=index).among(tuple(node.key.public for node in nodes))
     return np.full(2, x), replace(asked, masked=masked, **changes)
 
@@ -278,12 +278,12 @@ def test_a_node_of_flower_remembers_between_messages_and_forgets_its_key_with_wh
     nodes = people_of([range(4), range(4, 8)])
     app, state = client_app(lambda _: people_of([range(4), range(4, 8)])[0]), RecordDict()
 
-    def asked(content, kind, held):
+    def requested(content, kind, held):
         return app(Message(content, 1, kind), Context(1, 1, {}, held, {}))
 
     question = RecordDict({"question": ConfigRecord({"salt": bytes(32), "counts": False, "keys": True})})
     for held in (state, state, RecordDict()):
-        key = asked(question, MessageType.QUERY, held).content["roster"]["key"].numpy().tobytes()
+        key = requested(question, MessageType.QUERY, held).content["roster"]["key"].numpy().tobytes()
         if held is state:
             mine = key
     assert key != mine  # without its state it is nobody's node, and cannot answer in this run
@@ -291,10 +291,10 @@ def test_a_node_of_flower_remembers_between_messages_and_forgets_its_key_with_wh
     keys = (mine, nodes[1].key.public)
     computation = replace(computation, masked=replace(computation.masked, keys=keys))
     content = content_of(x, np.arange(4), computation)
-    assert not asked(content, MessageType.TRAIN, state).has_error()
+    assert not requested(content, MessageType.TRAIN, state).has_error()
     for _ in range(2):
-        assert asked(content, MessageType.TRAIN, state).has_error()
-    assert asked(content, MessageType.TRAIN, RecordDict()).has_error()
+        assert requested(content, MessageType.TRAIN, state).has_error()
+    assert requested(content, MessageType.TRAIN, RecordDict()).has_error()
 
 
 def test_a_grid_of_this_machine_begins_another_run_with_other_keys():

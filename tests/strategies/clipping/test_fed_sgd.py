@@ -7,7 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, run, silenced
+from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, requested, run, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -89,7 +89,7 @@ def test_a_round_by_hand():
 def test_flower_too_few_replies_leave_divisor_and_noise_as_planned(missing):
     method = make(DPFedSGD, Quadratic(2, 1.0, 2.0), 20, rounds=1, clip_norm=1.0, learning_rate=1.0, delta=1e-3)
     answered = np.array([1.0, 0.0]) * (20 - missing)
-    x = method._step(0, np.zeros(2), Gathered(answered, missing, 0)).following
+    x = taken(method, 0, np.zeros(2), Gathered(answered, missing, 0)).following
     noise = stream(0, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
     np.testing.assert_allclose(-x, np.clip(answered / 20 + noise, -2, 2))
     assert method.scheme.mechanism.standard_deviation == pytest.approx(method.plan.numbers["noise_multiplier"] * 2 / 20)
@@ -125,7 +125,7 @@ def test_flower_the_clip_that_is_used_is_the_clip_that_noise_is_calibrated_to_in
     method = make(DPFedSGD, Quadratic(3, 1.0, 1.0), 60, rounds=5, clip_norm=0.3)
     result = run(method, population())
     assert {record.facts["noise_deviation"] for record in result.rounds} == {method.plan.numbers["noise_deviation"]}
-    assert all(method._ask(index).computation.clip_norm == 0.3 for index in range(5))
+    assert all(requested(method, index).computation.clip_norm == 0.3 for index in range(5))
 
 
 @pytest.mark.parametrize("epsilon", [4.0, 16.0, 64.0])
@@ -191,5 +191,5 @@ def test_non_private_ends_where_the_mean_gradient_vanishes(problem):
 
 def test_non_private_divides_by_those_who_answered():
     method = make(NonPrivate, Quadratic(1, 1.0, 5.0), 10, learning_rate=1.0)
-    released = method._step(0, np.zeros(1), Gathered(np.array([-8.0]), 2, 0)).released
+    released = taken(method, 0, np.zeros(1), Gathered(np.array([-8.0]), 2, 0)).released
     assert released == pytest.approx([1.0])

@@ -128,7 +128,7 @@ def test_the_plan_spends_the_budget_and_not_more(kind, rounds, cohort):
     assert plan.numbers["participations"] == math.ceil(rounds / separation)
     sensitivity = 2 / size * KINDS[kind](rounds, separation).sensitivity(rounds)
     assert plan.numbers["l2_sensitivity"] == pytest.approx(sensitivity)
-    assert method.scheme.deviation == pytest.approx(plan.numbers["noise_multiplier"] * sensitivity)
+    assert method.scheme.mechanism.standard_deviation == pytest.approx(plan.numbers["noise_multiplier"] * sensitivity)
 
 
 @every_kind
@@ -137,7 +137,7 @@ def test_a_run_by_hand(kind):
     federation = SyntheticFederation(Gaussian(dimension=2), users=60, seed=1, samples_per_user=10)
     options = {"clip_norm": 0.5, "rounds": 5, "cohort": 20, "learning_rate": 0.3, "factorisation": kind}
     method = make(DPFTRL, problem, 60, 8.0, 1e-3, seed=4, **options)
-    fresh = np.array([stream(4, "noise", t, 0).normal(scale=method.scheme.deviation, size=2) for t in range(5)])
+    fresh = np.array([stream(4, "noise", t, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2) for t in range(5)])
     noise = noise_matrix(KINDS[kind](5, 3)) @ fresh
     x, total, start = np.zeros(2), np.zeros(2), np.zeros(2)
     for t in range(5):
@@ -180,4 +180,5 @@ def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     method = DPFTRL(Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, rounds=4, factorisation="buffered")
     recursion = method.scheme.sampler.factorisation.recursion
     assert recursion > 0
-    assert method._rounding_slack() == rounding_slack(4 * (50 + recursion), 2.0)
+    assert method.scheme.summands == 4 * (50 + recursion)
+    assert method._slack == rounding_slack(4 * (50 + recursion), 2.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
-from helpers import ChangedNode, Wild, content_of, federation_of, final, gathered, make, run
+from helpers import ChangedNode, Wild, content_of, federation_of, final, gathered, make, requested, run
 from helpers_flower import ClientGrid
 
 from simulations.engines.grids import LocalGrid, shards
@@ -20,7 +20,7 @@ from userdp.problems import Quadratic
 def rows_of(method, federation, index=0):
     """What each user sends."""
     node = Node(method.problem, federation, np.arange(federation.users))
-    asked = method._ask(index)
+    asked = requested(method, index)
     single = Computation(clip_norm=asked.computation.clip_norm, noise=asked.computation.noise)
     return node.compute(method.problem.initial(), asked.users, single).values
 
@@ -37,13 +37,13 @@ def test_a_users_data_move_what_it_sends_by_at_most_the_sensitivity_its_noise_is
         np.testing.assert_array_equal(np.delete(moved, 2, axis=0), 0.0)
         most = max(most, float(np.linalg.norm(moved[2])))
     assert 1.3 < most <= 1.4 * (1 + 1e-9)
-    assert method.scheme.mechanism.standard_deviation == pytest.approx(1.4 * method.scheme.mechanism.noise_multiplier)
+    assert method.plan.numbers["noise_per_user"] == pytest.approx(1.4 * method.plan.numbers["noise_multiplier"])
 
 
 @pytest.mark.parametrize(("rounds", "cohort", "takes_part"), [(1, None, 1), (4, None, 4), (4, 50, 2)])
 def test_the_rounds_of_a_user_spend_the_budget(rounds, cohort, takes_part):
     method = make(LocalDP, Quadratic(2, 1.0, 1.0), 100, delta=1e-4, rounds=rounds, cohort=cohort)
-    epsilon = epsilon_of(Cost(noise_multiplier=method.scheme.mechanism.noise_multiplier), takes_part, 1e-4)
+    epsilon = epsilon_of(Cost(noise_multiplier=method.plan.numbers["noise_multiplier"]), takes_part, 1e-4)
     assert 0.999 < epsilon <= 1 + 1e-9
     assert method.plan.guarantee.epsilon == epsilon
     assert "the server included" in method.plan.guarantee.sentence()
@@ -53,7 +53,7 @@ def test_every_user_adds_independent_noise_of_the_stated_size():
     method = make(LocalDP, Quadratic(50, 1.0, 1.0), 400, delta=1e-4, rounds=2)
     federation = federation_of(np.zeros((400, 50)))
     first, second = (
-        rows_of(method, federation, index) / method.scheme.mechanism.standard_deviation for index in (0, 1)
+        rows_of(method, federation, index) / method.plan.numbers["noise_per_user"] for index in (0, 1)
     )
     assert first.std() == pytest.approx(1.0, abs=0.02)  # 20,000 normals: four standard errors
     for other in (second, np.roll(first, 1, axis=0), np.roll(first, 1, axis=1)):

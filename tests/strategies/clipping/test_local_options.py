@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from examples import changed
-from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, run, with_scheme
+from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, requested, run, taken, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -50,7 +50,7 @@ def moved(method, federations, x):
     """How far two rounds' releases are apart, in units of what the noise is calibrated to."""
     one, other = (gathered(method, federation, 0, x).values for federation in federations)
     change = (one - other) / method.scheme.sampler.expected_batch
-    if isinstance(method, DPFedAvg):
+    if isinstance(method.recipe, DPFedAvg):
         return np.linalg.norm(change) / method.scheme.mechanism.l2_sensitivity
     noise = np.full(len(change), method.scheme.mechanism(method.memory.clip).standard_deviation)
     noise[-1] = method.scheme.count_mechanism.standard_deviation
@@ -121,7 +121,7 @@ def audit(method):
         for number in range(RUNS):
             method.seed, x = first + number, np.zeros(1)
             for index, values in enumerate(replies):
-                x = method._step(index, x, Gathered(values, 0, 0)).following
+                x = taken(method, index, x, Gathered(values, 0, 0)).following
             found[number] = x[0]
         scores.append(found)
     return epsilon_lower_bound(*scores, method.plan.guarantee.delta)
@@ -151,7 +151,7 @@ def test_every_round_and_seed_has_an_order_of_its_own(strategy):
     problem = Logistic(2, 5.0, 5.0)
 
     def key(index, **options):
-        return make(strategy, problem, 30, delta=1e-3, **options)._ask(index).computation.parameters.get("key")
+        return requested(make(strategy, problem, 30, delta=1e-3, **options), index).computation.parameters.get("key")
 
     batches = {"local_epochs": 1, "local_batch": 2}
     keys = [key(0, **batches), key(1, **batches), key(0, seed=1, **batches)]

@@ -6,7 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
-from helpers import MARK, ChangedNode, FaultyQuadratic, ShuffledGrid, content_of, federation_of, final, local_grid, run
+from helpers import (
+    MARK,
+    ChangedNode,
+    FaultyQuadratic,
+    ShuffledGrid,
+    content_of,
+    federation_of,
+    final,
+    local_grid,
+    requested,
+    run,
+)
 from helpers_flower import ClientGrid
 from scipy import stats
 
@@ -35,7 +46,7 @@ def masked(kind=DPFedSGD, problem=LOSS, users=40, privacy=PRIVACY, seed=0, **opt
 
 def begun(method):
     """The strategy as it is before its first round."""
-    method.memory = method.scheme.new_memory()
+    method.state.memory = method.scheme.new_memory()
     return method
 
 
@@ -119,7 +130,7 @@ def test_the_order_of_replies_changes_no_bit(kind):
 
 def test_every_seed_of_a_strategy_has_noise_of_its_own():
     method = masked()
-    method.seed = 9  # as an audit does with copies
+    method.noise_seed = 9  # as an audit does with copies
     found = final(run(method, PEOPLE, 7))
     np.testing.assert_array_equal(found, final(run(masked(seed=9), PEOPLE, 7)))
     assert not np.array_equal(found, final(run(masked(), PEOPLE, 7)))
@@ -132,7 +143,7 @@ def test_secret_noise_is_drawn_anew_and_has_the_planned_size():
     steps = [final(run(masked(problem=wide, users=4, privacy=privacy, rounds=1, learning_rate=1.0), zeros, 2))]
     steps.append(final(run(masked(problem=wide, users=4, privacy=privacy, rounds=1, learning_rate=1.0), zeros, 2)))
     assert not np.array_equal(*steps)
-    deviation = masked(problem=wide, users=4, privacy=privacy, rounds=1).scheme.mechanism.standard_deviation
+    deviation = masked(problem=wide, users=4, privacy=privacy, rounds=1).plan.numbers["noise_deviation"]
     assert stats.kstest(steps[0] / deviation, "norm").pvalue > 1e-9  # no seed: a false alarm in 1e9 runs
 
 
@@ -194,7 +205,7 @@ def test_a_node_that_is_asked_about_another_model_gives_nothing_away(kind):
     wide, people = Quadratic(5000, 9.0, 9.0), federation_of(np.zeros((4, 5000)))
     nodes = [Node(wide, people, users) for users in shards(4, 2)]
     method = masked(kind, problem=wide, users=4)
-    asked = begun(method)._ask(0).computation
+    asked = requested(begun(method), 0).computation
     asked = replace(asked, masked=replace(asked.masked, keys=tuple(node.key.public for node in nodes)))
     x = np.zeros(5000)
     parts = [node.compute(x, node.users, asked).masked for node in nodes]
@@ -216,7 +227,7 @@ def test_a_node_that_is_asked_about_another_model_gives_nothing_away(kind):
 def test_a_user_moves_the_sum_by_at_most_the_sensitivity_that_is_priced():
     rng, most = np.random.default_rng(0), 0.0
     loss = Quadratic(2, 1e3, 1e3)
-    asked = masked(problem=loss, users=4)._ask(0).computation
+    asked = requested(masked(problem=loss, users=4), 0).computation
     asked = replace(asked, separate=True)
 
     def total(data):
@@ -240,7 +251,7 @@ def test_a_user_moves_the_sum_by_at_most_the_sensitivity_that_is_priced():
 def test_a_user_moves_sum_and_count_together_by_at_most_the_sensitivity_that_is_priced():
     rng, most, loss = np.random.default_rng(0), 0.0, Quadratic(2, 1e3, 1e3)
     method = begun(masked(AdaptiveClipping, problem=loss, users=4, count_noise=4.0))
-    asked = replace(method._ask(0).computation, separate=True)
+    asked = replace(requested(method, 0).computation, separate=True)
     sensitivity = 2 * math.hypot(0.5, asked.masked.weight / 2)
     assert asked.masked.deviation >= method.scheme.masked.multiplier * sensitivity
     assert asked.masked.weight > 0.1
@@ -294,7 +305,7 @@ def test_a_clip_that_may_go_where_there_is_no_grid_is_refused():
 @pytest.mark.parametrize(("rounds", "cohort", "takes_part"), [(4, None, 4), (4, 10, 1)])
 def test_the_noise_of_honest_nodes_spends_the_budget(colluding, rounds, cohort, takes_part):
     method = masked(privacy=replace(PRIVACY, colluding=colluding), rounds=rounds, cohort=cohort)
-    asked = method.scheme.computation.masked
+    asked = method.scheme.query(0).masked
     honest = asked.deviation / (2 * method.options.clip_norm)
     spent = epsilon_of(Cost(noise_multiplier=honest), takes_part, 1e-3)
     assert 0.99 < spent / 2.0 < 1
@@ -438,7 +449,7 @@ def test_a_killed_run_goes_on_to_the_bit_though_keys_are_new(kind):
 
 def test_a_resumed_run_with_secret_noise_goes_on_without_the_round_under_way():
     method = masked(privacy=Privacy(2.0, 1e-3, noise="secure", trust="sum"))
-    method._lost = 1
+    method.state.lost = 1
     records = []
     run(method, PEOPLE, 10, on_round=records.append)
     assert [record.facts.get("lost", 0.0) for record in records] == [1.0, 0.0, 0.0]
@@ -503,24 +514,24 @@ def test_settings_that_mean_nothing_are_refused(changes, complaint):
 )
 def test_nothing_but_plain_sums_is_masked(changes):
     with pytest.raises(BadInput, match="cannot be masked"):
-        replace(masked().scheme.computation, **changes)
+        replace(masked().scheme.query(0), **changes)
 
 
 def test_a_number_is_not_masked_without_its_weight():
-    asked = begun(masked(AdaptiveClipping))._ask(0).computation
+    asked = requested(begun(masked(AdaptiveClipping)), 0).computation
     for changes in ({"statistic": None}, {"masked": replace(asked.masked, weight=None)}):
         with pytest.raises(BadInput, match="needs a weight"):
             replace(asked, **changes)
 
 
 def test_what_a_node_is_told_travels_in_the_message():
-    asked = masked(privacy=replace(PRIVACY, noise="secure"))._ask(0).computation
+    asked = requested(masked(privacy=replace(PRIVACY, noise="secure")), 0).computation
     assert asked.masked.seed is None
-    weighted = begun(masked(AdaptiveClipping))._ask(0).computation
+    weighted = requested(begun(masked(AdaptiveClipping)), 0).computation
     assert weighted.masked.weight > 0
     LocalGrid([])  # Flower's messages ask for an identity, which a grid sees to
-    for one in (asked, masked(seed=5)._ask(0).computation, weighted):
-        keyed = replace(one, masked=replace(one.about.masked, round=4, keys=(bytes(range(32)), bytes(32))))
+    for one in (asked, requested(masked(seed=5), 0).computation, weighted):
+        keyed = replace(one, masked=replace(one.masked, round=4, keys=(bytes(range(32)), bytes(32))))
         message = Message(content_of(np.zeros(3), np.arange(2), keyed), 1, MessageType.TRAIN)
         assert Reader().request(message)[1] == keyed
         assert not counts_wanted(message)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, noise_again, run, with_scheme
+from helpers import WILD, ChangedNode, Wild, federation_of, final, gathered, make, noise_again, run, taken, with_scheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -236,7 +236,7 @@ def audit(method):
         for number in range(RUNS):
             method.seed, x = first + number, np.zeros(1)
             for index, values in enumerate(replies):
-                x = method._step(index, x, Gathered(values, 0, 0)).following
+                x = taken(method, index, x, Gathered(values, 0, 0)).following
             found[number] = x[0]
         scores.append(found)
     return epsilon_lower_bound(*scores, method.plan.guarantee.delta)

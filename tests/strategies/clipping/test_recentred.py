@@ -6,7 +6,20 @@ import math
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from helpers import WILD, ChangedNode, Wild, content_of, federation_of, final, gathered, make, noise_again, run
+from helpers import (
+    WILD,
+    ChangedNode,
+    Wild,
+    content_of,
+    federation_of,
+    final,
+    gathered,
+    make,
+    noise_again,
+    requested,
+    run,
+    taken,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -76,7 +89,7 @@ def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivi
     method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3, relation="add_or_remove"), [0.1, 0, -1], radius)
     assert method.plan.guarantee.relation == "add_or_remove"
     node = Node(method.problem, federation_of(users), np.arange(5))
-    request = method._ask(0)
+    request = requested(method, 0)
     present = (np.arange(5), np.delete(np.arange(5), who))
     sums = [node.compute(np.zeros(3), ids, request.computation).values[0] / 5 for ids in present]
     stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
@@ -119,7 +132,7 @@ def test_one_local_step_of_all_samples_is_a_step_along_clipped_gradients():
     steps = []
     for method in (own, plain):
         x = np.array([1.0, 2.0])
-        steps.append(method._step(0, x, gathered(method, federation, 0, x)))
+        steps.append(taken(method, 0, x, gathered(method, federation, 0, x)))
     np.testing.assert_allclose(steps[0].facts["distance"], rate * steps[1].facts["distance"], rtol=1e-4)
     np.testing.assert_allclose(steps[0].released, steps[1].released, atol=1e-3)
     assert np.linalg.norm(steps[0].released - [1.0, 2.0]) > 0.1
@@ -133,7 +146,7 @@ def test_training_in_minibatches_finds_the_users_mean_in_one_model():
     assert (method.memory.geometry.low, method.memory.geometry.high) == (0.0, 1.0)
     model = final(run(method, federation))
     assert np.linalg.norm(model - federation.population_mean) < 0.2
-    first, second = (method._ask(index).computation.parameters["key"] for index in (0, 1))
+    first, second = (requested(method, index).computation.parameters["key"] for index in (0, 1))
     assert first != second
 
 
@@ -156,7 +169,7 @@ def test_a_missing_user_counts_as_the_centre_and_changes_neither_divisor_nor_noi
     methods = [make(RecentredClipping, Quadratic(2, 1.0, 2.0), 20, delta=1e-3, rounds=3) for _ in range(2)]
     values = np.array([1.0, 0.0, -3.0])
     steps = [
-        method._step(0, np.zeros(2), Gathered(values, missing, 0))
+        taken(method, 0, np.zeros(2), Gathered(values, missing, 0))
         for method, missing in zip(methods, (0, 5), strict=True)
     ]
     np.testing.assert_array_equal(methods[0].memory.point, methods[1].memory.point)
@@ -196,14 +209,14 @@ def test_the_ledger_follows_the_shares_of_the_rounds():
     np.testing.assert_allclose(spent, expected, rtol=1e-9)
     assert shares[0] == pytest.approx(0.1)
     with pytest.raises(RunFailed, match="planned"):
-        method._ledger.charge(np.arange(60))
+        method.state.ledger.charge(np.arange(60))
 
 
 def test_noise_is_calibrated_to_the_radius_in_force_in_every_round():
     method = make(RecentredClipping, Quadratic(5, 9.0, 9.0), 400, rounds=6, clip_norm=4.0)
     asked = []
-    ask = method._ask
-    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    ask = method.request_of
+    method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     result = run(method, of_means(100, 3, 400, 5))
     for index, (request, record) in enumerate(zip(asked, result.rounds, strict=True)):
         radius = request.computation.clip_norm
@@ -233,17 +246,17 @@ def test_centre_and_radius_follow_from_released_values_alone():
         for method in (first, second)
     ]
     values = np.array([5.0, -2.0, 1.0, -20.0])
-    first._step(0, np.zeros(3), Gathered(values, 0, 0))
-    second._step(0, np.zeros(3), Gathered(values + 50 * (noise[0] - noise[1]), 3, 7))
+    taken(first, 0, np.zeros(3), Gathered(values, 0, 0))
+    taken(second, 0, np.zeros(3), Gathered(values + 50 * (noise[0] - noise[1]), 3, 7))
     assert np.linalg.norm(noise[0][:3] - noise[1][:3]) > 0.05
-    np.testing.assert_allclose(first._ask(1).computation.centre, second._ask(1).computation.centre)
-    assert first._ask(1).computation.clip_norm == pytest.approx(second._ask(1).computation.clip_norm)
+    np.testing.assert_allclose(requested(first, 1).computation.centre, requested(second, 1).computation.centre)
+    assert requested(first, 1).computation.clip_norm == pytest.approx(requested(second, 1).computation.clip_norm)
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_distance_is_released_with_noise_of_its_own(index):
     method = make(RecentredClipping, Quadratic(3, 5.0, 5.0), 50, delta=1e-3, epsilon=20.0, rounds=2, seed=6)
-    facts = method._step(index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0)).facts
+    facts = taken(method, index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0)).facts
     multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
     deviation = method.scheme.distance_mechanism(multiplier).standard_deviation
     noisy = -20.0 / 50 + stream(6, "noise", index, 1).normal(scale=deviation, size=1)[0]

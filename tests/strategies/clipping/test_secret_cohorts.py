@@ -36,8 +36,8 @@ def method_of(kind, sampling, noise="secure", users=USERS, cohort=30, **options)
 
 def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
     """Those that a whole run asks, round by round."""
-    asked, ask = [], method._ask
-    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    asked, ask = [], method.request_of
+    method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     with local_grid(method.problem, federation, users_per_node) as grid:
         result = method.start(grid)
     assert len(result.rounds) == method.plan.rounds
@@ -53,7 +53,7 @@ def cohorts_asked(method, federation=PEOPLE, users_per_node=7):
 def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
     method = method_of(kind, sampling)
     cohorts = cohorts_asked(method)
-    assert method._ledger.rounds == ROUNDS
+    assert method.state.ledger.rounds == ROUNDS
     assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
     assert len({tuple(cohort) for cohort in cohorts}) == ROUNDS
     seeded = method_of(kind, sampling, "seeded").scheme.sampler
@@ -66,9 +66,9 @@ def test_secure_rounds_that_draw_nobody_release_noise_and_are_charged():
     method = method_of(DPFedSGD, "poisson", users=3, cohort=1)
     noise = GaussianMechanism(method.scheme.mechanism.l2_sensitivity, 50.0)
     with_scheme(method, sampler=PoissonBatches(3, 1e-9, ROUNDS, None), mechanism=noise)
-    method._ledger = method.scheme.sampler.ledger(noise.noise_multiplier, method.privacy)
+    method.state.ledger = method.scheme.sampler.ledger(noise.noise_multiplier, method.privacy)
     assert [len(cohort) for cohort in cohorts_asked(method, federation_of(np.zeros((3, 2))))] == [0] * ROUNDS
-    assert method._ledger.rounds == ROUNDS
+    assert method.state.ledger.rounds == ROUNDS
 
 
 @pytest.mark.sweep(1)
@@ -85,7 +85,9 @@ def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling
 # --- The ledger ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None)
+)
 @pytest.mark.parametrize("sampling", ["disjoint", "cyclic", "poisson", "fixed_size", None])
 def test_no_strategy_with_secure_noise_draws_what_must_stay_secret_from_its_seed(name, sampling):
     kind = STRATEGIES[name]

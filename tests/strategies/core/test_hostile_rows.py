@@ -119,8 +119,8 @@ def test_a_model_that_is_not_finite_is_never_released(wrong):
     method._take(Step(np.array([0.5, 0.25]), np.array([0.5, 0.25])), None)
     for following, released in (([wrong, 0.0], [0.0, 0.0]), ([0.0, 0.0], [0.0, wrong])):
         method._take(Step(np.array(following), np.array(released)), None)
-        np.testing.assert_array_equal(method._x, [0.5, 0.25])
-        np.testing.assert_array_equal(method._released, [0.5, 0.25])
+        np.testing.assert_array_equal(method.state.x, [0.5, 0.25])
+        np.testing.assert_array_equal(method.state.released, [0.5, 0.25])
 
 
 def test_sums_that_would_overflow_together_count_as_missing_one_by_one():
@@ -139,5 +139,5 @@ def test_an_iterate_inside_a_phase_is_taken_as_it_is():
     """Only what is released may be replaced: inside a phase, that would be one more look at the data."""
     method = make(DPFedSGD, Quadratic(2, 1.0, 1.0), 100, 1.0, 1e-3, rounds=1)
     method._take(Step(np.array([np.inf, 0.0]), None), None)
-    assert np.isinf(method._x[0])
-    np.testing.assert_array_equal(method._released, np.zeros(2))
+    assert np.isinf(method.state.x[0])
+    np.testing.assert_array_equal(method.state.released, np.zeros(2))

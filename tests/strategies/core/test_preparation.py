@@ -95,7 +95,7 @@ def test_those_that_can_be_prepared_promise_for_any_loss():
 @pytest.mark.parametrize("name", PREPARED)
 def test_strategy_and_preparation_together_keep_to_the_budget_and_the_ledgers_say_so(name):
     method = prepared(name)
-    guarantee, part = method.plan.guarantee, method._around.before
+    guarantee, part = method.plan.guarantee, method.around.before
     assert guarantee.epsilon == pytest.approx(4.0, rel=1e-6)
     assert guarantee.epsilon <= 4.0
     assert guarantee.delta == pytest.approx(1e-5, rel=1e-12)
@@ -117,7 +117,7 @@ def test_the_comparison_with_the_initial_model_fits_around_it():
     result = run(method, ill_scaled(USERS))
     assert result.rounds[-1].facts["went_back"] == 0
     assert result.rounds[-1].spent() <= 4.0
-    np.testing.assert_array_equal(final(result), method._released)
+    np.testing.assert_array_equal(final(result), method.state.released)
 
 
 cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
@@ -182,7 +182,7 @@ def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_a
     draws = []
     for seed in range(800):
         method = make(STRATEGIES["dp_fed_sgd"], squares(), 400, preparation=LearnCoordinates, seed=seed)
-        own = method._around.before
+        own = method.around.before
         noise = partial(method._noise, method.plan.rounds + 2)
         release = Release(own._scheme(), 1, noise)
         draws.append(
@@ -205,7 +205,7 @@ def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_
     method._make_scheme = lambda: replace(s := make_scheme(), guarantee=replace(s.guarantee, epsilon=1.0))
     with pytest.raises(RunFailed, match="would promise something else"):
         run(method, ill_scaled(USERS))
-    assert method.spent_epsilon <= method._around.before.epsilon
+    assert method.spent_epsilon <= method.around.before.epsilon
 
 
 def test_secure_noise_can_be_had():
@@ -244,14 +244,14 @@ def test_without_learnt_coordinates_the_clip_follows_users_lengths():
     problem = Quadratic(2, 1000.0, 1000.0)
     method = prepared("dp_fed_sgd", problem, rounds=30, epsilon=8.0)
     x = final(run(method, federation_of(values)))
-    assert method._around.before.rounds == 2
+    assert method.around.before.rounds == 2
     assert method.options.clip_norm == pytest.approx(10 / 30 * np.hypot(300, 200), rel=0.2)
     np.testing.assert_allclose(x, [300, -200], rtol=0.1)
 
 
 def test_settings_that_nobody_finds_stay():
     method = prepared("dp_fed_avg", local_steps=3, rounds=7)
-    assert method.plan.rounds == 7 + method._around.before.rounds
+    assert method.plan.rounds == 7 + method.around.before.rounds
     run(method, ill_scaled(USERS))
     assert (method.options.local_steps, method.options.rounds) == (3, 7)
 
@@ -287,14 +287,14 @@ def planned(**sections):
 
 
 def test_where_neither_clip_nor_step_is_given_and_it_helps_there_is_one():
-    assert planned()._around.before is not None
-    assert planned(preparation="none")._around.before is None
-    assert planned(strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0})._around.before is None
-    assert planned(strategy={"kind": "dp_fed_sgd", "learning_rate": 2.0})._around.before is None
-    assert planned(strategy={"kind": "dp_fed_sgd", "rounds": 5})._around.before is not None
+    assert planned().around.before is not None
+    assert planned(preparation="none").around.before is None
+    assert planned(strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0}).around.before is None
+    assert planned(strategy={"kind": "dp_fed_sgd", "learning_rate": 2.0}).around.before is None
+    assert planned(strategy={"kind": "dp_fed_sgd", "rounds": 5}).around.before is not None
     few = {**CONFIG["data"], "users": 10}
-    assert planned(data=few)._around.before is None
-    assert planned(data=few, preparation="learn")._around.before is not None
+    assert planned(data=few).around.before is None
+    assert planned(data=few, preparation="learn").around.before is not None
     with pytest.raises(BadInput, match=r"preparation = 'learn' finds strategy\.clip_norm by itself"):
         planned(preparation="learn", strategy={"kind": "dp_fed_sgd", "clip_norm": 2.0})
 
@@ -317,7 +317,7 @@ def test_a_comparison_may_hold_a_strategy_with_and_without():
     found = {}
     for cell in comparison.cells:
         config = cell.config()
-        found[cell.strategy] = make_strategy(config, build_problem(config), public_facts(config))._around.before
+        found[cell.strategy] = make_strategy(config, build_problem(config), public_facts(config)).around.before
     assert found["dp_fed_sgd"] is not None
     assert found["plain"] is None
 

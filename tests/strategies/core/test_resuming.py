@@ -219,7 +219,7 @@ class Nested(Stateful):
 )
 def test_a_memory_that_forgets_is_refused_when_the_run_starts(memory, told):
     method = method_of("dp_fed_sgd", rounds=3)
-    method.memory = memory
+    method.state.memory = memory
     with pytest.raises(BadInput, match=told):
         method.start(None)  # nobody is asked
 

@@ -11,7 +11,7 @@ import pytest
 from any_strategy import options_of
 from examples import changed
 from flwr.app import Message, MessageType
-from helpers import afresh, content_of, final, local_grid, make, noise_again, run
+from helpers import afresh, content_of, final, local_grid, make, noise_again, requested, run
 from problem_cases import cases
 from scipy import stats
 
@@ -103,7 +103,7 @@ def test_a_strategy_runs_with_secure_noise_which_no_seed_enters(name, people, mo
     assert (results[0].guarantee.epsilon, results[0].guarantee.delta) == (promised.epsilon, promised.delta)
     assert set(SECURE_ASSUMPTIONS["user"]) <= set(results[0].guarantee.assumptions)
     for index in range(2):
-        np.testing.assert_array_equal(*(afresh(method)._ask(index).users for method in methods))
+        np.testing.assert_array_equal(*(requested(afresh(method), index).users for method in methods))
 
 
 @pytest.mark.parametrize("name", ALLOWED)

@@ -42,7 +42,15 @@ def method_of(name, **options):
 def test_a_strategy_says_what_it_is_and_what_it_promises(name):
     strategy = STRATEGIES[name]
     assert strategy.about.name == name
-    assert all([strategy.about.summary_line, strategy.about.family, strategy.about.paper, strategy.about.needs, strategy.about.units])
+    assert all(
+        [
+            strategy.about.summary_line,
+            strategy.about.family,
+            strategy.about.paper,
+            strategy.about.needs,
+            strategy.about.units,
+        ]
+    )
     assert len(documentation(strategy)) > 20
     promise = method_of(name).plan.guarantee
     assert promise.holds == (name != "non_private")

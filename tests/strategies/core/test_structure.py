@@ -18,8 +18,8 @@ from typing import ClassVar
 import pytest
 
 import strategies
-from strategies.clipping.clipped_strategy import ClippedOptions
-from strategies.clipping.dp_fed_sgd import DPFedSGDOptions
+from strategies.clipping.clipped_rounds import ClippedOptions
+from strategies.clipping.dp_fed_sgd import DPFedSGD
 from strategies.core.base import UserLevelStrategy
 from strategies.core.scheme import Scheme, Step
 from strategies.registry import STRATEGIES
@@ -256,7 +256,7 @@ def test_a_scheme_that_is_no_frozen_dataclass_of_its_own_is_found():
 
 
 def test_an_option_of_a_base_is_not_shadowed_in_silence():
-    assert DPFedSGDOptions.model_fields["clip_norm"].description != ClippedOptions.model_fields["clip_norm"].description
+    assert DPFedSGD.model_fields["clip_norm"].description != ClippedOptions.model_fields["clip_norm"].description
     with pytest.raises(TypeError, match=r"declares \['rounds'\] of its bases anew and restates \[\]"):
 
         class Shadowing(ClippedOptions):
