@@ -212,8 +212,6 @@ def build(
     epsilon, delta = share * setting.epsilon, setting.delta / 2
     steps = [size // batch for size in sizes or phase_users(setting.users, phases)]
     rates = [learning_rate / setting.phase_base**phase for phase in range(phases)]
-    if setting.smoothness and rates[0] > 2 / setting.smoothness:
-        return None
     # Everything scales with rho: sensitivities and movements are computed at rho = 1.
     unit = setting.shape.estimator(batch, 1.0).sup_sensitivity(batch)
     movements = [

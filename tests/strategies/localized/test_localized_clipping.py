@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import afresh, federation_of, final, gathered, make, run
+from helpers import afresh, federation_of, final, gathered, make, run, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def average(method, samples, targets):
     """The average iterate of the first phase, before noise, by the strategy's own steps."""
     federation, x = federation_of(samples, targets=targets), afresh(method).problem.initial()
     for index in range(method.options.steps):
-        x = method._step(index, x, gathered(method, federation, index, x)).following
+        x = taken(method, index, x, gathered(method, federation, index, x)).following
     return method.memory.value
 
 
@@ -75,44 +75,7 @@ def test_the_stated_sensitivity_is_attained_by_opposite_users_of_the_first_step(
     assert distance == pytest.approx(math.sqrt(2) * 0.01 * 2 * 0.3 / 3)
 
 
-@pytest.mark.sweep(2)
-@each_problem
-@settings(max_examples=60)
-@given(st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.05, 0.3, 2.0]))
-def test_a_clipped_step_of_a_certified_loss_never_enlarges_the_distance_of_two_models(problem, seed, rate, clip):
-    rng = np.random.default_rng(seed)
-    method = tiny(problem, rate, clip)
-    samples, targets = people(problem, rng, USERS)
-    federation = federation_of(samples, targets=targets)
-    x, y = rng.uniform(-1, 1, (2, 2))
-    after = [afresh(method)._step(0, start, gathered(method, federation, 0, start)).following for start in (x, y)]
-    assert np.abs(after[0] - after[1]).max() <= np.abs(x - y).max() * (1 + 1e-9)
-
-
-def test_without_a_diagonally_dominant_hessian_a_clipped_step_does_enlarge_a_distance():
-    problem, rate = Squared(2, 2.0, 50.0, low=-5.0, high=5.0), 0.4
-    method = tiny(problem, 1.0, clip=50.0, learning_rate=rate, without_certificate=True)
-    federation = federation_of(np.tile([1.0, 0.25], (USERS, 1)), targets=np.zeros(USERS))
-    after = [
-        afresh(method)._step(0, start, gathered(method, federation, 0, start)).following
-        for start in (np.zeros(2), np.array([-1.0, 1.0]))
-    ]
-    assert np.abs(after[0] - after[1]).max() == pytest.approx(1 + rate * 3 / 16)
-    assert not method.plan.guarantee.holds
-    assert method._ledger is None
-
-
 # --- The plan -------------------------------------------------------------------------------------------------------
-
-
-def test_every_user_is_in_one_batch_of_one_phase_and_the_budget_is_spent_once():
-    method = make(LocalizedClipping, Quadratic(2, 1.0, 1.0), 103, phases=4, steps=5)
-    cohorts = np.concatenate([method._ask(index).users for index in range(20)])
-    assert len(np.unique(cohorts)) == len(cohorts) == 100
-    assert 0.999 < method.plan.guarantee.epsilon <= 1
-    assert {phase.mechanism.noise_multiplier for phase in method.scheme.phases} == {
-        method.plan.numbers["noise_multiplier"]
-    }
 
 
 def test_widths_narrow_towards_the_spread_of_users_and_never_widen():
@@ -124,8 +87,6 @@ def test_widths_narrow_towards_the_spread_of_users_and_never_widen():
     assert 2 / math.sqrt(400) < widths[-1] < 0.2
     wide = make(LocalizedClipping, Quadratic(5, 9.0, 9.0), 100, phases=5)
     assert {phase.width for phase in wide.scheme.phases} == {18.0}
-    assert wide.plan.drowned
-    assert "Doing nothing is better" in wide.plan.warnings[0]
 
 
 def test_what_cannot_be_planned_is_refused():
@@ -142,26 +103,20 @@ def test_what_cannot_be_planned_is_refused():
 # --- Behaviour ------------------------------------------------------------------------------------------------------
 
 
-def test_models_inside_a_phase_are_used_but_not_released():
-    method = tiny(Quadratic(2, 5.0, 1.0), 0.5)
-    steps = [method._step(index, np.zeros(2), Gathered(np.ones((3, 2)), 0, 0)) for index in range(STEPS)]
-    assert [step.released is None for step in steps] == [True, True, True, False]
-
-
 def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width():
     """By hand: every user pulls each coordinate as far as the clip lets it."""
     facts = {"min_samples": 400}
     problem = Quadratic(2, 9.0, 900.0)
     method = make(LocalizedClipping, problem, 10**5, phases=3, steps=2, clip=9.0, deviation=1.0, shrink=0, facts=facts)
-    widths, rate = [phase.width for phase in method.scheme.phases], method.scheme.rate
+    widths, rate = [phase.width for phase in method.scheme.phases], method.scheme.phases[0].learning_rate
     assert widths[0] > widths[1] > widths[2]
     batch, x = 10**5 // 6, np.zeros(2)
     for phase, width in enumerate(widths):
         first, second = x - width * rate, x - 2 * width * rate
         pulled = Gathered(np.full((4, 2), 1e6), 0, 0)
-        x = method._step(2 * phase, x, pulled).following
+        x = taken(method, 2 * phase, x, pulled).following
         np.testing.assert_allclose(x, first)
-        step = method._step(2 * phase + 1, x, pulled)
+        step = taken(method, 2 * phase + 1, x, pulled)
         x = step.following
         deviation = method.plan.numbers["noise_multiplier"] * math.sqrt(2) * rate * 2 * width / batch
         noise = stream(0, "noise", phase, 0).normal(scale=deviation, size=2)
@@ -170,35 +125,12 @@ def test_every_phase_clips_at_its_own_width_and_gets_the_noise_of_its_own_width(
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("problem", [Quadratic(20, 9.0, 9.0), Linear(20, 9.0)], ids=["quadratic", "linear"])
-def test_it_beats_the_initial_model_and_follows_its_seed(problem):
+def test_it_beats_the_initial_model_and_narrowing_the_clip_pays(problem):
+    """The same phases and noise multiplier; only the widths differ, and on a linear loss they do not matter."""
     federation = SyntheticFederation(Gaussian(dimension=20, mean=0.5), users=6000, seed=2, samples_per_user=50)
-    facts = {"min_samples": 50}
-
-    def trained(seed):
-        method = make(LocalizedClipping, problem, 6000, seed=seed, deviation=1.0, facts=facts)
-        return final(run(method, federation))
-
-    x = trained(0)
-    assert problem.excess_risk(x, federation) < 0.1 * problem.excess_risk(problem.initial(), federation)
-    np.testing.assert_array_equal(x, trained(0))
-    if problem.certificate.smoothness:
-        assert not np.array_equal(x, trained(1))
-
-
-def test_narrowing_the_clip_pays():
-    """The same phases and noise multiplier; only the widths differ."""
-    problem = Quadratic(20, 9.0, 9.0)
-    federation = SyntheticFederation(Gaussian(dimension=20, mean=0.5), users=6000, seed=2, samples_per_user=50)
-    risks = []
-    for options in ({"deviation": 1.0, "facts": {"min_samples": 50}}, {"deviation": 1e3}):
-        method = make(LocalizedClipping, problem, 6000, **options)
-        risks.append(problem.excess_risk(final(run(method, federation)), federation))
-    assert risks[0] < 0.1 * risks[1]
-
-
-def test_one_user_that_is_not_finite_or_missing_is_clipped_like_any_other():
-    problem = Quadratic(2, 5.0, 1.0)
-    method = tiny(problem, 0.5, clip=0.3)
-    rows = np.array([[0.2, 0.1], [0.2, 0.1], [0.0, 0.0]])  # whoever is missing or not finite arrives as zero
-    x = method._step(0, np.zeros(2), Gathered(rows, 1, 0)).following
-    np.testing.assert_allclose(x, [-0.4 / 3, -0.2 / 3])
+    narrow, wide = (
+        problem.excess_risk(final(run(make(LocalizedClipping, problem, 6000, **options), federation)), federation)
+        for options in ({"deviation": 1.0, "facts": {"min_samples": 50}}, {"deviation": 1e3})
+    )
+    assert narrow < 0.1 * problem.excess_risk(problem.initial(), federation)
+    assert problem.certificate.smoothness == 0 or narrow < 0.1 * wide

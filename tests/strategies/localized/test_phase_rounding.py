@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import afresh, federation_of, gathered, noise_again
+from helpers import afresh, federation_of, gathered, noise_again, requested, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,7 +129,7 @@ def released_average(method, federation, monkeypatch):
     x = afresh(method).problem.initial()
     for index in range(method.plan.rounds):
         try:
-            x = method._step(index, x, gathered(method, federation, index, x)).following
+            x = taken(method, index, x, gathered(method, federation, index, x)).following
         except Noiseless as noiseless:
             return noiseless.args[0]
     raise AssertionError("nothing was released")
@@ -139,7 +139,7 @@ def exact_average(method, values, width, rate):
     """The first phase of clipped steps on a quadratic, in fractions; values are (users,), one number each."""
     x, iterates, radius = Fraction(0), [], Fraction(method.problem.domain.radius)
     for index in range(method.options.steps):
-        users = method._ask(index).users
+        users = requested(method, index).users
         steps = [clipped(x - Fraction(float(values[user])), width) for user in users]
         x = min(max(x - Fraction(rate) * sum(steps) / len(steps), -radius), radius)
         iterates.append(x)
@@ -186,10 +186,7 @@ def test_neighbours_averages_are_no_further_apart_than_stated_to_the_last_bit(se
         other = values.copy()
         other[int(rng.integers(users))] = rng.choice([problem.low, problem.high], 2)
         averages = [released_average(method, federation_of(rows), patch) for rows in (values, other)]
-    if strategy is LocalizedClipping:
-        sensitivity = method.scheme.phases[0].mechanism.l2_sensitivity
-    else:
-        sensitivity = method.scheme.chosen.phases[0].l2_sensitivity
+    sensitivity = method.scheme.phases[0].mechanism.l2_sensitivity
     moved = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(*(each.tolist() for each in averages), strict=True))
     assert moved <= (Fraction(sensitivity) * (1 + Fraction(noise_again(method, 0).slack) - Fraction(1, 2**21))) ** 2
 
@@ -197,7 +194,7 @@ def test_neighbours_averages_are_no_further_apart_than_stated_to_the_last_bit(se
 def test_the_noise_of_tested_phases_covers_iterates_and_scores():
     problem = Quadratic(3, 3.0, 5.0)
     method = secure(LocalizedRobustSGD, problem, 4000, radius=2.0, phases=2, batch=200)
-    estimator, chosen = Winsorized(2.0), method.scheme.chosen
+    estimator = Winsorized(2.0)
     longest = 2.0**20 * 2.0 + 4.0
     iterates = max(
         phase_rounding(
@@ -208,7 +205,7 @@ def test_the_noise_of_tested_phases_covers_iterates_and_scores():
             error=estimator.error(200),
             longest=longest,
         )
-        for phase in chosen.phases
+        for phase in method.scheme.phases
     )
     scores = 4 * 200 * gradient_rounding(problem) / 2.0
     assert method.scheme.rounding == pytest.approx(iterates + scores, rel=1e-12, abs=0.0)
