@@ -105,7 +105,6 @@ class SparseExponentialChoice(Recipe):
         start = Start(domain, algorithm.radius, given.problem.initial())
         mechanism = ExponentialMechanism(algorithm.range_of_losses, given.privacy.epsilon)
         held = "a user's own node holds its changes of loss to their bounds"
-        rests_on = ("n is public", "the server is trusted", held)
 
         def follow(index: int, x: Vector, chosen: int) -> tuple[Vector, Mapping[str, float]]:
             step = algorithm.net()[chosen]

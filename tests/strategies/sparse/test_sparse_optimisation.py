@@ -7,7 +7,6 @@ import pytest
 from helpers import WILD, Wild, federation_of, final, gathered, make, noise_again, run
 
 from strategies import PrivateHardThresholding, SparseOptimisation
-from userdp.accounting import Cost
 from userdp.data import ColumnarFederation, SyntheticFederation
 from userdp.data.block import Block
 from userdp.data.synthetic.heavy_tails import HeavyTailedLinear
@@ -62,9 +61,9 @@ def test_no_record_moves_a_step_by_more_than_its_sensitivity(kind, unit, problem
         for samples in (data, neighbour):
             features, targets = (samples[:, :1], samples[:, 1]) if problem.has_targets else (samples, None)
             federation = federation_of(features, sizes=sizes, targets=targets)
-            steps.append(method.scheme.rate * method.scheme.gradient(gathered(method, federation, 0, x).values))
+            steps.append(method.scheme.propose(x, gathered(method, federation, 0, x).values))
         most = max(most, float(np.abs(steps[0] - steps[1]).max()))
-    assert 0.3 * method.scheme.peeling.sensitivity < most <= method.scheme.peeling.sensitivity * (1 + 1e-12)
+    assert 0.3 * method.scheme.mechanism.sensitivity < most <= method.scheme.mechanism.sensitivity * (1 + 1e-12)
 
 
 @each_unit
@@ -76,8 +75,8 @@ def test_hard_thresholding_holds_every_coordinate_to_its_bound_whatever_the_loss
         data = np.zeros((6, 2))
         data[3, 0] = code
         total = gathered(method, federation_of(data), 0, np.zeros(2)).values
-        steps.append(method.scheme.rate * method.scheme.gradient(total))
-    assert np.abs(steps[0] - steps[1]).max() == pytest.approx(method.scheme.peeling.sensitivity, rel=1e-9)
+        steps.append(method.scheme.propose(np.zeros(2), total))
+    assert np.abs(steps[0] - steps[1]).max() == pytest.approx(method.scheme.mechanism.sensitivity, rel=1e-9)
 
 
 @each_unit
@@ -100,13 +99,6 @@ def test_the_plan_spends_the_budget_once_however_many_rounds(kind, unit):
 
 
 @each_kind
-def test_pure_privacy_is_given(kind):
-    method = make(kind, Quadratic(30, 5.0, 1.0), 1000, 2.0, 0.0, sparsity=3)
-    assert (method.plan.guarantee.epsilon, method.plan.guarantee.delta) == (2.0, 0.0)
-    assert method.scheme.peeling.cost == Cost(pure_epsilon=2.0)
-
-
-@each_kind
 def test_the_papers_noise_is_refused_where_it_is_not_proven_t10(kind):
     options = {"accounting": "paper", "sparsity": 4}
     assert make(kind, Quadratic(30, 5.0, 1.0), 1000, 4.0, 1e-5, **options).plan.guarantee.epsilon == 4.0
@@ -124,7 +116,7 @@ def test_folds_are_disjoint_and_models_before_a_users_round_do_not_depend_on_it_
         method, seen = make(kind, Quadratic(5, 9.0, 1.0), 400, 20.0, 1e-4, **options), []
         run(method, federation_of(data), evaluate_fn=lambda _, arrays, seen=seen: seen.append(arrays["x"].numpy()))
         models.append(np.array(seen))
-        cohorts = [method.scheme.folds.sampler.cohort(index) for index in range(4)]
+        cohorts = [method.scheme.sampler.cohort(index) for index in range(4)]
     assert len(np.unique(np.concatenate(cohorts))) == 400
     turn = next(index for index, cohort in enumerate(cohorts) if 7 in cohort)
     np.testing.assert_array_equal(models[0][: turn + 1], models[1][: turn + 1])
@@ -195,15 +187,6 @@ def test_integer_codes_are_not_cut_and_their_gradients_are_held(kind, unit):
     assert np.flatnonzero(final(run(method, ColumnarFederation(block)))) == [4]
 
 
-@each_kind
-def test_every_round_draws_noise_of_its_own(kind, monkeypatch):
-    method = make(kind, Quadratic(5, 9.0, 1.0), 40, 1.0, 1e-4, rounds=3)
-    draw, rounds = method._noise, []
-    monkeypatch.setattr(method, "_noise", lambda index: rounds.append(index) or draw(index))
-    run(method, federation_of(np.zeros((40, 5))))
-    assert rounds == [0, 1, 2]
-
-
 # --- What is learnt --------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +207,7 @@ def test_the_strategy_is_the_estimator_on_its_folds():
     fit = private_hard_thresholding(
         block.features, block.targets, SparseBudget(2, 5.0, 1e-5, 2 / 3, rounds=1), noise_again(method, 0)
     )
-    assert fit.peeling == method.scheme.peeling
+    assert fit.peeling == method.scheme.mechanism
     np.testing.assert_allclose(final(run(method, federation)), fit.model, rtol=1e-5)
 
 

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers import federation_of, gathered, local_grid, make, noise_again
+from helpers import federation_of, gathered, local_grid, make, noise_again, requested
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strategies import StoppedSGD
+from strategies.sparse.stopped_scheme import IterateAverage
 from userdp.accounting import epsilon_of
 from userdp.accounting.costs import Cost
 from userdp.errors import BadInput
@@ -86,7 +87,7 @@ def test_no_user_moves_a_score_by_more_than_the_choice_is_made_for(changes, othe
             return super().choose(scores, epsilon)
 
     scheme = method_for(runs=3).scheme
-    reach = scheme.reach(models, np.zeros(2))
+    _, reach = scheme.ends(IterateAverage(np.zeros(2), list(models)))
     neighbour = changes.copy()
     neighbour[0] = other
     for rows in (changes, neighbour):
@@ -94,7 +95,7 @@ def test_no_user_moves_a_score_by_more_than_the_choice_is_made_for(changes, othe
     if heard:
         (one, epsilon), (two, _) = heard
         assert np.abs(one - two).max() <= 1 + 1e-9  # in units of the sensitivity
-        assert epsilon == scheme.choice_epsilon
+        assert epsilon == scheme.sampler.choice_epsilon
 
 
 def test_the_best_of_runs_is_chosen_when_the_budget_allows_it():
@@ -102,7 +103,8 @@ def test_the_best_of_runs_is_chosen_when_the_budget_allows_it():
     models = np.array([[1.0, 0.0], [0.0, 1.0]])
     changes = np.tile([0.1, -0.1], (USERS, 1))
     noise = SeededNoise(np.random.default_rng(0))
-    assert {scheme.choose(changes, scheme.reach(models, np.zeros(2)), noise) for _ in range(50)} == {1}
+    _, reach = scheme.ends(IterateAverage(np.zeros(2), list(models)))
+    assert {scheme.choose(changes, reach, noise) for _ in range(50)} == {1}
     assert scheme.choose(changes, np.zeros(2), noise) == 0
 
 
@@ -191,7 +193,7 @@ def test_rows_for_recovery_are_clipped_in_both_norms_by_the_server():
     scheme.estimate(scheme.sampler.draw(0), answers.values, noise_again(method, 0))
     assert len(seen) == 4
     assert all(np.abs(mean).sum() <= 0.5 * math.sqrt(2) * (1 + 1e-12) for mean in seen)
-    assert method._ask(0).computation.l1_norm == pytest.approx(0.5 * math.sqrt(2))
+    assert requested(method, 0).computation.l1_norm == pytest.approx(0.5 * math.sqrt(2))
 
 
 def test_a_run_with_recovery_ends_in_the_domain_and_promises_the_same():

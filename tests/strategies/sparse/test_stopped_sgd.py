@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, local_grid, make, noise_again, run
+from helpers import federation_of, final, gathered, make, noise_again, run, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from strategies import StoppedSGD
@@ -465,7 +464,6 @@ def test_boosted_runs_refuse_ranges_and_losses_that_prove_nothing():
 # --- The strategy ----------------------------------------------------------------------------------------------------
 
 USERS = 40
-CODES = arrays(np.int64, (USERS, 2), elements=st.integers(0, len(WILD) - 1))
 
 
 def method_for(problem=None, users=USERS, epsilon=4.0, delta=1e-4, seed=0, **options):
@@ -488,22 +486,6 @@ def means_of(method, gathered_round, index):
     return seen
 
 
-@settings(max_examples=40)
-@given(CODES, st.integers(0, USERS - 1), arrays(np.int64, (2,), elements=st.integers(0, len(WILD) - 1)), st.data())
-def test_replacing_a_user_moves_a_mean_of_b_users_by_at_most_2l_over_b_and_one_half_only(codes, who, other, data):
-    method = method_for(Wild(2), clip_norm=0.7)
-    index = data.draw(st.integers(0, method.plan.rounds - 1))
-    neighbour = codes.copy()
-    neighbour[who] = other
-    pair = [gathered(method, federation_of(values), index, np.zeros(2)) for values in (codes, neighbour)]
-    first, second = (means_of(method_for(Wild(2), clip_norm=0.7), given, index) for given in pair)
-    moved = [np.linalg.norm(a - b) for (_, a), (_, b) in zip(first, second, strict=True)]
-    assert all(move <= 2 * 0.7 / size * (1 + 1e-12) for (size, _), move in zip(first, moved, strict=True))
-    assert min(moved[1:3]) == 0
-    if who not in method.scheme.sampler.cohort(index):
-        assert max(moved) == 0
-
-
 def test_rows_are_clipped_again_by_the_server():
     method = method_for(clip_norm=0.5)
     answers = gathered(method, federation_of(np.full((USERS, 2), 0.5)), 0, np.zeros(2))
@@ -514,8 +496,8 @@ def test_rows_are_clipped_again_by_the_server():
 def test_a_round_is_the_estimate_of_its_draw():
     method, values = method_for(clip_norm=10.0, learning_rate=0.01), generator(1).uniform(-1, 1, (USERS, 2))
     answers, x = gathered(method, federation_of(values), 1, np.zeros(2)), np.zeros(2)
-    method._step(0, x, gathered(method, federation_of(values), 0, x))
-    following = method._step(1, x, answers).following
+    taken(method, 0, x, gathered(method, federation_of(values), 0, x))
+    following = taken(method, 1, x, answers).following
     scheme, rows = method.scheme, -values.astype(np.float32).astype(np.float64)
     draw = scheme.sampler.draw(1)
     chance = scheme.sampler.budget.levels.chances[draw.level]
@@ -541,7 +523,7 @@ def test_cohorts_are_those_of_the_levels_and_the_ledger_takes_no_others():
         assert len(draw.batch) == 2 << scheme.levels[index]
         np.testing.assert_array_equal(scheme.cohort(index), np.unique([*draw.batch, *draw.single]))
     with pytest.raises(RunFailed, match="not those that the sampler drew"):
-        method._ledger.charge(np.arange(USERS - 1))
+        method.state.ledger.charge(np.arange(USERS - 1))
     with pytest.raises(BadInput, match="round 99999 was asked for"):
         scheme.cohort(99999)
     for noise, delta in ((0.99, 1.0), (1.0, 0.99)):
@@ -561,6 +543,7 @@ def test_the_plan_knows_the_rounds_the_spend_and_that_secrecy_is_assumed():
     plan, budget = method.plan, method.scheme.sampler.budget
     assert plan.guarantee.epsilon == budget.spent(method.scheme.sampler.levels) <= 4.0
     assert any("stays secret" in assumption for assumption in plan.guarantee.assumptions)
+    assert plan.guarantee.adversary == DRAWN_TOGETHER
     assert plan.cohort == 2 ** (method.scheme.sampler.levels.max() + 1) + 1
     assert plan.as_dict()["drowned"]
     assert any("no better than the L D" in warning for warning in plan.warnings)
@@ -584,29 +567,14 @@ def test_a_run_that_ends_before_it_began_says_so_and_spends_nothing():
 
 @pytest.mark.parametrize("output", ["average", "random"])
 def test_the_output_of_a_run_is_of_its_iterates(output):
-    method = method_for(output=output, gap=2.0, seed=1)
-    iterates = [np.zeros(2)]
-    step = method._step
-
-    def recorded(index, x, gathered_round):
-        done = step(index, x, gathered_round)
-        iterates.append(done.following)
-        return done
-
-    method._step = recorded
-    result = run(method, federation_of(np.full((USERS, 2), 0.5)))
+    method, federation = method_for(output=output, gap=2.0, seed=1), federation_of(np.full((USERS, 2), 0.5))
+    steps, iterates = [], [np.zeros(2)]
+    for index in range(method.plan.rounds):
+        steps.append(taken(method, index, iterates[-1], gathered(method, federation, index, iterates[-1])))
+        iterates.append(steps[-1].following)
     expected = np.mean(iterates, axis=0) if output == "average" else iterates[method.memory.kept_at]
-    np.testing.assert_allclose(final(result), expected)
-    assert len(iterates) == method.plan.rounds + 1
+    np.testing.assert_allclose(steps[-1].released, expected)
     assert any("unbounded domains" in warning for warning in method.plan.warnings) == (output == "random")
-
-
-@pytest.mark.parametrize("users_per_node", [1, 7])
-def test_how_users_are_laid_out_does_not_matter(users_per_node):
-    federation = federation_of(generator(4).uniform(-1, 1, (USERS, 2)))
-    np.testing.assert_allclose(
-        final(run(method_for(), federation, users_per_node)), final(run(method_for(), federation)), rtol=1e-9
-    )
 
 
 def test_missing_users_count_as_zero_and_the_divisor_stays():
@@ -632,21 +600,9 @@ def test_what_a_plan_cannot_do_without_is_asked_for(problem, options, told):
         method_for(problem, **options)
 
 
-def test_the_papers_accounting_runs_where_it_is_analysed():
-    method = method_for(epsilon=1.0, delta=1e-6, seed=2, accounting="paper")
-    assert method.plan.guarantee.epsilon <= 0.5
-    with local_grid(method.problem, federation_of(np.full((USERS, 2), 0.5))) as grid:
-        assert len(method.start(grid).rounds) == method.plan.rounds
-
-
 def test_what_the_ledger_of_several_runs_says_at_the_end_is_what_is_promised():
     """The choice of one of them, too."""
     method = make(StoppedSGD, Quadratic(2, 1.0, 2.0), 200, 4.0, 1e-6, runs=3)
     for index in range(method.scheme.sampler.rounds):
-        method._ledger.charge(method.scheme.sampler.cohort(index))
-    assert method._ledger.epsilon() == pytest.approx(method.scheme.guarantee.epsilon, rel=1e-12)
-
-
-def test_nodes_that_know_their_own_draws_are_trusted():
-    method = make(StoppedSGD, Quadratic(2, 1.0, 2.0), 200, 4.0, 1e-6)
-    assert method.plan.guarantee.adversary == DRAWN_TOGETHER
+        method.state.ledger.charge(method.scheme.sampler.cohort(index))
+    assert method.state.ledger.epsilon() == pytest.approx(method.scheme.guarantee.epsilon, rel=1e-12)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, gathered, local_grid, make, run
+from helpers import WILD, Wild, federation_of, gathered, local_grid, make, requested, run
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
@@ -251,7 +251,7 @@ def strategy(users=600, epsilon=1.0, delta=0.0, **options):
 
 def test_the_strategy_draws_disjoint_cohorts_without_looking_at_data_t11():
     method = strategy(users=61)
-    cohorts = [method._ask(index).users for index in range(6)]
+    cohorts = [requested(method, index).users for index in range(6)]
     assert {len(cohort) for cohort in cohorts} == {10}
     assert len(np.unique(np.concatenate(cohorts))) == 60
 
@@ -279,11 +279,13 @@ def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t04(unit
     for _ in range(300):
         index = int(rng.integers(2))
         codes = rng.integers(0, len(WILD), (sum(sizes), 3))
-        user = int(rng.choice(method._ask(index).users))
+        user = int(rng.choice(requested(method, index).users))
         other = codes.copy()
         other[starts[user]] = rng.integers(0, len(WILD), 3)
         ends = [
-            method.scheme.scores(gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values)
+            method.scheme.propose(
+                np.zeros(3), gathered(method, federation_of(c, sizes=sizes), index, np.zeros(3)).values
+            )
             for c in (codes, other)
         ]
         worst = max(worst, float(np.abs(ends[0] - ends[1]).max()))
@@ -303,7 +305,7 @@ def test_a_user_of_many_samples_is_not_shortened_at_sample_level_t04():
 def test_the_strategy_is_the_algorithm_on_its_cohorts_t12():
     values = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
     method = strategy(seed=4)
-    cohorts = [method._ask(index).users for index in range(6)]
+    cohorts = [requested(method, index).users for index in range(6)]
     models = []
     run(method, federation_of(values), 50, evaluate_fn=lambda _, arrays: models.append(model_vector(arrays)))
     wanted = robust_frank_wolfe(
