@@ -10,7 +10,7 @@ from helpers import federation_of, final, make, run, with_scheme
 from strategies import RobustRounds
 from userdp.accounting import Cost, epsilon_of
 from userdp.audit import exact_epsilon
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import PopulationTooSmall
 from userdp.mechanisms import AboveThreshold, MinimumScore
 from userdp.problems import Linear, Quadratic
 
@@ -32,10 +32,10 @@ def scripted(method, shares):
 
 def test_the_test_is_charged_once_and_releases_each_time():
     method = method_of()
-    test, scheme = method.scheme.agreement.test, method.scheme
-    cost = Cost(scheme.noise_multiplier, failure_delta=test.delta, shared_epsilon=test.epsilon)
+    test, mechanism = method.scheme.agreement.test, method.scheme.mechanism
+    cost = Cost(mechanism.noise_multiplier, failure_delta=test.delta, shared_epsilon=test.epsilon)
     assert isinstance(test, AboveThreshold)
-    assert method._ledger.cost == cost
+    assert method.state.ledger.cost == cost
     assert method.plan.guarantee.epsilon == epsilon_of(cost, 4, 1e-5)
     assert 0.99 * 8.0 < method.plan.guarantee.epsilon <= 8.0
     assert test.delta == 1e-5 / 2 / 4
@@ -124,8 +124,3 @@ def test_honest_users_pass_all_rounds_as_often_as_the_plan_says():
             assert method.plan.pass_probability == each
         else:
             assert method.plan.pass_probability == test.pass_probability(batch, 6) > each
-
-
-def test_a_test_by_another_name_is_refused():
-    with pytest.raises(BadInput, match=r"strategy\.test = 'sparse'"):
-        method_of("sparse")

@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 
 from simulations.comparison.config import load_comparison
-from simulations.runs.build import make_plan
+from simulations.runs.build import make_strategy, public_facts, starting_problem
 from simulations.runs.run import run
-from strategies import STRATEGIES
 from userdp.estimators import Debiased, ExpKernel
 from userdp.mechanisms import AboveThreshold
 
@@ -23,21 +22,18 @@ def cell_of(strategy, epsilon=4.0):
 
 
 @pytest.mark.parametrize(("label", "statistic"), PAPER.items())
-def test_every_part_is_the_papers(label, statistic, monkeypatch):
-    made = []
-    strategy = STRATEGIES["localized_robust_sgd"]
-    original = strategy._make_plan
-    monkeypatch.setattr(strategy, "_make_plan", lambda self: made.append(self) or original(self))
-    plan = make_plan(cell_of(label).config())
-    chosen = made[0].scheme.chosen
-    assert chosen.estimator == Debiased(statistic, chosen.estimator.radius)
-    assert isinstance(chosen.kernel, ExpKernel)
-    assert {type(phase.test) for phase in chosen.phases} == {AboveThreshold}
-    assert len(chosen.phases) > 1
-    rates = [phase.learning_rate for phase in chosen.phases]
+def test_every_part_is_the_papers(label, statistic):
+    config = cell_of(label).config()
+    strategy = make_strategy(config, starting_problem(config), public_facts(config))
+    phases = strategy.scheme.phases
+    assert phases[0].gradient == Debiased(statistic, phases[0].gradient.radius)
+    assert all(isinstance(phase.test.kernel, ExpKernel) for phase in phases)
+    assert {type(phase.test) for phase in phases} == {AboveThreshold}
+    assert len(phases) > 1
+    rates = [phase.learning_rate for phase in phases]
     assert rates == sorted(rates, reverse=True)
-    assert plan.guarantee.holds
-    assert plan.guarantee.epsilon <= 4.0
+    assert strategy.plan.guarantee.holds
+    assert strategy.plan.guarantee.epsilon <= 4.0
 
 
 @pytest.mark.slow

@@ -78,6 +78,7 @@ def test_from_the_smallest_batch_on_somebody_is_left(trim):
         ({"trim": 0.5}, r"strategy\.trim = 0\.5: .* below 1/2"),
         ({"trim": float("nan")}, r"strategy\.trim = nan"),
         ({"trim": 0.4, "statistic": "median", "estimate": "debiased"}, r"strategy\.trim = 0\.4: the median"),
+        ({"statistic": "median"}, r"strategy\.statistic = 'median': the winsorised estimate is proven for"),
         ({"width": 0.0}, r"strategy\.width = 0: must be a positive number of radii"),
         ({"width": -1.0}, r"strategy\.width = -1"),
         ({"width": float("inf")}, r"strategy\.width = inf"),
@@ -101,10 +102,10 @@ def test_noise_follows_the_settings(options):
     assert rounds.scheme.mechanism.l2_sensitivity == pytest.approx(sensitivity)
     problem = Quadratic(3, 1.0, 1.0)
     phases = make(LocalizedRobustSGD, problem, 4000, 8.0, 1e-5, batch=500, phases=1, radius=RADIUS, **options)
-    assert phases.scheme.chosen.estimator == shape.estimator(500, RADIUS)
-    phase = phases.scheme.chosen.phases[0]
+    (phase,) = phases.scheme.phases
+    assert phase.gradient == shape.estimator(500, RADIUS)
     unit = shape.estimator(500, RADIUS).sup_sensitivity(500)
-    assert phase.l2_sensitivity == pytest.approx(3**0.5 * phase.learning_rate * unit)
+    assert phase.mechanism.l2_sensitivity == pytest.approx(3**0.5 * phase.learning_rate * unit)
     assert phase.test.movement == pytest.approx(2 * phase.learning_rate * unit)
 
 
