@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import ChangedNode, federation_of, final, gathered, make, run
+from helpers import ChangedNode, federation_of, gathered, make, requested
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +18,8 @@ from strategies import (
     SampleClippedSGD,
     SmoothedTruncationGD,
 )
-from strategies.samples.sample_rounds import promised
+from strategies.core.mean_rounds import Runs
+from strategies.samples.batch_rounds import accounted
 from userdp.accounting.sampled_gaussian import group_rate
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Answer, Node
@@ -49,7 +50,7 @@ def method_for(kind, most, unit="user", **options):
 
 def sampler_of(method):
     scheme = method.scheme
-    return scheme.run(0).sampler if isinstance(method, AveragedClippingRestarted) else scheme.sampler
+    return scheme.run(0).sampler if isinstance(scheme, Runs) else scheme.sampler
 
 
 def people(sizes, seed=0):
@@ -93,12 +94,13 @@ def test_the_sampler_promises_for_the_unit_that_was_asked_for(kind):
         method = method_for(kind, most or 3, unit)
         sampler = sampler_of(method)
         assert (sampler.most, sampler.unit, method.plan.guarantee.unit) == (most, unit, unit)
-        assert method._ask(0).computation.coins.most == most
+        assert requested(method, 0).computation.coins.most == most
 
 
 def test_a_promise_for_samples_is_never_printed_as_one_for_users():
     method = method_for(PoissonSampleSGD, 3)
-    assert promised(method, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ()).unit == "sample"
+    made = accounted(method._given, PoissonSamples(USERS, 0.1, 4, joint=False), 50.0, ())
+    assert made["guarantee"].unit == "sample"
     assert PoissonSamples(USERS, 0.1, 4, most=1).guarantee(5.0, 1e-3, "anybody", ()).unit == "user"
 
 
@@ -110,16 +112,12 @@ def test_a_promise_for_samples_is_never_printed_as_one_for_users():
 def test_a_user_of_any_size_moves_the_mean_by_at_most_the_sensitivity(kind, most, size, seed):
     method = method_for(kind, most)
     before, after = ([held] + [most] * (USERS - 1) for held in (1, size))
-    scale = {
-        SampleClippedSGD: lambda m: 1 / m.scheme.divisor,
-        IterativeMeanSGD: lambda m: 1 / m.scheme.divisor,
-        SmoothedTruncationGD: lambda m: m.scheme.scale / m.samples,
-    }[kind](method)
+    mean = method.scheme.mean or (lambda total: total / method.scheme.divisor)
     other = people(before, seed + 100).block(np.arange(1)).features
     features = np.concatenate([-other, people(before, seed).block(np.arange(1, USERS)).features])
     neighbours = federation_of(features, sizes=before), people(after, seed)
     for first, second in zip(*(sums(method, federation) for federation in neighbours), strict=True):
-        assert np.linalg.norm(first - second) * scale <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
+        assert np.linalg.norm(mean(first) - mean(second)) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", [SampleClippedSGD, SmoothedTruncationGD])
@@ -130,7 +128,7 @@ def test_a_users_sum_is_held_to_what_its_declared_samples_can_reach(kind):
     samples = np.zeros((sum(sizes), 2))
     samples[:1000] = 9.0
     total = gathered(method, federation_of(samples, sizes=sizes), 0, ORIGIN).values
-    reach = {SampleClippedSGD: 2 * 0.5, SmoothedTruncationGD: 2 * method._ask(0).computation.clip_norm / 2}[kind]
+    reach = {SampleClippedSGD: 2 * 0.5, SmoothedTruncationGD: 2 * requested(method, 0).computation.clip_norm / 2}[kind]
     assert np.linalg.norm(total) == pytest.approx(reach)
 
 
@@ -140,7 +138,7 @@ def test_a_user_moves_the_sum_of_clipped_samples_by_one_clip_for_each_declared_s
     heavy = federation_of(np.full((1003, 2), 9.0), sizes=[1003])
     counts = []
     for index in range(method.plan.rounds):
-        computation = method._ask(index).computation
+        computation = requested(method, index).computation
         coins = replace(computation.coins, keys=computation.coins.keys[:1])
         drawn = coins.draw(slice(0, 1), np.array([1003]))
         assert not drawn[3:].any()
@@ -155,7 +153,7 @@ def test_a_user_moves_the_sum_of_clipped_samples_by_one_clip_for_each_declared_s
 @pytest.mark.parametrize("kind", [PoissonSampleSGD, SampleClippedSGD, IterativeMeanSGD, SmoothedTruncationGD])
 def test_a_node_that_sends_more_than_its_users_can_add_up_to_counts_as_missing(kind):
     method = method_for(kind, 2)
-    most = method._ask(0).computation.clip_norm
+    most = requested(method, 0).computation.clip_norm
     assert math.isfinite(most)
 
     def far(answer):
@@ -173,27 +171,13 @@ def test_a_node_that_sends_more_than_its_users_can_add_up_to_counts_as_missing(k
 @pytest.mark.parametrize("kind", DRAWN)
 def test_every_round_throws_coins_of_its_own(kind):
     method = method_for(kind, 2, "sample")
-    keys = [method._ask(index).computation.coins.keys for index in range(method.plan.rounds)]
+    keys = [requested(method, index).computation.coins.keys for index in range(method.plan.rounds)]
     assert len({int(key) for row in keys for key in row}) == method.plan.rounds * USERS
     sampler = sampler_of(method)
     own = [sampler.coins(index).keys for index in range(sampler.rounds)]
     np.testing.assert_array_equal(keys, own)
 
 
-def test_the_samples_of_two_rounds_are_drawn_independently():
-    """Of 20,000 samples, the share drawn in both of two rounds is the square of the rate: six standard deviations."""
-    sampler, sizes = PoissonSamples(2000, 0.3, 2, seed=3), np.full(2000, 10)
-    first, second = (sampler.coins(index).draw(slice(0, 2000), sizes) for index in range(2))
-    assert abs((first & second).mean() - 0.09) < 6 * math.sqrt(0.09 * 0.91 / 20_000)
-
-
 def test_a_round_that_there_is_not_has_no_coins():
     with pytest.raises(BadInput, match="there are 2"):
         PoissonSamples(5, 0.3, 2).coins(2)
-
-
-def test_a_run_with_users_beyond_the_limit_ends_where_one_within_it_does():
-    ends = [
-        final(run(method_for(AveragedClipping, 1), people(sizes))) for sizes in ([1] * USERS, [500] + [1] * (USERS - 1))
-    ]
-    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
