@@ -36,12 +36,12 @@ from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from strategies import STRATEGIES
 from strategies.core.snapshots import Snapshot
-from strategies.samples.sample_strategy import SampleStrategy
+from strategies.samples.sample_options import SampleLevelOptions
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 
 USERS, ROWS = 320, 2
-DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleStrategy)}
+DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevelOptions)}
 """Strategies that need the public number of samples."""
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
