@@ -61,6 +61,9 @@ class LearnCoordinates(Preparation):
     *Formal guarantees.* Those of `Preparation`: every round releases a mean over the public n of what `Auto` asks, with
     the noise of its share, so that all of them cost what one Gaussian of the multiplier costs, calibrated for replacing
     one user. What adding or removing one moves is no more (`strategies.auto.releases.Movement`).
+
+    Attributes:
+        shares: of the rounds, in what the budget here is worth.
     """
 
     memory: Measured
@@ -82,7 +85,7 @@ class LearnCoordinates(Preparation):
         self.rounds = len(self._stages)
         sampler = WeightedBatches(n, n, self.rounds, seed, shares=tuple((weights / weights.sum()).tolist()))
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
-        self._shares = Shares(sampler=sampler, noise_multiplier=multiplier)
+        self.shares = Shares(sampler=sampler, noise_multiplier=multiplier)
         self._step = 1 / (problem.certificate.smoothness or 2.0)
         super().__init__(problem, public, privacy, seed)
 
@@ -91,7 +94,7 @@ class LearnCoordinates(Preparation):
         return Measured(new_progress(self.problem, self._step), self.rounds)
 
     def _make_ledger(self) -> AnyLedger:
-        return self._shares.sampler.ledger(self._shares.noise_multiplier, self.privacy)
+        return self.shares.sampler.ledger(self.shares.noise_multiplier, self.privacy)
 
     def numbers(self) -> dict[str, Any]:
         """Of the plan."""
@@ -104,18 +107,18 @@ class LearnCoordinates(Preparation):
     @property
     def _doubt(self) -> float:
         """Standard deviation of the noise on the share of people who can be heard."""
-        return self._shares.mechanism(0, Filled.movement).standard_deviation
+        return self.shares.mechanism(0, Filled.movement).standard_deviation
 
     def request(self, index: int, initial: Vector) -> Request:
         """Of all users what the stage asks."""
         if index == 0:
             self.memory.progress.begin(initial)
-        return Request(self._shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
+        return Request(self.shares.sampler.cohort(index), self._stages[index].computation(self.memory.progress))
 
     def step(self, index: int, x: Vector, initial: Vector, gathered: Gathered, noise: Noise) -> Step:
         """Release what the stage asks for, and follow."""
         progress = self.memory.progress
-        facts = self._stages[index].take(progress, gathered.values, Release(self._shares, index, noise))
+        facts = self._stages[index].take(progress, gathered.values, Release(self.shares, index, noise))
         self.memory.left -= 1
         return Step(progress.model, None, facts, constant=progress.released_constant)
 

@@ -96,10 +96,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
             "choice_epsilon": mechanism.epsilon,
             "vertex_error": theory.round_error(rounds, scale),
         }
-        accountant, rests_on = (
-            "exponential mechanism, parallel over disjoint cohorts",
-            resting_on(sampler.assumption, given),
-        )
+        rests_on = resting_on(sampler.assumption, given)
         return vertex_rounds(
             self,
             ball,
@@ -110,5 +107,5 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
             expected=math.sqrt(moment),
             sampler=sampler,
             query=lambda _: bounded_sum(given, kinds, largest, truncation, records),
-            **once_each(given, mechanism.cost, accountant, rests_on),
+            **once_each(given, mechanism.cost, "exponential mechanism, parallel over disjoint cohorts", rests_on),
         )

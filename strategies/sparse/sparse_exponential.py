@@ -105,6 +105,7 @@ class SparseExponentialChoice(Recipe):
         start = Start(domain, algorithm.radius, given.problem.initial())
         mechanism = ExponentialMechanism(algorithm.range_of_losses, given.privacy.epsilon)
         held = "a user's own node holds its changes of loss to their bounds"
+        rests_on = ("n is public", "the server is trusted", held)
 
         def follow(index: int, x: Vector, chosen: int) -> tuple[Vector, Mapping[str, float]]:
             step = algorithm.net()[chosen]
@@ -112,9 +113,7 @@ class SparseExponentialChoice(Recipe):
             return domain.project(start.model + step), {"nonzeros": float(np.count_nonzero(step))}
 
         return ProposeThenRelease(
-            **once_each(
-                given, mechanism.cost, "exponential mechanism, once", ("n is public", "the server is trusted", held)
-            ),
+            **once_each(given, mechanism.cost, "exponential mechanism, once", rests_on),
             **choice(mechanism, lambda total: -np.ravel(total)),
             outline=self._outline(given, algorithm, mechanism),
             new_memory=lambda: start,

@@ -118,8 +118,8 @@ def test_it_comes_first_for_every_loss_and_takes_a_hundredth(problem):
 def test_a_preparation_gives_it_a_fifteenth_and_shares_what_it_has_in_all():
     part = LearnCoordinates(Logistic(2, 2.0, 5.0, intercept=True), PublicFacts(400), Privacy(4.0, 1e-6), 0)
     assert isinstance(part._stages[0], Filled)
-    assert part._sampler.shares[0] < 0.08
-    assert sum(part._sampler.shares) == pytest.approx(1.0)
+    assert part.shares.sampler.shares[0] < 0.08
+    assert sum(part.shares.sampler.shares) == pytest.approx(1.0)
 
 
 # --- What stops ------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_a_plan_says_whether_it_can_tell():
         assert many.plan.numbers["filled_noise"] <= MOST_NOISE < few.plan.numbers["filled_noise"]
         (told,) = [warning for warning in few.plan.warnings if "can be heard" in warning]
         assert f"({few.plan.numbers['filled_noise']:.2g}) hides whether anybody can" in told
-        assert "the run stops where that share is below one in ten" in meanings_of(type(few))["filled_noise"]
+        assert "the run stops where that share is below one in ten" in meanings_of(few.recipe)["filled_noise"]
 
 
 @pytest.mark.parametrize("place", [0, 1])

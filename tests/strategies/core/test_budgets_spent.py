@@ -48,8 +48,8 @@ def test_with_one_cell_a_rotation_is_a_plain_gaussian(rounds, epochs):
     """Nothing is chosen among one candidate, so that costs nothing and the mean gets the whole budget, exactly."""
     options = {"rounds": rounds, "epochs": epochs, "deviation": 100.0}
     method = make(WinsorizedRotation, Quadratic(5, 9.0, 9.0), 5000, 1.0, 1e-6, **options)
-    assert method.scheme.grid.cells == 1
-    assert method.scheme.selection_epsilon == 0
+    assert method.plan.numbers["cells"] == 1
+    assert method.plan.numbers["selection_epsilon"] == 0
     exact = epsilon_of(Cost(noise_multiplier=method.scheme.mechanism.noise_multiplier), epochs, 1e-6)
     assert method.plan.guarantee.epsilon == pytest.approx(exact) == pytest.approx(1.0, rel=1e-6)
     assert zcdp_to_epsilon(epochs / (2 * method.scheme.mechanism.noise_multiplier**2), 1e-6) > 1.05

@@ -104,7 +104,7 @@ def test_whatever_nodes_answer_every_model_is_finite_and_no_charged_round_fails(
     assert np.isfinite(models).all()
 
 
-@pytest.mark.parametrize("name", ["robust_rounds", "outlier_removal", "local_dp"])
+@pytest.mark.parametrize("name", ["robust_rounds", "outlier_removal"])
 def test_a_step_beyond_the_floating_point_numbers_is_not_taken(name):
     """Gradients of 50 and a step size of 1e308, without bounds on the model: it stays, and the round is paid for."""
     method = method_of(name, Quadratic(2, 9.0, math.inf), learning_rate=1e308)

@@ -176,7 +176,8 @@ def noted(part, index, x, sums):
 
 def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_asked():
     part = LearnCoordinates(squares(), PublicFacts(400, 1, 5), Privacy(1.0, 1e-6), 0)
-    multipliers = [part._sampler.multiplier(index, part._multiplier) for index in range(part.rounds)]
+    shares = part.shares
+    multipliers = [shares.sampler.multiplier(index, shares.noise_multiplier) for index in range(part.rounds)]
     spent = epsilon_of(Cost(noise_multiplier=sum(one**-2 for one in multipliers) ** -0.5), 1, 1e-6)
     assert 0.999 < spent <= 1.0
     draws = []
@@ -184,7 +185,7 @@ def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_a
         method = make(STRATEGIES["dp_fed_sgd"], squares(), 400, preparation=LearnCoordinates, seed=seed)
         own = method.around.before
         noise = partial(method._noise, method.plan.rounds + 2)
-        release = Release(own._scheme(), 1, noise)
+        release = Release(own.shares, 1, noise)
         draws.append(
             release.mean(np.zeros(1), Movement.of_box(1.0))[0][0] / release.mean(np.zeros(1), Movement.of_box(1.0))[1]
         )
@@ -201,8 +202,8 @@ def test_noise_of_the_preparation_is_no_noise_of_the_strategys_own_rounds():
 
 def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_rounds():
     method = prepared("dp_fed_sgd")
-    make_scheme = method._make_scheme
-    method._make_scheme = lambda: replace(s := make_scheme(), guarantee=replace(s.guarantee, epsilon=1.0))
+    new_scheme = method._new_scheme
+    method._new_scheme = lambda: replace(s := new_scheme(), guarantee=replace(s.guarantee, epsilon=1.0))
     with pytest.raises(RunFailed, match="would promise something else"):
         run(method, ill_scaled(USERS))
     assert method.spent_epsilon <= method.around.before.epsilon
@@ -219,8 +220,7 @@ def test_sums_over_all_users_have_their_own_rounding():
     """Where the strategy's own cohorts are small."""
     privacy = Privacy(4.0, 1e-5, noise="secure")
     method = STRATEGIES["dp_fed_sgd"](squares(), PublicFacts(3000), privacy, rounds=1, preparation=LearnCoordinates)
-    method.scheme = replace(method.scheme, summands=2)
-    assert method._rounding_slack() == rounding_slack(3000)
+    assert method._rounding_slack(replace(method.scheme, summands=2)) == rounding_slack(3000)
 
 
 # --- What it is worth ------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_measured_curvature_is_no_certificate():
             Certificate(convex=True, **{field: seen.measured})
     method = prepared("recentred_clipping")
     assert method.problem.certificate.smoothness is None
-    assert method._default_step == pytest.approx(1 / method.problem.measured.most)
+    assert method._given.default_step == pytest.approx(1 / method.problem.measured.most)
 
 
 def test_nothing_is_certified_of_a_problem_in_coordinates_but_what_turning_keeps():

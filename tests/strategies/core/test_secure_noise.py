@@ -149,8 +149,8 @@ def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     assert noise_again(strategy("dp_fed_sgd"), 0) == SecureNoise(rounding_slack(USERS))
     assert noise_again(strategy("dp_ftrl", rounds=4), 1) == SecureNoise(rounding_slack(USERS, 2.0))
     rotation = strategy("winsorized_rotation")
-    grid = rotation.scheme.grid
-    longest = (grid.cells + 1) * grid.half_width * math.sqrt(rotation.scheme.rotation.size)
+    numbers = rotation.plan.numbers
+    longest = (numbers["cells"] + 1) * numbers["interval"] / 2 * math.sqrt(numbers["rotated_dimension"])
     moved = rotation.scheme.mechanism.l2_sensitivity * (USERS // 2)
     assert noise_again(rotation, 0).slack == pytest.approx(
         rounding_slack(USERS // 2, longest / moved, 2.0**-47), rel=1e-12
@@ -159,7 +159,7 @@ def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     by_sample = make(
         STRATEGIES["sample_clipped_sgd"], Quadratic(3, 5.0, 5.0), USERS, 4.0, 1e-3, unit="sample", facts={"samples": 9}
     )
-    assert by_sample._rounding_slack() == rounding_slack(9)
+    assert by_sample.scheme.summands == 9
     assert noise_again(strategy("dp_fed_sgd", noise="seeded"), 0).slack == 0.0
 
 

@@ -132,8 +132,10 @@ def test_an_initial_model_outside_the_domain_is_refused(x):
 def test_no_stream_of_noise_is_drawn_from_twice(name):
     """Noise that two releases share can be subtracted; each release asks for a stream of its own, and once."""
     method = method_of(name)
-    asked, noise = [], method._noise
-    method._noise = lambda index, purpose=0: asked.append((index, purpose)) or noise(index, purpose)
+    asked, opened = [], method.streams.open
+    method.streams.open = lambda seed, index, purpose, slack: (
+        asked.append((index, purpose)) or opened(seed, index, purpose, slack)
+    )
     run(method, halves(problem_of(name)))
     assert len(asked) == len(set(asked))
     assert (not asked) == (name in ("local_dp", "non_private"))  # there users draw, or nobody does
@@ -236,11 +238,11 @@ def test_a_step_that_fails_was_charged_before_it_began(sampling, monkeypatch):
     assert method.spent_epsilon == 0
     spent = []
 
-    def failing(index, x, gathered):
+    def failing(scheme, *given):
         spent.append(method.spent_epsilon)
         raise RunFailed("the step fails")
 
-    monkeypatch.setattr(method, "_step", failing)
+    monkeypatch.setattr(type(method.scheme), "take", failing)
     with pytest.raises(RunFailed, match="the step fails"):
         run(method, federation_of(np.zeros((20, 2))))
     assert spent == [method.spent_epsilon]

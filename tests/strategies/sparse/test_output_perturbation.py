@@ -433,19 +433,13 @@ def test_the_start_is_the_centre_of_the_regularisation():
     assert np.abs(final(run(method, bounded(), initial_arrays=model_record(start))) - start).max() < 1e-3
 
 
-def test_certified_sparsity_and_dominance_enter_the_plan():
+def test_what_is_certified_enters_the_plan_but_for_what_is_proven_over_the_whole_space_alone():
     method = method_of(PROBLEM, delta=0.0, regularisation=0.5)
     assert method.plan.numbers["sparsity"] == 1
     exact = method.scheme.algorithm.risk.l1_sensitivity(0.5)
     assert exact == pytest.approx(2 * PROBLEM.certificate.gradient_norm / (0.5 * USERS))
     assert exact < method.plan.numbers["l1_sensitivity"] <= 1.01 * exact
-
-
-@pytest.mark.parametrize(("radius", "domain"), [(1.0, "box"), (math.inf, "space")])
-def test_what_is_proven_over_the_whole_space_alone_is_not_used_in_a_box(radius, domain):
-    problem = OneHotLogistic(5, radius)
-    risk = make(OutputPerturbation, problem, 50, 1.0, 0.0, radius=1.0).scheme.algorithm.risk
-    assert risk.domain == domain
+    assert method.scheme.algorithm.risk.domain == "box"
 
 
 def test_fewer_rounds_cost_noise_and_no_privacy():
@@ -461,11 +455,7 @@ def test_who_is_missing_or_not_finite_ends_the_run_without_a_release():
     def gone(answer):
         raise OSError("this node is gone")
 
-    messages = (
-        "a user did not answer, or sent a finite gradient in some rounds only",
-        "users of a cohort did not answer",
-    )
-    for change, message in zip((without_numbers, gone), messages, strict=True):
+    for change, message in ((without_numbers, "a user did not answer, or sent"), (gone, "users of a cohort did not")):
         method = method_of()
         nodes = [Node(method.problem, bounded(), users) for users in shards(USERS, 20)]
         nodes[1] = ChangedNode(nodes[1], change)

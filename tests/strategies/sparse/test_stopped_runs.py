@@ -54,6 +54,9 @@ def test_a_run_keeps_to_its_share_and_the_choice_is_added():
     assert sampler.epsilon(sampler.budget.noise_multiplier, 1e-6, sampler.steps) <= 0.8 * 4.0
     assert method.plan.guarantee.epsilon == sampler.budget.spent(sampler.levels) + 0.2 * 4.0 <= 4.0
     np.testing.assert_array_equal(sampler.cohort(sampler.steps), np.arange(USERS))
+    for index in range(sampler.rounds):
+        method.state.ledger.charge(sampler.cohort(index))
+    assert method.state.ledger.epsilon() == pytest.approx(method.plan.guarantee.epsilon, rel=1e-12)
 
 
 def test_every_run_starts_anew_and_the_model_is_the_one_that_was_chosen():

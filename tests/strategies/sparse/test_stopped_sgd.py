@@ -598,11 +598,3 @@ def test_missing_users_count_as_zero_and_the_divisor_stays():
 def test_what_a_plan_cannot_do_without_is_asked_for(problem, options, told):
     with pytest.raises(BadInput, match=told):
         method_for(problem, **options)
-
-
-def test_what_the_ledger_of_several_runs_says_at_the_end_is_what_is_promised():
-    """The choice of one of them, too."""
-    method = make(StoppedSGD, Quadratic(2, 1.0, 2.0), 200, 4.0, 1e-6, runs=3)
-    for index in range(method.scheme.sampler.rounds):
-        method.state.ledger.charge(method.scheme.sampler.cohort(index))
-    assert method.state.ledger.epsilon() == pytest.approx(method.scheme.guarantee.epsilon, rel=1e-12)
