@@ -108,6 +108,15 @@ def test_the_papers_budget_is_refused_where_it_does_not_compose_t10(epsilon, del
 # --- T11 to T13: the algorithm ---------------------------------------------------------------------------------------
 
 
+def test_iterates_stay_in_the_ball_and_a_start_outside_is_refused_t12():
+    features = 1e9 * np.random.default_rng(0).standard_cauchy((50, 3))
+    block, start = block_of(features, features[:, 0]), np.array([0.0, 0.0, 2.0])
+    points = private_lasso(block, start, radius=2.0, threshold=1.0, epsilon=0.5, rounds=20, seed=0)
+    assert np.abs(points).sum(axis=1).max() <= 2 + 1e-12
+    with pytest.raises(BadInput, match=r"l1 norm 1\.5: must lie in the l1 ball of radius 1"):
+        run(strategy(), federation_of(features, targets=features[:, 0]), initial_arrays=model_record(0.75 * start))
+
+
 def test_without_noise_it_is_frank_wolfe_on_truncated_data_t13():
     features, targets, _ = normal_data(200)
     points = private_lasso(
@@ -126,6 +135,7 @@ def test_without_noise_it_is_frank_wolfe_on_truncated_data_t13():
 def test_the_strategy_is_the_algorithm_t13():
     features, targets, _ = normal_data(100)
     method = strategy(seed=5, l1_radius=1.5)
+    assert len(requested(method, 4).users) == 100
     models = []
     run(
         method,
@@ -185,12 +195,6 @@ def test_the_excess_falls_with_the_users_t15():
 
 
 # --- The strategy ----------------------------------------------------------------------------------------------------
-
-
-def test_a_start_outside_the_ball_is_refused():
-    features, targets, _ = normal_data(100)
-    with pytest.raises(BadInput, match=r"initial model of l1 norm 1\.5: must lie in the l1 ball of radius 1"):
-        run(strategy(), federation_of(features, targets=targets), initial_arrays=model_record(np.full(3, 0.5)))
 
 
 def test_a_plan_warns_where_choices_may_miss_more_than_the_zero_model_can_lose():
