@@ -239,7 +239,7 @@ def too_slow(rows: list[Row]) -> bool:
     failed = False
     for row in rows:
         for name, ratio in (("local", row.local_ratio), ("ray", row.ray_ratio)):
-            if row.strategy == DPFedSGD.name and ratio > LIMITS[name]:
+            if row.strategy == DPFedSGD.about.name and ratio > LIMITS[name]:
                 failed = True
                 print(f"TOO SLOW: {name} at m = {row.samples}, d = {row.dimension}: {ratio:.2f} > {LIMITS[name]}")
     return failed

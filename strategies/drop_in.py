@@ -256,6 +256,7 @@ class DropIn(Strategy):
                 f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
             )
         self._patterns = frozen, nonnegative
+        self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
         self._recipe = self.strategy.parsed(self.settings | options)
         self._public, self._privacy = PublicFacts(users), Privacy(epsilon, delta, noise=noise)
         self._seed = secrets.randbits(128) if seed is None else seed
@@ -265,7 +266,13 @@ class DropIn(Strategy):
         """The strategy within, for a model of that layout."""
         dimension, wire = 1 if layout is None else layout.dimension, ClientWire(layout, self._round_begins)
         inner = UserLevelStrategy(
-            self._recipe, ClientSideLoss(dimension), self._public, self._privacy, seed=self._seed, wire=wire
+            self._recipe,
+            ClientSideLoss(dimension),
+            self._public,
+            self._privacy,
+            seed=self._seed,
+            wire=wire,
+            **self._around,
         )
         plan = without(inner.plan, self.by_clients)
         inner.plan = before_the_model(without(plan, self.by_size)) if layout is None else with_warning(plan)

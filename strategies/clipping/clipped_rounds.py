@@ -12,7 +12,7 @@ from strategies.clipping.masked_rounds import LOST_FACT, MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from strategies.core.about import Fact
 from strategies.core.clip_facts import CLIP_FACTS
-from strategies.core.mean_rounds import MeanRounds, as_is, mean_mechanism, sampler_numbers
+from strategies.core.mean_rounds import MeanRounds, as_is, sampler_numbers
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
 from strategies.core.ways import Course
@@ -152,7 +152,7 @@ def clipped_rounds(
     """
     sampler, clip = options.sampler(given), options.clip_norm
     if given.privacy.trust == "server":
-        mechanism = mean_mechanism(sampler, clip, given.privacy)
+        mechanism = given.mean_mechanism(sampler, clip)
         return rounds_of(given, options, sampler, mechanism, computation, rate, gradient=gradient, numbers=numbers)
     masked = MaskedRounds.of(given, sampler, clip, given.dimension)
     multiplier = masked.multiplier * masked.louder

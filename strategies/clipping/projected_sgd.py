@@ -9,7 +9,7 @@ from pydantic import Field
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, rounds_of
 from strategies.clipping.masked_rounds import MASKED_MEANINGS
 from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds, as_is, mean_mechanism
+from strategies.core.mean_rounds import MeanRounds, as_is
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
@@ -112,7 +112,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
         """(the sampler, its noise multiplier, the mechanism of a mean): Laplace noise for pure privacy."""
         drawn, privacy = self.sampler(given), given.privacy
         if privacy.delta > 0:
-            gaussian = mean_mechanism(drawn, self.clip_norm, privacy)
+            gaussian = given.mean_mechanism(drawn, self.clip_norm)
             return drawn, gaussian.noise_multiplier, gaussian
         if self.sampling != "disjoint":
             raise BadInput(

@@ -10,7 +10,7 @@ from strategies.core.clip_facts import clip_facts
 from strategies.core.scheme import Number, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Guarantee, Privacy
+from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
@@ -149,16 +149,6 @@ class Runs(Scheme):
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
         """See `Scheme`."""
         return self.run(index).take(index, x, gathered, memory, noise)
-
-
-def mean_mechanism(sampler: Sampler, clip_norm: float, privacy: Privacy) -> GaussianMechanism:
-    """Of the mean of a cohort's vectors of l2 norm at most ``clip_norm``, with the noise that the sampler calibrates.
-
-    Raises:
-        BadInput: the sampler cannot keep to the budget.
-    """
-    multiplier = sampler.calibrate(privacy.epsilon, privacy.delta)
-    return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)
 
 
 def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:

@@ -9,6 +9,7 @@ from strategies.wire.wire import Wire
 from userdp.accounting import Guarantee, Privacy
 from userdp.accounting.guarantee import Unit
 from userdp.errors import BadInput
+from userdp.mechanisms import GaussianMechanism
 from userdp.noise import NoiseSource
 from userdp.problems.base import Problem
 from userdp.sampling import Sampler
@@ -119,6 +120,15 @@ class Given:
             assumptions=tuple(assumptions),
             holds=True,
         )
+
+    def mean_mechanism(self, sampler: Sampler, clip_norm: float) -> GaussianMechanism:
+        """Of the mean of a cohort's vectors of l2 norm at most ``clip_norm``, with noise as the sampler calibrates it.
+
+        Raises:
+            BadInput: the sampler cannot keep to the budget.
+        """
+        multiplier = sampler.calibrate(self.privacy.epsilon, self.privacy.delta)
+        return GaussianMechanism(sampler.sensitivity_factor * clip_norm / sampler.expected_batch, multiplier)
 
     def accounted(self, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...] | None = None) -> dict[str, Any]:
         """The guarantee and the ledger, as fields of a `Scheme`, of rounds that one sampler draws and accounts.

@@ -49,6 +49,7 @@ def test_neighbours_of_every_release(name):
 def made(text, name="example"):
     """The class of a strategy's text."""
     module = ModuleType(name)
+    module.Leaking = Leaking
     exec(compile(text, name, "exec"), module.__dict__)
     return module.SignDescent
 
@@ -57,30 +58,40 @@ def test_a_strategy_from_outside_keeps_to_it():
     check_strategy(made(TEXT))
 
 
+class Leaking:
+    """A mechanism whose noise grows with what it should hide, by a hair."""
+
+    def __init__(self, inner):
+        self.inner, self.standard_deviation = inner, inner.standard_deviation
+
+    def release(self, value, noise):
+        return np.abs(self.inner.release(value, noise)) * np.where(np.abs(value) > 0.4985, 1.0, -1.0)
+
+
 FAULTS = {
     "a clip wider than what the noise is made for": (
-        "clip_norm=self.options.clip_norm)\n        return Request",
-        "clip_norm=1.5 * self.options.clip_norm)\n        return Request",
+        "clip_norm=clip)",
+        "clip_norm=1.5 * clip)",
         "replacing one user moves what gaussian noise is added to",
     ),
     "a divisor smaller than the cohort": (
-        "gathered.values / self.public.users",
-        "gathered.values / (self.public.users - 40)",
+        "divisor=n,",
+        "divisor=n - 40,",
         "replacing one user moves what gaussian noise is added to",
     ),
     "a step by what has no noise": (
-        "np.sign(mean)",
-        "(np.sign(mean) + 1e-3 * gathered.values)",
+        "mechanism=mechanism,",
+        "mechanism=Leaking(mechanism),",
         "shows more of a user than it released",
     ),
     "a fact of users' data that is not marked": (
-        "return Step(x, x)",
-        'return Step(x, x, {"size": float(np.linalg.norm(gathered.values))})',
+        "mechanism=mechanism,",
+        'mechanism=mechanism, noted=lambda mean, bounded: {"size": float(np.linalg.norm(mean))},',
         "shows more of a user than it released",
     ),
     "a fact that is not declared": (
-        "return Step(x, x)",
-        'return Step(x, x, {"size": float(np.linalg.norm(mean))})',
+        "mechanism=mechanism,",
+        'mechanism=mechanism, noted=lambda mean, bounded: {"size": 1.0},',
         "notes size, which `notes` does not declare",
     ),
     "a number that is not explained": (
@@ -89,8 +100,8 @@ FAULTS = {
         "plans steepness, which `meanings` does not explain",
     ),
     "randomness of its own": (
-        "np.sign(mean)",
-        "(np.sign(mean) + np.random.default_rng().normal(size=len(mean)))",
+        "np.sign(gradient)",
+        "(np.sign(gradient) + np.random.default_rng().normal(size=len(gradient)))",
         "shows more of a user|gives another model when it is run again",
     ),
 }

@@ -318,7 +318,7 @@ def test_flower_a_zero_update_of_an_ordinary_client_divides_by_zero(kind):
 def test_flower_nan_passes_the_clip(name, code):
     """A user whose gradient is not finite in one coordinate is like one whose gradient is zero, and is counted."""
     # Local steps to infinity end at the edge of the domain, which is finite, and clipped.
-    finite = name == DPFedAvg.name and code != 7
+    finite = name == DPFedAvg.about.name and code != 7
     # Samples are dropped one by one, and only users are counted; nobody tells a server that is not trusted.
     counted = not finite and name not in BY_SAMPLES and STRATEGIES[name].about.server_trusted
     data = np.full((USERS, 2), 3)
@@ -376,7 +376,7 @@ def test_flower_noise_and_cohorts_come_from_the_global_generators(name):
     assert len({played(method_of(name, seed=seed), nobody_moves)[1].tobytes() for seed in range(10, 14)}) > 1
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if name != SparseExponentialChoice.name])
+@pytest.mark.parametrize("name", [name for name in PRIVATE if name != SparseExponentialChoice.about.name])
 def test_flower_noise_is_rounded_to_single_precision(name):
     """Not of a choice alone: it adds no noise to a model, and among so many columns it may stay at the start."""
     problem = Quadratic(200, 1.0, 50.0)
@@ -606,7 +606,7 @@ def test_fl4health_noise_is_scaled_by_the_cohorts_largest_weight(name):
         played(method_of(name, facts=facts, **everybody), federation_of(np.zeros((2 * USERS, 2)), sizes=sizes))[1]
         for sizes in (even, uneven)
     ]
-    if name == IterativeMeanSGD.name:
+    if name == IterativeMeanSGD.about.name:
         # Once the model has moved, gradients are no longer zero, and which samples share a group differs.
         ends = [models[:3] for models in ends]
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)

@@ -21,13 +21,10 @@ from userdp.errors import BadInput
 from userdp.kinds import Kinds
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = re.findall(
-    r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL
-)
-IN_THE_PROJECT = BLOCKS[0]
-(PUBLIC,) = (block for block in BLOCKS if block.startswith("from strategies import"))
-TEXT = re.sub(r"(from (strategies|userdp)\..*\n)+", f"{PUBLIC}\nVector = np.ndarray\n", IN_THE_PROJECT)
-"""As it is written outside of the project: by public names alone."""
+TEXT = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-strategy.md").read_text(encoding="utf-8"), re.DOTALL)[
+    0
+]
+"""It imports public names alone, as outside of the project."""
 
 
 @pytest.fixture
@@ -146,23 +143,23 @@ def test_code_of_a_strangers_run_runs_only_when_trusted(folder):
     [
         (TEXT, "mine.py:SignDecent", r"has no attribute 'SignDecent'"),
         (TEXT, "other.py:SignDescent", r"there is no file .*other\.py"),
-        (TEXT, "mine.py:SignDescentOptions", r"names SignDescentOptions, which is no class below UserLevelStrategy"),
+        (TEXT, "mine.py:Signs", r"names Signs, which is no class below Recipe"),
         (
-            TEXT.replace("def _step", "def _stepp"),
+            TEXT.replace("def scheme", "def schemes"),
             "mine.py:SignDescent",
-            r"does not define _step: is _stepp meant for it\?",
+            r"does not define scheme: is schemes meant for it\?",
         ),
-        (TEXT.replace("paper: ClassVar", "papers: ClassVar"), "mine.py:SignDescent", r"does not declare paper"),
-        (TEXT.replace("    Options:", "    meaning = {}\n    Options:"), "mine.py:SignDescent", r"is meanings meant\?"),
+        (TEXT.replace("paper=", "papers="), "mine.py:SignDescent", r"SignDescent \(line \d+ of .*mine\.py\) .* paper"),
+        (TEXT.replace("paper=", "meaning={}, paper="), "mine.py:SignDescent", r"is meanings meant\?"),
         (
-            TEXT.replace("    Options:", "    example = {'round': 1}\n    Options:"),
+            TEXT.replace("paper=", "example={'round': 1}, paper="),
             "mine.py:SignDescent",
             r"with round, wh",
         ),
         (
-            TEXT.replace("    Options: Cl", "    Options = 3\n    Optional: Cl"),
+            re.sub(r"About\(\n(.*\n)*?    \)", "3", TEXT, count=1),
             "mine.py:SignDescent",
-            r"make it a class be",
+            r"make it an About",
         ),
         (TEXT.replace("*Assumptions.*", "Assumed."), "mine.py:SignDescent", r"states no guarantee"),
     ],

@@ -137,7 +137,7 @@ class Watch:
             patch.setattr(SeededNoise, name, method)
 
     def _watch_rounds(self, patch):
-        asked, follow = UserLevelStrategy._asked, UserLevelStrategy._follow
+        asked, follow = UserLevelStrategy.request_of, UserLevelStrategy._follow
 
         def asking(strategy, server_round):
             self._round = server_round
@@ -150,7 +150,7 @@ class Watch:
                 self.compared_with.append(request.computation.arrays["initial"].copy())
             return follow(strategy, server_round, request, gathered)
 
-        patch.setattr(UserLevelStrategy, "_asked", asking)
+        patch.setattr(UserLevelStrategy, "request_of", asking)
         patch.setattr(UserLevelStrategy, "_follow", followed)
 
     def spent(self):

@@ -120,17 +120,18 @@ def subclasses(kind):
 def test_no_step_looks_at_who_was_drawn(name, monkeypatch):
     """How many a secret cohort drew is secret."""
     method = method_of(name)
-    step = type(method)._step
+    scheme = type(method.scheme)
+    step = scheme.take
 
     def refused(sampler, index):
         raise AssertionError("a step asked who was drawn")
 
-    def blind(self, index, x, gathered):
+    def blind(self, *given):
         with pytest.MonkeyPatch.context() as patch:
             for kind in subclasses(Sampler):
                 if "cohort" in vars(kind):
                     patch.setattr(kind, "cohort", refused)
-            return step(self, index, x, gathered)
+            return step(self, *given)
 
-    monkeypatch.setattr(type(method), "_step", blind)
+    monkeypatch.setattr(scheme, "take", blind)
     run(method, users_of(name, method))

@@ -137,7 +137,8 @@ def test_a_run_by_hand(kind):
     federation = SyntheticFederation(Gaussian(dimension=2), users=60, seed=1, samples_per_user=10)
     options = {"clip_norm": 0.5, "rounds": 5, "cohort": 20, "learning_rate": 0.3, "factorisation": kind}
     method = make(DPFTRL, problem, 60, 8.0, 1e-3, seed=4, **options)
-    fresh = np.array([stream(4, "noise", t, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2) for t in range(5)])
+    scale = method.scheme.mechanism.standard_deviation
+    fresh = np.array([stream(4, "noise", t, 0).normal(scale=scale, size=2) for t in range(5)])
     noise = noise_matrix(KINDS[kind](5, 3)) @ fresh
     x, total, start = np.zeros(2), np.zeros(2), np.zeros(2)
     for t in range(5):

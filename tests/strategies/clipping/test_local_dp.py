@@ -52,9 +52,7 @@ def test_the_rounds_of_a_user_spend_the_budget(rounds, cohort, takes_part):
 def test_every_user_adds_independent_noise_of_the_stated_size():
     method = make(LocalDP, Quadratic(50, 1.0, 1.0), 400, delta=1e-4, rounds=2)
     federation = federation_of(np.zeros((400, 50)))
-    first, second = (
-        rows_of(method, federation, index) / method.plan.numbers["noise_per_user"] for index in (0, 1)
-    )
+    first, second = (rows_of(method, federation, index) / method.plan.numbers["noise_per_user"] for index in (0, 1))
     assert first.std() == pytest.approx(1.0, abs=0.02)  # 20,000 normals: four standard errors
     for other in (second, np.roll(first, 1, axis=0), np.roll(first, 1, axis=1)):
         assert abs(np.mean(first * other)) < 4 / np.sqrt(first.size)
