@@ -8,7 +8,7 @@ from helpers import federation_of
 
 from userdp.data import Gaussian, SyntheticFederation, federation
 from userdp.errors import BadInput
-from userdp.nodes import node as node_module
+from userdp.nodes import pipeline as pipeline_module
 from userdp.nodes import samples as samples_module
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
@@ -21,8 +21,18 @@ COMPUTATIONS = {
 }
 
 
-def people() -> SyntheticFederation:
-    return SyntheticFederation(Gaussian(dimension=5), users=200, seed=4, samples_per_user=2, samples_tail=1.5)
+class Counted(SyntheticFederation):
+    """Knows of how many users it has been asked for the samples."""
+
+    asked = 0
+
+    def block(self, users):
+        self.asked += len(users)
+        return super().block(users)
+
+
+def people() -> Counted:
+    return Counted(Gaussian(dimension=5), users=200, seed=4, samples_per_user=2, samples_tail=1.5)
 
 
 @pytest.mark.parametrize("computation", COMPUTATIONS.values(), ids=COMPUTATIONS)
@@ -31,20 +41,22 @@ def people() -> SyntheticFederation:
 def test_streaming_and_memory_give_one_answer(computation, bounded, memory, monkeypatch):
     problem, users, x = Quadratic(5, 1.0, 2.0), np.arange(20, 180), np.linspace(-1, 1, 5)
     asked = users[::3]
-    kept = Node(problem, people(), users)
-    whole = kept.compute(x, asked, computation)
+    kept, streamed = people(), people()
+    whole = Node(problem, kept, users).compute(x, asked, computation)
     monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
     if bounded == "users":
-        monkeypatch.setattr(node_module, "ROW_BYTES", 7 * 8 * 5)
+        monkeypatch.setattr(pipeline_module, "ROW_BYTES", 7 * 8 * 5)
     else:
         slices = federation.Federation.slices
         monkeypatch.setattr(
             SyntheticFederation, "slices", lambda self, ids, **limits: slices(self, ids, max_bytes=2000, **limits)
         )
-    streamed = Node(problem, people(), users)
-    answer = streamed.compute(x, asked, computation)
-    assert kept._samples._kept == 160
-    assert 0 < streamed._samples._kept < 80 if memory else streamed._samples._kept == 0
+    node = Node(problem, streamed, users)
+    first = streamed.asked  # those that the node keeps
+    answer = node.compute(x, asked, computation)
+    assert kept.asked == len(users)
+    assert 0 < first < 80 if memory else first == 0
+    assert streamed.asked > first
     np.testing.assert_allclose(answer.values, whole.values, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(answer.users, whole.users)
     assert answer.non_finite == whole.non_finite == 0
@@ -102,7 +114,7 @@ class Explosive(Quadratic):
 
 @pytest.mark.parametrize("reduce", ["rows", "sum"])
 def test_gradients_that_are_not_finite_become_zero_and_are_counted_block_by_block(reduce, monkeypatch):
-    monkeypatch.setattr(node_module, "ROW_BYTES", 2 * 8)
+    monkeypatch.setattr(pipeline_module, "ROW_BYTES", 2 * 8)
     values = np.array([[0.25], [0.9], [-0.9], [0.25], [0.9]])
     node = Node(Explosive(1, 1.0, 1.0), federation_of(values), np.arange(5))
     answer = node.compute(np.zeros(1), np.arange(5), Computation(reduce=reduce))
