@@ -5,6 +5,7 @@ clip. `RowMaker` and `RowPipeline` do what it says. A sum may be taken on the no
 the rows.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -13,11 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting.guarantee import Relation
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.errors import BadInput
 from userdp.masking.sums import MaskedSum
 from userdp.nodes.functions import RowFunction, row_function
 from userdp.nodes.partition import Partition
+from userdp.nodes.statistics import statistic
 from userdp.noise import SecureNoise, rounding_slack
 from userdp.problems.in_coordinates import Coordinates
 from userdp.randomness import seed_sequence
@@ -143,6 +146,39 @@ class Computation:
     def trusting(self) -> bool:
         """Whether the server sees more than noisy values, and may be told exact counts."""
         return self.noise is None and self.masked is None
+
+    def sensitivity(self, relation: Relation, order: Literal[1, 2] = 2, weight: float = 1.0) -> float | None:
+        """The most by which one user moves the sum of all users' rows, in l1 or l2 norm; None where nothing bounds it.
+
+        *Formal guarantees.* *Claim.* Let two populations differ in one whole user, who is replaced by another, or added
+        or removed. Their sums, before any noise, then differ by no more than this, but for rounding (see
+        `userdp.noise.rounding_slack`), whatever anybody's data, if a user's row follows from that user's data alone.
+        *Why.* `RowPipeline` clips every row to an l2 norm C (which the l1 norm bounds too), and holds its statistic
+        within bounds, also those of users who cannot be used; a user who is not there adds nothing. So the vector moves
+        by at most 2C if the user is replaced, by C if it is added or removed, and the number by
+        `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the clip of a
+        sample, and slots in one group add up; slots are drawn without looking at data.
+
+        Args:
+            relation: which neighbours.
+            order: 1 for the l1 norm, which is bounded only if rows are clipped to one.
+            weight: of the statistic within a row: 0 for the vectors alone, `MaskedSum.weight` for what masks hide.
+        """
+        longest = self._longest(order)
+        if longest is None or not math.isfinite(longest):
+            return None
+        vector = longest * (2 if relation == "replace_one" else 1)
+        number = 0.0 if self.statistic is None else weight * statistic(self.statistic).sensitivity(relation)
+        return vector + number if order == 1 else math.hypot(vector, number)
+
+    def _longest(self, order: Literal[1, 2]) -> float | None:
+        """The largest norm of a user's vector: by the node's clips, or by the clip of a sample and its groups."""
+        if order == 1:
+            return self.l1_norm
+        if self.partition is not None:
+            clip = self.parameters.get("sample_clip_norm")
+            return None if clip is None else clip * self.partition.longest
+        return min((norm for norm in (self.clip_norm, self.l1_norm) if norm is not None), default=None)
 
     def part(self, users: slice | NDArray[np.int64]) -> "Computation":
         """What is asked of some of the users, by their positions."""
