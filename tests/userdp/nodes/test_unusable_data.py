@@ -71,9 +71,8 @@ def test_a_user_that_cannot_be_used_counts_as_the_centre_in_the_statistic_too(st
     centre = np.full(case.problem.dimension, 0.3)
     computation = Computation(clip_norm=0.2, centre=centre, statistic=statistic)
     rows, counted = answer(case, block, computation)
-    at_the_centre = STATISTICS[statistic].compute(np.zeros((1, len(centre))), 0.2)
-    np.testing.assert_array_equal(rows[[1, 3], :-1], 0)
-    np.testing.assert_array_equal(rows[[1, 3], -1], at_the_centre[0])
+    at_the_centre = np.append(0 * centre, STATISTICS[statistic].compute(0 * centre[None], 0.2))
+    np.testing.assert_array_equal(rows[[1, 3]], [at_the_centre, at_the_centre])
     assert counted == 2
 
 
@@ -209,11 +208,11 @@ def test_a_class_that_the_module_does_not_have_moves_the_model_by_no_more_than_o
         write_classes(tmp_path / "table.csv", odd)
         (tmp_path / "run.toml").write_text(f"""
 name = "classes"
-[problem]
-kind = "torch"
-hidden = []
-outputs = 3
-loss = "cross_entropy"
+problem = {{ kind = "torch", hidden = [], outputs = 3, loss = "cross_entropy" }}
+privacy = {{ epsilon = 1.0, delta = 1e-4 }}
+strategy = {{ kind = "dp_fed_sgd", rounds = 1, clip_norm = 1.0, learning_rate = 1.0 }}
+engine = {{ kind = "{engine}", workers = 1, roster_timeout = {PATIENCE} }}
+output = {{ anyway = true, directory = "{tmp_path / str(odd)}", reference = false }}
 [data]
 kind = "table"
 path = "table.csv"
@@ -223,22 +222,6 @@ ranges = {{ a = [-1.0, 1.0] }}
 target = "y"
 users = {USERS}
 test_fraction = 0
-[privacy]
-epsilon = 1.0
-delta = 1e-4
-[strategy]
-kind = "dp_fed_sgd"
-rounds = 1
-clip_norm = 1.0
-learning_rate = 1.0
-[engine]
-kind = "{engine}"
-workers = 1
-roster_timeout = {PATIENCE}
-[output]
-anyway = true
-directory = "{tmp_path / str(odd)}"
-reference = false
 """)
         outcome = CliRunner().invoke(app, ["run", str(tmp_path / "run.toml"), "--json"])
         assert outcome.exit_code == 0, outcome.output
