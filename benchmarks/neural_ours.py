@@ -12,6 +12,7 @@ from userdp.data import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.data.shape import Sequence
 from userdp.nodes.computations import Computation
+from userdp.nodes.local_training import local_update
 from userdp.nodes.node import Node
 from userdp.problems import TorchProblem
 
@@ -41,7 +42,8 @@ def main() -> None:
         clip_norm=MODELS[work.model].clip_norm,
         parameters={"steps": STEPS, "step_size": STEP_SIZE},
     )
-    computation(problem, problem.initial(), block.part(0, 1))  # says why, where a node would count users without
+    # Says why, where a node would count users without.
+    local_update(problem, problem.initial(), block.part(0, 1), **computation.parameters)
 
     def run_round() -> NDArray[Any]:
         answer = node.compute(problem.initial(), users, computation)

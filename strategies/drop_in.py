@@ -50,6 +50,7 @@ from userdp.data import Block
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer
+from userdp.nodes.pipeline import RowPipeline
 from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
@@ -191,8 +192,9 @@ class ClientWire(Wire):
             update = self._known.vector(records[0]) - sent
         # Where the strategy follows gradients, what the clients' training takes off the model is one.
         row = update if computation.name == "local_update" else -update
-        rows, non_finite = computation.finish(row[None])
-        return Answer(users, rows, non_finite)
+        pipeline = RowPipeline(computation, users, dimension)
+        rows, non_finite = pipeline.finite(row[None])
+        return Answer(users, pipeline.clipped(rows), non_finite)
 
 
 class DropIn(Strategy):

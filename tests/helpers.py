@@ -19,12 +19,15 @@ from strategies.core.streams import Streams
 from strategies.wire.questions import common_records, model_record, train_content
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
+from userdp.arrays.sparse_rows import AnyRows
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.errors import RunFailed
 from userdp.mechanisms.factorisations import FACTORISATIONS
 from userdp.mechanisms.prefix_sums import Factorisation
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
+from userdp.nodes.pipeline import RowPipeline
+from userdp.nodes.row_maker import RowMaker
 from userdp.noise import NoiseSource
 from userdp.problems import Problem, Quadratic
 
@@ -53,6 +56,20 @@ def local_grid(problem: Problem, federation: Federation, users_per_node: int | N
 def content_of(x: NDArray[np.float64], users: NDArray[np.int64], computation: Computation) -> RecordDict:
     """What one node is asked by itself."""
     return train_content(common_records(model_record(x), computation), users, computation)
+
+
+def rows_of(problem: Problem, x: NDArray[np.float64], block: Block, computation: Computation) -> tuple[AnyRows, int]:
+    """What a node makes of a block: all rows, or their sum, and how many users became zero."""
+    maker = RowMaker(problem, x, computation, failed=_fail)
+    pipeline = RowPipeline(computation, np.arange(block.users), problem.dimension, sparse=problem.sparse)
+    everybody = slice(0, block.users)
+    rows, unusable = maker.rows(block, everybody)
+    pipeline.add(rows, everybody, unusable)
+    return pipeline.values, pipeline.non_finite
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 class ChangedNode(Node):

@@ -14,13 +14,14 @@ from simulations.engines.grids import LocalGrid, shards
 from simulations.runs.build import load_datasets, make_strategy, public_facts, starting_problem
 from strategies.core.base import UserLevelStrategy
 from strategies.wire.questions import model_vector
-from userdp.arrays.sparse_rows import dense
+from userdp.arrays.sparse_rows import AnyRows, dense
 from userdp.arrays.types import Vector
 from userdp.audit.one_run import guessed, one_run_lower_bound
 from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
+from userdp.nodes.pipeline import RowPipeline
 from userdp.problems.base import Problem
 
 LEAST_CANARIES = 20
@@ -66,23 +67,24 @@ class Canaries:
         clip = computation.clip_norm
         if clip is None or computation.partition is not None or computation.coins is not None:
             raise BadInput("canaries of one run need users who are clipped as a whole: use the audit without --one-run")
-        places = np.searchsorted(self.users, users)
+        pipeline = RowPipeline(computation, users, self.problem.dimension)
+        pipeline.collect(self._clipped(clip, users, computation, pipeline), slice(0, len(users)))
+        lengths = np.full(len(users), _FAR * clip) if computation.lengths else None
+        hidden = None if computation.masked is None else pipeline.masked(self.key, x)
+        return Answer(users, pipeline.values, 0, lengths, hidden)
+
+    def _clipped(
+        self, clip: float, users: NDArray[np.int64], computation: Computation, pipeline: RowPipeline
+    ) -> AnyRows:
+        """The canaries' rows after the clip: their directions where they are there, zeros where nobody is."""
         if not computation.of_parameters:
-            rows = np.zeros((len(users), computation.width(self.problem.dimension)))
-        else:
-            centre = 0.0 if computation.centre is None else computation.centre
-            # Models follow updates, and go against gradients.
-            way = -_FAR * clip if computation.name == "local_update" else _FAR * clip
-            finished, _ = computation.finish(way * self._rows[places] + centre)
-            rows = np.where(self._there[places, None], dense(finished), 0.0)
-        if computation.noise is not None:
-            rows = computation.noise.add(rows, users)
-        if (masked := computation.masked) is not None:
-            total = masked.whole(rows).sum(axis=0)
-            hidden = masked.hidden(total, self.key, computation.question(x), int(users[0]))
-            return Answer(users, np.zeros((1, 0)), 0, masked=hidden)
-        values = rows.sum(axis=0, keepdims=True) if computation.reduce == "sum" else rows
-        return Answer(users, values, 0, np.full(len(users), _FAR * clip) if computation.lengths else None)
+            return np.zeros((len(users), computation.width(self.problem.dimension)))
+        places = np.searchsorted(self.users, users)
+        centre = 0.0 if computation.centre is None else computation.centre
+        # Models follow updates, and go against gradients.
+        way = -_FAR * clip if computation.name == "local_update" else _FAR * clip
+        rows, _ = pipeline.finite(way * self._rows[places] + centre)
+        return np.where(self._there[places, None], dense(pipeline.clipped(rows)), 0.0)
 
 
 def audit_one_run(

@@ -20,7 +20,7 @@ from userdp.audit import epsilon_lower_bound
 from userdp.errors import BadInput
 from userdp.estimators import RampKernel, Winsorized, concentration_score
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
-from userdp.nodes import node as nodes
+from userdp.nodes import pipeline
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Linear
 
@@ -192,7 +192,7 @@ def test_dp_fed_sgd_with_one_user_unclipped_is_found(monkeypatch):
     def first_as_it_is(total, rows, clip_norm, lengths):
         total += rows[0] + clip_rows(rows[1:], clip_norm).sum(axis=0)
 
-    monkeypatch.setattr(nodes, "add_clipped_rows", first_as_it_is)
+    monkeypatch.setattr(pipeline, "add_clipped_rows", first_as_it_is)
     method = fed_sgd()
     assert audit(method, *fed_sgd_sums(method)) > 3 * method.plan.guarantee.epsilon
 

@@ -2,37 +2,26 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.sparse_rows import (
-    AnyRows,
-    add_clipped_rows,
-    add_rows,
-    compacted,
-    dense,
-    placed_rows,
-    row_lengths,
-    stacked,
-)
-from userdp.arrays.types import Rows, Vector
-from userdp.data.block import Block
+from userdp.arrays.sparse_rows import AnyRows
+from userdp.arrays.types import Vector
 from userdp.data.federation import Federation
-from userdp.errors import BadInput, UserdpError
+from userdp.errors import BadInput
 from userdp.masking.grid import Residues
 from userdp.masking.masks import MaskKey
-from userdp.nodes.computations import SAMPLE_SUMS, Computation
+from userdp.nodes.computations import Computation
 from userdp.nodes.identities import identities
+from userdp.nodes.pipeline import RowPipeline
+from userdp.nodes.row_maker import RowMaker
 from userdp.nodes.samples import NodeSamples
 from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
-
-ROW_BYTES = 1 << 26
-"""Rows rows worked on at once, in bytes: wide models get fewer users a block."""
 
 
 @dataclass(frozen=True)
@@ -53,54 +42,6 @@ class Answer:
     non_finite: int
     lengths: NDArray[np.float64] | None = None
     masked: Residues | None = None
-
-
-class _SoFar:
-    """What a node has of an answer: rows in their places or their sum, block by block.
-
-    Attributes:
-        sparse: whether rows, or what their sum is made of, are sparse.
-        width: columns of a row.
-        values: (U, width) rows, or (1, width) their sum; without columns where that is masked.
-        total: (width,) the sum on a grid, where it is masked.
-        adds_clipped: whether rows are clipped and added up, and nothing else is done to them.
-    """
-
-    def __init__(self, problem: Problem, computation: Computation, users: int) -> None:
-        self._computation, self._kept = computation, list[AnyRows]()
-        self.sparse, self._summed = problem.sparse and computation.keeps_zeros, computation.reduce == "sum"
-        masked, self.width = computation.masked is not None, computation.width(problem.dimension)
-        self._rows_stay_sparse = self.sparse and not self._summed
-        columns = 0 if masked or self._rows_stay_sparse else self.width
-        self.values = np.zeros((1 if self._summed else users, columns))
-        self.total = np.zeros(self.width if masked else 0, dtype=np.int64)
-        plain = self._summed and not self.sparse and not masked and computation.noise is None
-        self.adds_clipped = plain and computation.only_clips
-
-    def add_clipped(self, rows: Rows, lengths: NDArray[np.float64]) -> None:
-        """Finite rows of these lengths, clipped and added."""
-        assert self._computation.clip_norm is not None
-        add_clipped_rows(self.values[0], rows, self._computation.clip_norm, lengths)
-
-    def add(self, rows: AnyRows, where: slice, users: NDArray[np.int64]) -> None:
-        """The finished rows of these users, who are there in the answer."""
-        computation = self._computation
-        if computation.noise is not None:
-            rows = computation.noise.add(dense(rows), users)
-        if computation.masked is not None:
-            self.total += computation.masked.whole(dense(rows)).sum(axis=0)
-        elif self._rows_stay_sparse:
-            self._kept.append(rows)
-        elif self._summed:
-            add_rows(self.values[0], rows)
-        else:
-            self.values[where] = dense(rows)
-
-    def whole(self) -> AnyRows:
-        """All rows, or their sum."""
-        if self._rows_stay_sparse:
-            return stacked(self._kept)
-        return compacted(self.values) if self.sparse else self.values
 
 
 class Node:
@@ -173,35 +114,27 @@ class Node:
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)
+        self._accept(x, computation)
+        pipeline = RowPipeline(computation, users, self.problem.dimension, sparse=self.problem.sparse)
+        maker = RowMaker(self.problem, x, computation, self._warn)
+        for where, block in self._samples.blocks(positions, pipeline.max_users):
+            rows, unusable = maker.rows(block, where)
+            pipeline.add(rows, where, unusable)
+        hidden = None if computation.masked is None else pipeline.masked(self.key, x)
+        return Answer(users, pipeline.values, pipeline.non_finite, pipeline.lengths, hidden)
+
+    def _accept(self, x: Vector, computation: Computation) -> None:
+        """Refuse a question that is not to be answered; a round of masks is spent by asking.
+
+        Raises:
+            BadInput: as `compute`.
+        """
         if computation.lengths and self.labels is not None:
             raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         if computation.masked is not None:
             self.key.spend(computation.masked.round)
-        so_far = _SoFar(self.problem, computation, len(users))
-        non_finite, lengths = 0, np.zeros(len(users)) if computation.lengths else None
-        # Sparse rows take about as much as the samples that they come from, which the federation bounds.
-        wide = None if so_far.sparse else max(1, ROW_BYTES // (8 * so_far.width))
-        max_users = 1 if computation.separate else wide
-        added = so_far.adds_clipped
-        made, clip = computation.halves if added or computation.lengths else (computation, computation)
-        for where, block in self._samples.blocks(positions, max_users):
-            rows, bad = self._answered(made, x, block, where)
-            non_finite += bad
-            if made is not computation:
-                norms = row_lengths(rows)
-                if lengths is not None:
-                    lengths[where] = norms
-                if added:
-                    so_far.add_clipped(dense(rows), norms)
-                    continue
-                rows = clip.clipped(rows)
-            so_far.add(rows, where, users[where])
-        if computation.masked is not None:
-            hidden = computation.masked.hidden(so_far.total, self.key, computation.question(x), int(users[0]))
-            return Answer(users, so_far.values, 0, masked=hidden)
-        return Answer(users, so_far.whole(), non_finite, lengths)
 
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where these users are among the node's own.
@@ -216,39 +149,6 @@ class Node:
             raise BadInput("the node was asked for users that it does not hold")
         return positions
 
-    def _answered(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """A block's rows; user by user if the loss fails, so that it fails for those alone who make it."""
-        try:
-            return self._computed(computation.part(where), x, block, where)
-        except UserdpError:
-            raise  # about the question, which is the same whatever anybody's data
-        except Exception as error:
-            if block.users == 1:
-                self._warn(error)
-                return self._without_failing(computation, x, block, where)
-        users = ((block.part(user, user + 1), where.start + user) for user in range(block.users))
-        own = [self._answered(computation, x, user, slice(place, place + 1)) for user, place in users]
-        return stacked([rows for rows, _ in own]), sum(bad for _, bad in own)
-
-    def _without_failing(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """A user's row where the loss fails: zero; of a sum over samples, that of the samples for which it does not.
-
-        Where one sample is protected, the others of its user must not vanish with it.
-        """
-        if computation.name not in SAMPLE_SUMS:
-            return computation.nothing(1, self.problem), 1
-        good = np.ones(block.samples, dtype=bool) if block.usable is None else block.usable.copy()
-        part = computation.part(where)
-        for sample in np.flatnonzero(good):
-            try:
-                self._computed(part, x, replace(block, usable=np.arange(block.samples) == sample), where)
-            except Exception:
-                good[sample] = False
-        try:
-            return self._computed(part, x, replace(block, usable=good), where)
-        except Exception:  # of samples none of which fails alone
-            return computation.nothing(1, self.problem), 1
-
     def _warn(self, error: Exception) -> None:
         """Tell whoever runs this node, once, that the loss fails here; for all users it does if it has a fault."""
         if not self._warned:
@@ -257,13 +157,3 @@ class Node:
             told = f"{type(error).__name__}{said}"
             log.warning("the loss fails on users' data (%s): each such user counts as zero", told)
         self._warned = True
-
-    def _computed(self, computation: Computation, x: Vector, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """A block's rows; where samples are drawn by coins, only those drawn are looked at."""
-        if computation.coins is None:
-            return computation(self.problem, x, block)
-        users, drawn = block.thinned(computation.coins.draw(where, block.sizes))
-        if drawn is None:
-            return computation.nothing(block.users, self.problem), 0
-        drawn_rows, bad = computation(self.problem, x, drawn)
-        return placed_rows(drawn_rows, users, block.users), bad

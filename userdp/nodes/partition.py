@@ -72,6 +72,14 @@ class Partition:
         """Slots of a user."""
         return int(self.groups.shape[1])
 
+    @property
+    def longest(self) -> float:
+        """The l2 norm of how many slots of one user each group has, for the user for whom it is largest."""
+        user, slot = np.nonzero(self.groups != OUTSIDE)
+        places, slots = np.unique(user * self.count + self.groups[user, slot], return_counts=True)
+        squares = np.bincount(places // self.count, weights=slots**2)
+        return math.sqrt(squares.max(initial=0.0))
+
     def part(self, users: slice | NDArray[np.int64]) -> "Partition":
         """That of some users, by their positions."""
         return Partition(self.groups[users], self.count)

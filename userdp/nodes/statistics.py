@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.accounting.guarantee import Relation
 from userdp.arrays.types import Rows
 from userdp.errors import BadInput
 
@@ -23,6 +24,10 @@ class Statistic:
     compute: Callable[[Rows, float], Rows]
     low: float
     high: float
+
+    def sensitivity(self, relation: Relation) -> float:
+        """The most by which one user moves the sum of all users' numbers, by being replaced, added or removed."""
+        return self.high - self.low if relation == "replace_one" else max(abs(self.low), abs(self.high))
 
 
 def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ What becomes of a sample is a function of that sample and of declared facts alon
 EVERY sample: nothing that anybody holds raises here. If it did, all users of a node would fall silent because of what
 one of them holds, which no sensitivity accounts for. What raises is about a block as a whole and declared: its columns,
 its types. A sample that is not finite, or has no place within the bounds, is set aside: marked as unusable in its
-block, with zeros in place of its values. `userdp.nodes.computations` sees to it that it weighs nothing.
+block, with zeros in place of its values. `userdp.nodes.row_maker` sees to it that it weighs nothing.
 """
 
 import math

@@ -17,6 +17,7 @@ from helpers import (
     make,
     noise_again,
     requested,
+    rows_of,
     run,
     taken,
 )
@@ -356,9 +357,9 @@ def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
     block = federation_of([[0.0, 0.0]]).block(np.arange(1))
     for centre in (np.zeros(3), np.array([0.0, np.inf])):
         with pytest.raises(BadInput, match="centre must be 2 finite numbers"):
-            Computation(clip_norm=1.0, centre=centre)(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
+            rows_of(Quadratic(2, 1.0, 1.0), np.zeros(2), block, Computation(clip_norm=1.0, centre=centre))
     with pytest.raises(BadInput, match="statistic 'median' is unknown"):
-        Computation(clip_norm=1.0, statistic="median")(Quadratic(2, 1.0, 1.0), np.zeros(2), block)
+        rows_of(Quadratic(2, 1.0, 1.0), np.zeros(2), block, Computation(clip_norm=1.0, statistic="median"))
 
 
 @pytest.mark.usefixtures("flower_identity")

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, noise_again, run
+from helpers import WILD, Wild, federation_of, final, gathered, make, noise_again, rows_of, run
 
 from strategies import PrivateHardThresholding, SparseOptimisation
 from userdp.data import ColumnarFederation, SyntheticFederation
@@ -171,8 +171,8 @@ def test_data_are_cut_before_gradients_are_taken():
     cut = np.array([[1.0, 3.0], [-2.0, 0.5], [0.1, 0.2]])
     rows = cut * (cut @ x - [-3.0, 1.0, 0.3])[:, None]
     parameters = {"level": 3.0, "bound": 9 * (math.sqrt(2) + 1)}
-    sums, _ = Computation("truncated_data_sum", parameters=parameters)(problem, x, block)
-    averages, _ = Computation("truncated_data_gradient", parameters=parameters)(problem, x, block)
+    sums, _ = rows_of(problem, x, block, Computation("truncated_data_sum", parameters=parameters))
+    averages, _ = rows_of(problem, x, block, Computation("truncated_data_gradient", parameters=parameters))
     np.testing.assert_allclose(sums, [rows[0] + rows[1], rows[2]], rtol=1e-6)
     np.testing.assert_allclose(averages, [(rows[0] + rows[1]) / 2, rows[2]], rtol=1e-6)
 

@@ -154,26 +154,29 @@ def test_the_place_of_a_sample_follows_from_its_own_mark(size, key):
     assert [place for place in longer if place < size] == first
 
 
+def labelled(sizes, columns, seed):
+    """Users of these sizes, their samples of two classes."""
+    rng, offsets = np.random.default_rng(seed), np.concatenate([[0], np.cumsum(sizes)])
+    features, classes = rng.normal(size=(sizes.sum(), columns)), rng.integers(0, 2, sizes.sum())
+    return Block(features.astype(np.float32), offsets, classes.astype(np.float32))
+
+
+def assert_alone_as_together(problem, x, block, numbers, **tolerance):
+    alone = [local_update(problem, x, block.part(user, user + 1), **numbers)[0] for user in range(block.users)]
+    np.testing.assert_allclose(local_update(problem, x, block, **numbers), alone, **tolerance)
+
+
 @settings(max_examples=40)
 @given(
     sizes_of_users, st.integers(0, 12), st.sampled_from(KINDS), st.sampled_from(SCHEDULES), st.integers(0, 5), st.data()
 )
 def test_users_computed_together_or_alone_give_the_same(sizes, batch, optimiser, schedule, key, data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
-    block = Block(
-        rng.normal(size=(sizes.sum(), 2)).astype(np.float32),
-        np.concatenate([[0], np.cumsum(sizes)]),
-        rng.integers(0, 2, sizes.sum()).astype(np.float32),
-    )
+    block = labelled(sizes, 2, data.draw(st.integers(0, 2**31)))
     problem = Logistic(2, 10.0, 0.5, intercept=True)
     numbers = LocalTraining.of(
         optimiser, schedule, step_size=0.4, epochs=2, batch_size=batch, key=key, weight_decay=0.1, proximal=0.2
     ).parameters()
-    x = np.array([0.1, -0.3, 0.2])
-    together = local_update(problem, x, block, **numbers)
-    for user in range(len(sizes)):
-        alone = local_update(problem, x, block.part(user, user + 1), **numbers)
-        np.testing.assert_allclose(together[user], alone[0], rtol=1e-9, atol=1e-12)
+    assert_alone_as_together(problem, np.array([0.1, -0.3, 0.2]), block, numbers, rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=15)
@@ -181,11 +184,7 @@ def test_users_computed_together_or_alone_give_the_same(sizes, batch, optimiser,
 def test_users_of_a_sequence_module_computed_together_or_alone_give_the_same(sizes, batch, optimiser):
     problem, block = READER, windows(sizes=sizes)
     numbers = LocalTraining.of(optimiser, "cosine", step_size=0.05, epochs=2, batch_size=batch, key=3).parameters()
-    x = problem.initial()
-    together = local_update(problem, x, block, **numbers)
-    for user in range(len(sizes)):
-        alone = local_update(problem, x, block.part(user, user + 1), **numbers)
-        np.testing.assert_allclose(together[user], alone[0], rtol=1e-6, atol=1e-9)
+    assert_alone_as_together(problem, problem.initial(), block, numbers, rtol=1e-6, atol=1e-9)
 
 
 READER, _ = case("gru", execution="grouped")
@@ -214,13 +213,7 @@ def test_a_plain_loop_of_one_user_gives_the_same():
 @pytest.mark.parametrize("batch", [0, 1, 3, 100])
 @pytest.mark.parametrize("optimiser", KINDS)
 def test_arrays_and_modules_with_the_same_loss_agree(batch, optimiser):
-    sizes = np.array([4, 1, 9, 2])
-    rng = np.random.default_rng(2)
-    block = Block(
-        rng.normal(size=(16, 3)).astype(np.float32),
-        np.concatenate([[0], np.cumsum(sizes)]),
-        rng.integers(0, 2, 16).astype(np.float32),
-    )
+    block = labelled(np.array([4, 1, 9, 2]), 3, seed=2)
     logistic = Logistic(3, 50.0, 1e6, intercept=True)
     module = TorchProblem(lambda: nn.Linear(3, 1), "bce_with_logits", 3, precision="double", execution="grouped")
     numbers = LocalTraining.of(optimiser, "constant", step_size=0.1, epochs=4, batch_size=batch, key=5).parameters()
@@ -283,28 +276,22 @@ def test_a_message_holds_numbers_that_read_back_as_the_same(optimiser, schedule)
     assert LocalTraining(step_size=0.1, steps=3).parameters() == {"step_size": 0.1, "steps": 3}
 
 
-BAD = [
-    ({"step_size": 0.0}, "step_size = 0.0: must be positive"),
-    ({"step_size": math.inf}, "step_size = inf"),
-    ({"step_size": math.nan}, "step_size = nan"),
-    ({"steps": -1.0}, "steps = -1.0: must be a whole number"),
-    ({"steps": 1.5}, "steps = 1.5"),
-    ({"epochs": math.nan}, "epochs = nan"),
-    ({"batch_size": 2.5}, "batch_size = 2.5"),
-    ({"batch_size": -3.0}, "batch_size = -3.0"),
-    ({"key": 2.0**53}, "key = 9007199254740992.0"),
-    ({"optimiser": 3.0}, "knows .*'sgd', 'momentum', 'adam'"),
-    ({"schedule": 3.0}, "knows .*'cosine'"),
-    ({"momentum": 1.0}, r"momentum = 1.0: must lie in \[0, 1\)"),
-    ({"second_moment": -0.1}, "second_moment = -0.1"),
-    ({"adaptivity": 0.0}, "adaptivity = 0.0"),
-    ({"weight_decay": -1.0}, "weight_decay = -1.0: must be finite, zero or more"),
-    ({"proximal": math.inf}, "proximal = inf"),
-    ({"epochs": 0.0}, "needs steps or epochs"),
-]
+WHOLE, POSITIVE, FINITE, SHARE = (
+    *("must be a whole number, zero or more", "must be positive and finite"),
+    *("must be finite, zero or more", r"must lie in \[0, 1\)"),
+)
+BAD = {
+    "step_size": (POSITIVE, 0.0, math.inf, math.nan),
+    "adaptivity": (POSITIVE, 0.0),
+    **dict.fromkeys(("steps", "epochs", "batch_size", "key"), (WHOLE, -1.0, 1.5, math.nan, 2.0**53)),
+    **dict.fromkeys(("weight_decay", "proximal"), (FINITE, -1.0, math.inf)),
+    **dict.fromkeys(("momentum", "second_moment"), (SHARE, -0.1, 1.0)),
+}
+UNKNOWN = [({"optimiser": 3.0}, "knows .*'sgd', 'momentum', 'adam'"), ({"schedule": 3.0}, "knows .*'cosine'")]
+OUT = [({name: value}, f"{name} = {value}: {told}") for name, (told, *values) in BAD.items() for value in values]
 
 
-@pytest.mark.parametrize(("numbers", "told"), BAD)
+@pytest.mark.parametrize(("numbers", "told"), [*OUT, *UNKNOWN, ({"epochs": 0.0}, "needs steps or epochs")])
 def test_numbers_out_of_range_are_refused(numbers, told):
     with pytest.raises(BadInput, match=told):
         LocalTraining(**{"step_size": 0.1} | numbers)

@@ -19,13 +19,8 @@ def asked(**changes):
 
 
 def test_another_model_computation_or_round_is_another_question():
-    others = [
-        asked(clip_norm=0.25),
-        asked(name="sample_sum"),
-        asked(separate=True),
-        asked(parameters={"steps": 2.0}),
-        asked(masked=replace(asked().masked, round=1)),
-    ]
+    others = [asked(clip_norm=0.25), asked(name="sample_sum"), asked(separate=True), asked(parameters={"steps": 2.0})]
+    others.append(asked(masked=replace(asked().masked, round=1)))
     questions = [asked().question(X), asked().question(np.nextafter(X, 1)), *(other.question(X) for other in others)]
     assert len(set(questions)) == len(questions)
     assert asked().question(X.copy()) == questions[0]

@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from helpers import federation_of
+from helpers import federation_of, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.nodes.computations import LENGTHS, Computation
+from userdp.nodes.computations import Computation
 from userdp.nodes.moments import (
     class_shares,
     column_scales,
@@ -77,15 +77,15 @@ def test_second_moments_and_their_sizes_are_those_of_each_user_alone(model):
 def test_a_user_who_does_not_fit_into_one_piece_has_the_second_moments_of_all_samples(monkeypatch):
     model, scales = MODELS[0], np.ones(P)
     block = block_of(model, [40, 2, 9])
-    whole = second_moments(model, np.zeros(P), block, scales), moment_size(model, np.zeros(P), block, 1e-3, 1e3, scales)
+
+    def found():
+        sizes = moment_size(model, np.zeros(P), block, 1e-3, 1e3, scales)
+        return np.column_stack([second_moments(model, np.zeros(P), block, scales), sizes])
+
+    whole = found()
     monkeypatch.setattr("userdp.problems.segments.CHUNK_BYTES", 100)
     monkeypatch.setattr("userdp.nodes.moments.CHUNK_BYTES", 100)
-    pieces = (
-        second_moments(model, np.zeros(P), block, scales),
-        moment_size(model, np.zeros(P), block, 1e-3, 1e3, scales),
-    )
-    np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-12)
-    np.testing.assert_allclose(pieces[1], whole[1], rtol=1e-12)
+    np.testing.assert_allclose(found(), whole, rtol=1e-12)
 
 
 @given(arrays(np.float32, (6, 3), elements=wild), st.floats(1e-3, 1e3), st.floats(0.1, 10.0))
@@ -93,7 +93,7 @@ def test_whatever_anybodys_data_clipped_moments_are_positive_semidefinite_within
     model = MODELS[0]
     block = model.bound(Block(rows, np.array([0, 2, 6]), np.zeros(6, dtype=np.float32)))[0]
     asked = Computation("second_moments", "rows", size, arrays={"scales": np.full(P, scale)})
-    found, bad = asked(model, np.zeros(P), block)
+    found, bad = rows_of(model, np.zeros(P), block, asked)
     assert bad == 0
     for row in found:
         assert np.linalg.norm(row) <= size * (1 + 1e-9)
@@ -108,7 +108,8 @@ def test_two_users_moments_differ_by_the_diagonal_of_a_square_at_most():
     for _ in range(300):
         rows = rng.normal(size=(2, 3)).astype(np.float32) * 10.0 ** rng.uniform(-3, 3)
         rows[rng.random((2, 3)) < 0.5] = 0.0
-        (one, two), _ = asked(model, np.zeros(3), Block(rows, np.array([0, 1, 2]), np.zeros(2, dtype=np.float32)))
+        block = Block(rows, np.array([0, 1, 2]), np.zeros(2, dtype=np.float32))
+        (one, two), _ = rows_of(model, np.zeros(3), block, asked)
         farthest = max(farthest, float(np.linalg.norm(one - two)))
     assert 0.9 * math.sqrt(2) * 2.0 < farthest <= math.sqrt(2) * 2.0 * (1 + 1e-9)
 
@@ -179,7 +180,7 @@ def test_shares_of_classes_are_those_of_a_users_samples_and_no_other_class_count
     asked = Computation("class_shares", "rows", 1.0, arrays={"classes": np.arange(3.0)})
     assert asked.length(several.dimension) == 3
     # A sample of a class that is not declared is set aside, and its user's average with it.
-    rows, silent = asked(several, np.zeros(3), several.bound(block)[0])
+    rows, silent = rows_of(several, np.zeros(3), several.bound(block)[0], asked)
     np.testing.assert_allclose(rows, [[1 / 3, 0, 2 / 3], [0, 0, 0], [0, 1, 0], [0, 0, 0]])
     assert silent == 2
 
@@ -189,14 +190,14 @@ def test_a_node_answers_with_rows_of_the_length_that_is_announced():
     federation = federation_of(rows, sizes=[2, 4], targets=np.zeros(6))
     node = Node(model, federation, np.arange(2))
     asked = {
-        "column_scales": ({"low": 1e-3, "high": 1.0, "width": 2.0}, {}),
-        "moment_size": ({"low": 1e-3, "high": 1.0}, {"scales": np.ones(P)}),
-        "second_moments": ({}, {"scales": np.ones(P)}),
-        "improved": ({}, {"initial": np.zeros(P)}),
+        "column_scales": ({"low": 1e-3, "high": 1.0, "width": 2.0}, {}, 2 * P),
+        "moment_size": ({"low": 1e-3, "high": 1.0}, {"scales": np.ones(P)}, 1),
+        "second_moments": ({}, {"scales": np.ones(P)}, P * (P + 1) // 2),
+        "improved": ({}, {"initial": np.zeros(P)}, 1),
     }
-    for name, (parameters, public) in asked.items():
+    for name, (parameters, public, length) in asked.items():
         computation = Computation(name, "sum", 3.0, parameters=parameters, arrays=public)
-        assert node.compute(np.zeros(P), np.arange(2), computation).values.shape == (1, LENGTHS[name](P))
+        assert node.compute(np.zeros(P), np.arange(2), computation).values.shape == (1, length)
 
 
 def test_classes_share_the_columns_that_they_are_about():
@@ -216,7 +217,7 @@ def test_classes_share_the_columns_that_they_are_about():
     gradients = several.user_gradients(x, block).reshape(3, 3, P)
     np.testing.assert_allclose(found, weights[:, None, None] * gradients @ coordinates)
     asked = Computation("second_moments", "sum", 1.0, arrays={"scales": scales})
-    assert asked.length(3 * P) == LENGTHS["second_moments"](P)
+    assert asked.length(3 * P) == P * (P + 1) // 2
 
 
 def test_columns_over_their_scales_are_as_much_larger():

@@ -8,7 +8,7 @@ from helpers import federation_of
 
 from userdp.data import Gaussian, SyntheticFederation, federation
 from userdp.errors import BadInput
-from userdp.nodes import node as node_module
+from userdp.nodes import pipeline as pipeline_module
 from userdp.nodes import samples as samples_module
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
@@ -21,8 +21,16 @@ COMPUTATIONS = {
 }
 
 
-def people() -> SyntheticFederation:
-    return SyntheticFederation(Gaussian(dimension=5), users=200, seed=4, samples_per_user=2, samples_tail=1.5)
+class Counted(SyntheticFederation):
+    asked = 0  # users whose samples it was asked for
+
+    def block(self, users):
+        self.asked += len(users)
+        return super().block(users)
+
+
+def people() -> Counted:
+    return Counted(Gaussian(dimension=5), users=200, seed=4, samples_per_user=2, samples_tail=1.5)
 
 
 @pytest.mark.parametrize("computation", COMPUTATIONS.values(), ids=COMPUTATIONS)
@@ -31,20 +39,21 @@ def people() -> SyntheticFederation:
 def test_streaming_and_memory_give_one_answer(computation, bounded, memory, monkeypatch):
     problem, users, x = Quadratic(5, 1.0, 2.0), np.arange(20, 180), np.linspace(-1, 1, 5)
     asked = users[::3]
-    kept = Node(problem, people(), users)
-    whole = kept.compute(x, asked, computation)
+    kept, streamed = people(), people()
+    whole = Node(problem, kept, users).compute(x, asked, computation)
     monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
     if bounded == "users":
-        monkeypatch.setattr(node_module, "ROW_BYTES", 7 * 8 * 5)
+        monkeypatch.setattr(pipeline_module, "ROW_BYTES", 7 * 8 * 5)
     else:
         slices = federation.Federation.slices
         monkeypatch.setattr(
             SyntheticFederation, "slices", lambda self, ids, **limits: slices(self, ids, max_bytes=2000, **limits)
         )
-    streamed = Node(problem, people(), users)
-    answer = streamed.compute(x, asked, computation)
-    assert kept._samples._kept == 160
-    assert 0 < streamed._samples._kept < 80 if memory else streamed._samples._kept == 0
+    node = Node(problem, streamed, users)
+    first = streamed.asked  # those that the node keeps
+    answer = node.compute(x, asked, computation)
+    assert (kept.asked, first > 0, first < 80) == (len(users), memory > 0, True)
+    assert streamed.asked > first
     np.testing.assert_allclose(answer.values, whole.values, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(answer.users, whole.users)
     assert answer.non_finite == whole.non_finite == 0
@@ -59,28 +68,22 @@ def test_rows_are_in_the_order_asked_and_belong_to_their_users():
     np.testing.assert_array_equal(total.values, -values[[1, 4]].sum(axis=0, keepdims=True))
 
 
-def test_samples_are_clipped_into_the_declared_bounds_and_counted(monkeypatch):
-    values = [[0.5], [9.0], [-7.0]]
-    node = Node(Quadratic(1, 1.0, 1.0), federation_of(values), np.arange(3))
-    assert node.clipped_samples == 2
-    expected = [[-0.5], [-1.0], [1.0]]
-    np.testing.assert_array_equal(node.compute(np.zeros(1), np.arange(3), Computation()).values, expected)
-    monkeypatch.setattr(samples_module, "MEMORY_BYTES", 0)
-    streamed = Node(Quadratic(1, 1.0, 1.0), federation_of(values), np.arange(3))
-    np.testing.assert_array_equal(streamed.compute(np.zeros(1), np.arange(3), Computation()).values, expected)
+@pytest.mark.parametrize("memory", [0, samples_module.MEMORY_BYTES])
+def test_samples_are_clipped_into_the_declared_bounds_and_counted(memory, monkeypatch):
+    monkeypatch.setattr(samples_module, "MEMORY_BYTES", memory)
+    node = Node(Quadratic(1, 1.0, 1.0), federation_of([[0.5], [9.0], [-7.0]]), np.arange(3))
+    assert node.clipped_samples == (2 if memory else 0)  # of what is made anew nobody counts them
+    values = node.compute(np.zeros(1), np.arange(3), Computation()).values
+    np.testing.assert_array_equal(values, [[-0.5], [-1.0], [1.0]])
 
 
-@pytest.mark.parametrize("users", [[0], [2, 5], [9], [], [-1]])
-def test_users_that_the_node_does_not_hold_are_refused(users):
-    node = Node(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((8, 1))), np.array([2, 3, 4]))
+@pytest.mark.parametrize(
+    ("held", "users"), [*(([2, 3, 4], users) for users in ([0], [2, 5], [9], [], [-1])), ([], [0])]
+)
+def test_users_that_the_node_does_not_hold_are_refused(held, users):
+    node = Node(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((8, 1))), np.array(held, dtype=np.int64))
     with pytest.raises(BadInput, match="users that it does not hold"):
         node.compute(np.zeros(1), np.array(users, dtype=np.int64), Computation())
-
-
-def test_a_node_without_users_holds_nothing():
-    node = Node(Quadratic(1, 1.0, 1.0), federation_of(np.zeros((8, 1))), np.array([], dtype=np.int64))
-    with pytest.raises(BadInput, match="users that it does not hold"):
-        node.compute(np.zeros(1), np.array([0]), Computation())
 
 
 @pytest.mark.parametrize("x", [np.zeros(3), np.zeros((2, 1)), np.zeros(0)])
@@ -102,7 +105,7 @@ class Explosive(Quadratic):
 
 @pytest.mark.parametrize("reduce", ["rows", "sum"])
 def test_gradients_that_are_not_finite_become_zero_and_are_counted_block_by_block(reduce, monkeypatch):
-    monkeypatch.setattr(node_module, "ROW_BYTES", 2 * 8)
+    monkeypatch.setattr(pipeline_module, "ROW_BYTES", 2 * 8)
     values = np.array([[0.25], [0.9], [-0.9], [0.25], [0.9]])
     node = Node(Explosive(1, 1.0, 1.0), federation_of(values), np.arange(5))
     answer = node.compute(np.zeros(1), np.arange(5), Computation(reduce=reduce))

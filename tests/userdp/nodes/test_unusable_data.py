@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import PATIENCE, federation_of
+from helpers import PATIENCE, federation_of, rows_of
 from problem_cases import CASES, Case
 from scipy.sparse import csr_array
 from torch import nn
@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from userdp.arrays.sparse_rows import dense
 from userdp.data import Block, ColumnarFederation
-from userdp.nodes.computations import SAMPLE_SUMS, Computation
+from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.nodes.partition import Partition
+from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Logistic, Quadratic, TorchProblem
 from userdp.problems.bounds import set_aside
 from userdp.sampling.coins import SampleCoins
@@ -39,7 +40,7 @@ every_computation = pytest.mark.parametrize("name", ["user_gradient", "sample_su
 
 
 def answer(case: Case, block: Block, computation: Computation):
-    return computation(case.problem, case.model(), block)
+    return rows_of(case.problem, case.model(), block, computation)
 
 
 @pytest.mark.sweep(3)
@@ -54,7 +55,7 @@ def test_a_sample_that_cannot_be_used_weighs_nothing_and_other_users_keep_their_
     assert none == 0
     np.testing.assert_allclose(dense(rows)[[0, 2, 4]], dense(whole)[[0, 2, 4]], rtol=1e-5, atol=1e-9)
     np.testing.assert_array_equal(dense(rows)[3], 0)
-    if name in SAMPLE_SUMS:
+    if computation.function.sums_samples:
         alone, _ = answer(case, block.gathered(np.array([3]), np.array([0, 1])), computation)
         np.testing.assert_allclose(dense(rows)[1], dense(alone)[0], rtol=1e-5, atol=1e-9)
         assert counted == 0
@@ -70,8 +71,8 @@ def test_a_user_that_cannot_be_used_counts_as_the_centre_in_the_statistic_too(st
     centre = np.full(case.problem.dimension, 0.3)
     computation = Computation(clip_norm=0.2, centre=centre, statistic=statistic)
     rows, counted = answer(case, block, computation)
-    at_the_centre, _ = computation.finish(centre[None])
-    np.testing.assert_array_equal(rows[[1, 3]], np.repeat(at_the_centre, 2, axis=0))
+    at_the_centre = np.append(0 * centre, STATISTICS[statistic].compute(0 * centre[None], 0.2))
+    np.testing.assert_array_equal(rows[[1, 3]], [at_the_centre, at_the_centre])
     assert counted == 2
 
 
@@ -83,7 +84,7 @@ def test_groups_and_coins_leave_out_what_cannot_be_used():
     left = np.where(MARKED, 0.0, 0.5 - values[:, 0])
     partition = Partition(np.tile(np.array([[0, 1, 2, 0]], np.int32), (5, 1)), 3)
     grouped = Computation("clipped_sample_sum", "sum", parameters={"sample_clip_norm": 9.0}, partition=partition)
-    sums, _ = grouped(problem, x, block)
+    sums, _ = rows_of(problem, x, block, grouped)
     slots = np.concatenate([np.arange(size) for size in SIZES])
     np.testing.assert_allclose(sums[0], [left[np.isin(slots, own)].sum() for own in ([0, 3], [1], [2])])
     everybody = SampleCoins(1.0, np.arange(5, dtype=np.uint64))
@@ -207,11 +208,11 @@ def test_a_class_that_the_module_does_not_have_moves_the_model_by_no_more_than_o
         write_classes(tmp_path / "table.csv", odd)
         (tmp_path / "run.toml").write_text(f"""
 name = "classes"
-[problem]
-kind = "torch"
-hidden = []
-outputs = 3
-loss = "cross_entropy"
+problem = {{ kind = "torch", hidden = [], outputs = 3, loss = "cross_entropy" }}
+privacy = {{ epsilon = 1.0, delta = 1e-4 }}
+strategy = {{ kind = "dp_fed_sgd", rounds = 1, clip_norm = 1.0, learning_rate = 1.0 }}
+engine = {{ kind = "{engine}", workers = 1, roster_timeout = {PATIENCE} }}
+output = {{ anyway = true, directory = "{tmp_path / str(odd)}", reference = false }}
 [data]
 kind = "table"
 path = "table.csv"
@@ -221,22 +222,6 @@ ranges = {{ a = [-1.0, 1.0] }}
 target = "y"
 users = {USERS}
 test_fraction = 0
-[privacy]
-epsilon = 1.0
-delta = 1e-4
-[strategy]
-kind = "dp_fed_sgd"
-rounds = 1
-clip_norm = 1.0
-learning_rate = 1.0
-[engine]
-kind = "{engine}"
-workers = 1
-roster_timeout = {PATIENCE}
-[output]
-anyway = true
-directory = "{tmp_path / str(odd)}"
-reference = false
 """)
         outcome = CliRunner().invoke(app, ["run", str(tmp_path / "run.toml"), "--json"])
         assert outcome.exit_code == 0, outcome.output

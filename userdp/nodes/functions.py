@@ -1,0 +1,109 @@
+"""The functions that make users' rows from their samples at a model, by name, with what is known of their rows.
+
+Pure functions (problem, x, block, **parameters) -> (U, length) rows, dense or sparse. `Computation` names one of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from userdp.arrays.sparse_rows import AnyRows, scaled_rows
+from userdp.arrays.types import Array, Vector
+from userdp.data.block import Block
+from userdp.errors import BadInput
+from userdp.nodes import moments, truncated
+from userdp.nodes.local_training import local_update
+from userdp.problems.base import Problem
+
+Length = Callable[[int, Mapping[str, Array]], int]
+"""From d parameters of a model and the public arrays of a question to the entries of a row."""
+
+
+@dataclass(frozen=True)
+class RowFunction:
+    """A function that makes one row a user.
+
+    Attributes:
+        rows: the function itself.
+        length: entries of a row; None for one entry a parameter of the model, as gradients have.
+        sums_samples: whether a row is a sum over samples: one that cannot be used adds nothing, and the others stay.
+        groups_samples: whether such sums may also be taken over groups of samples.
+        counts_usable: whether the rows are about which samples can be used: the function sees the marks, and no value
+            of a marked sample.
+        keeps_zeros: whether rows are sparse where the problem's gradients are.
+    """
+
+    rows: Callable[..., AnyRows]
+    length: Length | None = None
+    sums_samples: bool = False
+    groups_samples: bool = False
+    counts_usable: bool = False
+    keeps_zeros: bool = False
+
+
+def row_function(name: str) -> RowFunction:
+    """The function of that name.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if name not in ROW_FUNCTIONS:
+        raise BadInput(f"computation {name!r} is unknown; there are {', '.join(sorted(ROW_FUNCTIONS))}")
+    return ROW_FUNCTIONS[name]
+
+
+def _user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
+    return problem.user_gradients(x, block)
+
+
+def _rough_user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
+    return problem.rough_user_gradients(x, block)
+
+
+def _sample_sum(problem: Problem, x: Vector, block: Block) -> AnyRows:
+    """The sum of a user's sample gradients, unclipped: one batched gradient, no gradient of a single sample."""
+    return scaled_rows(problem.user_gradients(x, block), block.sizes.astype(np.float64))
+
+
+def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> AnyRows:
+    return problem.sample_clipped_sums(x, block, sample_clip_norm)
+
+
+def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
+    return 1
+
+
+def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
+    """The entries for as many columns as there are scales, or as the model has parameters."""
+    return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
+
+
+def _of_each(array: str) -> Length:
+    """One entry for each row of a public array."""
+    return lambda dimension, arrays: len(arrays[array])
+
+
+ROW_FUNCTIONS: dict[str, RowFunction] = {
+    "user_gradient": RowFunction(_user_gradient, keeps_zeros=True),
+    "rough_user_gradient": RowFunction(_rough_user_gradient, keeps_zeros=True),
+    "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True),
+    "clipped_sample_sum": RowFunction(_clipped_sample_sum, sums_samples=True, groups_samples=True, keeps_zeros=True),
+    "truncated_sample_sum": RowFunction(truncated.truncated_sample_sum, sums_samples=True),
+    "truncated_user_gradient": RowFunction(truncated.truncated_user_gradient),
+    "truncated_regression_gradient": RowFunction(truncated.truncated_regression_gradient),
+    "truncated_regression_sum": RowFunction(truncated.truncated_regression_sum, sums_samples=True),
+    "truncated_data_gradient": RowFunction(truncated.truncated_data_gradient),
+    "truncated_data_sum": RowFunction(truncated.truncated_data_sum, sums_samples=True),
+    "local_update": RowFunction(local_update),
+    "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d)),
+    "moment_size": RowFunction(moments.moment_size, _one_number),
+    "second_moments": RowFunction(moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2)),
+    "weighted_gradient": RowFunction(moments.weighted_gradient),
+    "mean_target": RowFunction(moments.mean_target, _one_number),
+    "class_shares": RowFunction(moments.class_shares, _of_each("classes")),
+    "filled": RowFunction(moments.filled, _one_number, counts_usable=True),
+    "improved": RowFunction(moments.improved, _one_number),
+    "curvature_along": RowFunction(moments.curvature_along, _one_number),
+    "loss_changes": RowFunction(moments.loss_changes, _of_each("models")),
+}

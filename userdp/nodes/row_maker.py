@@ -1,0 +1,142 @@
+"""Users' raw rows, made from their samples: no user's data make that fail, or change another user's row."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from userdp.arrays.sparse_rows import AnyRows, Sparse, dense, placed_rows, stacked
+from userdp.arrays.types import Rows, Vector
+from userdp.data.block import Block
+from userdp.errors import UserdpError
+from userdp.nodes.computations import Computation
+from userdp.nodes.partition import Partition
+from userdp.problems.base import Problem
+from userdp.problems.in_coordinates import InCoordinates
+
+
+class RowMaker:
+    """Makes the rows that a computation asks for, before anything is done to them.
+
+    A user whose row is an average over samples of which one cannot be used is UNUSABLE, and its row is the centre: zero
+    if there is none. In a sum over samples those that cannot be used weigh nothing, as the promise for one sample
+    needs: the other samples of their user must not vanish with them. No value that cannot be used reaches the problem.
+
+    Args:
+        problem: the loss.
+        x: (p,) the model.
+        computation: what is asked.
+        failed: called with the error when the loss fails on the data of a single user.
+    """
+
+    def __init__(
+        self, problem: Problem, x: Vector, computation: Computation, failed: Callable[[Exception], None]
+    ) -> None:
+        self._computation, self._function, self._x, self._failed = computation, computation.function, x, failed
+        filled = computation.centre is not None or computation.partition is not None
+        self._sparse, self._dimension = problem.sparse and self._function.keeps_zeros and not filled, problem.dimension
+        seen = computation.coordinates
+        self._problem = problem if seen is None else InCoordinates(problem, seen)
+
+    def rows(self, block: Block, where: slice) -> tuple[AnyRows, int]:
+        """The rows of a block's users, and how many of them are unusable.
+
+        User by user if the loss fails, so that it fails for those alone who make it.
+
+        Args:
+            block: the users' samples.
+            where: the users' positions among those that the node is asked for.
+        """
+        try:
+            return self._drawn(block, where)
+        except UserdpError:
+            raise  # about the question, which is the same whatever anybody's data
+        except Exception as error:
+            if block.users == 1:
+                self._failed(error)
+                return self._without_failing(block, where)
+        users = ((block.part(user, user + 1), where.start + user) for user in range(block.users))
+        own = [self.rows(user, slice(place, place + 1)) for user, place in users]
+        return stacked([rows for rows, _ in own]), sum(unusable for _, unusable in own)
+
+    def _without_failing(self, block: Block, where: slice) -> tuple[AnyRows, int]:
+        """A user's row where the loss fails; of a sum over samples, that of the samples for which it does not.
+
+        Where one sample is protected, the others of its user must not vanish with it.
+        """
+        if not self._function.sums_samples:
+            return self._centres(1), 1
+        good = np.ones(block.samples, dtype=bool) if block.usable is None else block.usable.copy()
+        for sample in np.flatnonzero(good):
+            try:
+                self._drawn(replace(block, usable=np.arange(block.samples) == sample), where)
+            except Exception:
+                good[sample] = False
+        try:
+            return self._drawn(replace(block, usable=good), where)
+        except Exception:  # of samples none of which fails alone
+            return self._centres(1), 1
+
+    def _drawn(self, block: Block, where: slice) -> tuple[AnyRows, int]:
+        """The block's rows; where samples are drawn by coins, only those drawn are looked at."""
+        coins, partition = self._computation.coins, self._computation.partition
+        part = None if partition is None else partition.part(where)
+        if coins is None:
+            return self._of_usable(block, part)
+        users, drawn = block.thinned(coins.draw(where, block.sizes))
+        if drawn is None:
+            return self._centres(block.users), 0
+        rows, unusable = self._of_usable(drawn, part)
+        return placed_rows(rows, users, block.users), unusable
+
+    def _of_usable(self, block: Block, partition: Partition | None) -> tuple[AnyRows, int]:
+        """The block's rows, made from the samples that can be used, and how many users are unusable."""
+        if partition is not None:
+            return self._grouped(block, partition), 0
+        users, kept = self._kept(block)
+        if kept is block:
+            return self._made(block), 0
+        unusable = 0 if self._function.sums_samples else block.users - len(users)
+        if kept is None:
+            return self._centres(block.users), unusable
+        return self._placed(self._made(kept), users, block.users), unusable
+
+    def _kept(self, block: Block) -> tuple[NDArray[np.int64], Block | None]:
+        """Positions of the users who count, and what counts of their samples; the block itself if that is all."""
+        if self._function.counts_usable:
+            return np.arange(block.users), block
+        return block.usable_samples() if self._function.sums_samples else block.usable_users()
+
+    def _made(self, block: Block) -> AnyRows:
+        return self._function.rows(
+            self._problem, self._x, block, **self._computation.parameters, **self._computation.arrays
+        )
+
+    def _grouped(self, block: Block, partition: Partition) -> Rows:
+        """(1, k p): the sums of the groups, one after the other; each group takes the place of a user."""
+        present, regrouped = partition.regroup(block)
+        sums = np.zeros((partition.count, self._dimension))
+        if regrouped is not None:
+            groups, kept = self._kept(regrouped)
+            if kept is not None:
+                sums[present[groups]] = dense(self._made(kept))
+        return sums.reshape(1, -1)
+
+    def _placed(self, rows: AnyRows, users: NDArray[np.int64], count: int) -> AnyRows:
+        """(count, length): the rows at these users' positions, and the centre elsewhere."""
+        if self._computation.centre is None:
+            return placed_rows(rows, users, count)
+        placed = dense(self._centres(count))
+        placed[users] = dense(rows)
+        return placed
+
+    def _centres(self, users: int) -> AnyRows:
+        """(users, length): the rows of users who count as the centre."""
+        if self._sparse:
+            return cast(Sparse, csr_array((users, self._dimension)))
+        centre = self._computation.centre
+        rows = np.zeros((users, self._computation.length(self._dimension)))
+        return rows if centre is None else rows + centre
