@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from strategies import STRATEGIES, UserLevelStrategy
+from strategies import STRATEGIES, Recipe
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ CHAPTERS = (
 _OTHERS = Chapter("Others", (), "Take one if its needs below are yours.")
 
 
-def chapter_of(strategy: type[UserLevelStrategy]) -> Chapter:
+def chapter_of(strategy: type[Recipe]) -> Chapter:
     """The chapter of a strategy's family."""
     return next((one for one in CHAPTERS if strategy.about.family in one.families), _OTHERS)
 
 
-def chapters() -> list[tuple[Chapter, list[tuple[str, type[UserLevelStrategy]]]]]:
+def chapters() -> list[tuple[Chapter, list[tuple[str, type[Recipe]]]]]:
     """Every chapter that has strategies, with these by name in the registry's order."""
     found = [
         (chapter, [(name, one) for name, one in STRATEGIES.items() if chapter_of(one) == chapter])

@@ -1,9 +1,9 @@
 """What README.md, docs/guarantees.md and the pages of docs/strategy say of each strategy, made from its class."""
 
-from strategies import STRATEGIES, UserLevelStrategy
+from strategies import STRATEGIES, Recipe
 from strategies.core.recipe import guarantees
 
-Strategies = list[type[UserLevelStrategy]]
+Strategies = list[type[Recipe]]
 
 
 def table() -> str:
@@ -61,13 +61,13 @@ def secure_noise() -> str:
     return "\n".join(["| | with secure noise |", "|---|---|", *rows])
 
 
-def with_secure_noise(strategy: type[UserLevelStrategy]) -> str:
+def with_secure_noise(strategy: type[Recipe]) -> str:
     """Whether it can have it, and what becomes of it, or why not."""
     refusal, told = strategy.about.without_secure_noise, strategy.about.with_secure_noise
     return "; ".join(filter(None, ["yes", told])) if refusal is None else f"refused: {refusal}"
 
 
-def _claim(strategy: type[UserLevelStrategy]) -> str:
+def _claim(strategy: type[Recipe]) -> str:
     claim, _, _ = guarantees(strategy).partition("*Why.*")
     return " ".join(claim.removeprefix("*Claim.*").split()).replace("|", "\\|")
 

@@ -13,15 +13,15 @@ from making.configuration import sentence, table
 from making.examples import configuration, example_of
 from making.strategies import with_secure_noise
 from simulations.config.run_config import strategy_section
-from strategies import STRATEGIES, PublicFacts, StrategyOptions, UserLevelStrategy
-from strategies.core.recipe import guarantees
+from strategies import STRATEGIES, PublicFacts, Recipe, StrategyOptions
 from strategies.core.descriptions import example_problem
+from strategies.core.recipe import guarantees
 from userdp.accounting import Privacy, Relation, Unit
 from userdp.data.shape import Shape
 from userdp.problems import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
-Strategy = type[UserLevelStrategy]
+Strategy = type[Recipe]
 USERS = 4000
 SHAPE = Shape(2, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 1.0))
 SETTINGS = ("relation", "sampling", "batches")
@@ -80,7 +80,10 @@ def _advice(name: str, strategy: Strategy) -> list[str]:
 
 def _chapter(chapter: Chapter, members: Sequence[tuple[str, Strategy]]) -> str:
     """Heading, advice and table of related strategies."""
-    rows = [f"| [{name}]({name}.md) | {one.about.summary_line} | {one.about.promise} | {one.about.needs} |" for name, one in members]
+    abouts = [(name, one.about) for name, one in members]
+    rows = [
+        f"| [{name}]({name}.md) | {about.summary_line} | {about.promise} | {about.needs} |" for name, about in abouts
+    ]
     return "\n".join([f"## {chapter.title}\n\n{chapter.when}\n", _HEAD, *rows, ""])
 
 

@@ -17,8 +17,8 @@ ROWS = {
     "circles": "rooms in a circle",
 }
 STRATEGIES = {
-    "longest chain": "levels of classes below `UserLevelStrategy`",
-    "most hooks": "methods that bases leave open or that some subclass redefines, at most for one strategy",
+    "longest chain": "levels of classes below `Scheme`",
+    "most hooks": "methods that a scheme leaves open, at most",
     "redefined": "methods redefined although a base has a body for them",
 }
 
@@ -98,7 +98,7 @@ def classes() -> dict[str, int]:
     strategies = importlib.import_module("strategies")
     for module in pkgutil.walk_packages(strategies.__path__, "strategies."):
         importlib.import_module(module.name)
-    base = strategies.UserLevelStrategy
+    base = strategies.Scheme
     kinds = {kind for kind in _below(base) if kind.__module__.startswith("strategies.")}
     redefined = {(kind, name) for kind in kinds for name in _own(kind) if _has_body(kind, name, base)}
     changed = {name for _, name in redefined}

@@ -151,7 +151,8 @@ def test_a_line_in_the_registry_is_enough_to_be_listed(monkeypatch):
 def test_a_class_that_leaves_a_declaration_out_is_refused_when_it_is_made(missing):
     text, count = re.subn(rf"^        {missing}=.*\n", "", NEW[0].text, flags=re.MULTILINE)
     assert count == 1
-    with pytest.raises(BadInput, match=rf"of SignDescent \(line \d+ of sign_descent\) does not say {missing}: add {missing}="):
+    told = rf"of SignDescent \(line \d+ of sign_descent\) does not say {missing}: add {missing}="
+    with pytest.raises(BadInput, match=told):
         class_of(replace(NEW[0], text=text))
 
 
