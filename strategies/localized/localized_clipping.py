@@ -105,9 +105,11 @@ class LocalizedClipping(Recipe, DeviationOptions):
             )
         cost, batch = Cost(noise_multiplier=calibrate_noise(given.privacy.epsilon, given.privacy.delta, 1)), n // rounds
         first = self.clip or certificate.lipschitz or 1.0
-        rate = self.learning_rate or self._default_rate(given, first)
+        # On a linear loss so long that only signs are left after the projection.
+        farthest = _CROSSING * given.problem.domain.radius / first
+        rate = self.learning_rate or (1 / certificate.smoothness if certificate.smoothness else farthest)
         phases = self._schedule(given, cost.noise_multiplier, batch, first, rate)
-        widths, projects = [phase.width or 0.0 for phase in phases], certificate.smoothness != 0
+        widths, projects = [phase.width for phase in phases], certificate.smoothness != 0
         root, step = math.sqrt(given.dimension), rate * self.steps
         way = rate * widths[-1] * self.steps
         return phase_rounds(
@@ -144,11 +146,6 @@ class LocalizedClipping(Recipe, DeviationOptions):
             error=(1 + 2.0**-20) * batch * 2.0**-53 * width,
             longest=(1 + 2.0**-20) * width,
         )
-
-    def _default_rate(self, given: Given, first: float) -> float:
-        """1 / smoothness; for a linear loss so long that only signs are left after the projection."""
-        smoothness = given.problem.certificate.smoothness
-        return 1 / smoothness if smoothness else _CROSSING * given.problem.domain.radius / first
 
     def _schedule(self, given: Given, multiplier: float, batch: int, first: float, rate: float) -> tuple[Phase, ...]:
         """Every phase, from declared numbers alone; ``first`` is the width of the first."""

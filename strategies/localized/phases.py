@@ -63,11 +63,8 @@ def check_contractive(
 ) -> None:
     """Refuse losses and step sizes for which steps are not proven to be contractive.
 
-    Args:
-        given: what the scheme is made from.
-        learning_rate: of the first phase, where it is set.
-        opted_out: a loss without certificate is accepted, and no privacy is promised.
-        needed_then: options that must be set for such a loss, beside the learning rate.
+    Who has ``opted_out`` may have a loss without certificate, and is promised no privacy; that takes the options
+    ``needed_then``, beside the learning rate of the first phase.
 
     Raises:
         MissingAssumption: the loss is not certified, and nobody has opted out.
@@ -199,7 +196,7 @@ class Phase:
         gradient: from (B, p) rows of a step's users to what is stepped along.
         mechanism: of the average iterate.
         test: of the users of all steps, calibrated for them; None where gradients need none.
-        width: that each coordinate of a user's gradient is clipped to, on either side of zero; None for no clip.
+        width: that each coordinate of a user's gradient is clipped to, on either side of zero; infinite for no clip.
     """
 
     steps: int
@@ -207,7 +204,7 @@ class Phase:
     gradient: Callable[[Rows], Vector]
     mechanism: GaussianMechanism
     test: ConcentrationTest | None = None
-    width: float | None = None
+    width: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +247,7 @@ class PhaseRounds(Scheme):
         if step == 0:
             average.restart()
         facts: dict[str, float] = {"phase": number + 1}
-        if phase.width is not None:
+        if math.isfinite(phase.width):
             facts["width"] = phase.width
         if phase.test is not None:
             assert isinstance(memory, PhaseUnderWay)
@@ -307,7 +304,7 @@ def phase_rounds(
             steps=phase.steps,
             rate=phase.learning_rate,
             deviation=phase.mechanism.standard_deviation,
-            longest=math.inf if phase.width is None else phase.width,
+            longest=phase.width,
         )
         for phase in phases
     ]

@@ -101,17 +101,17 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
 
     def _best(self, given: Given, batch: int, kind: type[AnyTest]) -> Agreement | None:
         """With the share of epsilon for the test that leaves the least noise; None if it can be passed with none."""
-        passable = []
-        for share in SHARES:
-            radius = self._radius(given, batch, share, kind)
-            if radius is not None:
-                rest = (1 - share) * given.privacy.epsilon
-                spread = radius * calibrate_noise(rest, given.privacy.delta / 2, self.epochs)
-                passable.append((spread, share, radius))
-        if not passable:
+        found = {share: self._radius(given, batch, share, kind) for share in SHARES}
+        radii = {share: radius for share, radius in found.items() if radius is not None}
+        if not radii:
             return None
-        _, share, radius = min(passable)
-        return self._agreement(given, batch, share, radius, kind)
+        epsilon, delta = given.privacy.epsilon, given.privacy.delta / 2
+
+        def spread(share: float) -> float:
+            return radii[share] * calibrate_noise((1 - share) * epsilon, delta, self.epochs)
+
+        share = min(radii, key=spread)
+        return self._agreement(given, batch, share, radii[share], kind)
 
     def _radius(self, given: Given, batch: int, share: float, kind: type[AnyTest]) -> float | None:
         """The radius within which users agree well enough for the test of that share; None if they never do.

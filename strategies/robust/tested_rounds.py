@@ -166,13 +166,10 @@ class TestedOptions(RowOptions):
     def agreeing_rounds(
         self, given: Given, search: Callable[[int], Agreement | None], least: int, *, by_theory: bool = False
     ) -> RowRounds:
-        """The scheme of the best agreement for all users.
+        """The scheme of the best agreement for all users, which ``search`` finds for cohorts of a size.
 
-        Args:
-            given: what the scheme is made from.
-            search: finds the best one for cohorts of a size; None if cohorts that small cannot pass a test.
-            least: a cohort below which none can pass.
-            by_theory: whether honest users are known to reach what their test asks for.
+        It finds none for cohorts that cannot pass a test, as those below ``least``. ``by_theory`` says that honest
+        users are known to reach what their test asks for.
 
         Raises:
             PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
