@@ -4,13 +4,14 @@ Each is a Flower `Strategy`; give it a problem, public facts about the users and
 Everything is loaded when it is first asked for.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from strategies.registry import STRATEGIES
 from userdp.lazy import names_from
 
 if TYPE_CHECKING:
     from strategies.auto.preparation import LearnCoordinates
+    from strategies.constructor import Constructor
     from strategies.core.about import About, Fact
     from strategies.core.base import UserLevelStrategy
     from strategies.core.mean_rounds import Descent, MeanRounds
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
     from strategies.wire.client import client_app
     from strategies.wire.questions import model_record, model_vector
     from strategies.wire.replies import Gathered, Request
-    from userdp.accounting import Privacy
-    from userdp.problems import Problem
-
-    class Constructor(Protocol):
-        """A recipe's class as it is called to run: its settings are keywords beside those of `UserLevelStrategy`."""
-
-        def __call__(
-            self, problem: Problem, public: PublicFacts, privacy: Privacy, **settings: Any
-        ) -> UserLevelStrategy: ...
 
     AdaptiveClipping: Constructor
     Auto: Constructor
@@ -71,6 +63,7 @@ __all__ = [
     "Auto",
     "AveragedClipping",
     "AveragedClippingRestarted",
+    "Constructor",
     "DPFedAvg",
     "DPFedSGD",
     "Descent",
@@ -124,6 +117,7 @@ __getattr__ = names_from(
     {
         "strategies.auto.preparation": ("LearnCoordinates",),
         "strategies.core.base": ("UserLevelStrategy",),
+        "strategies.constructor": ("Constructor",),
         "strategies.wire.client": ("client_app",),
         "strategies.drop_in": ("DropInAdaptiveClipping", "DropInFedAvg", "DropInRecentredClipping"),
         "strategies.core.options": ("StrategyOptions",),

@@ -98,7 +98,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             "raise strategy.rounds of non_private",
             "server",
             "private",
-            {"self.options.rounds": "of the configuration"},
+            {"self.rounds": "of the configuration"},
         ),
     ),
     *lines(
@@ -181,23 +181,14 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
     ),
     *lines(
-        "strategies.core.base",
-        (
-            "warning",
-            "a step of %s overflows, and is not taken: lower its step size",
-            "server",
-            "private",
-            {"self.name": "of the strategy"},
-        ),
-    ),
-    *lines(
         "strategies.core.plan",
         ("info", "%s: %d rounds of %d of %d users", "server", "public", _OF_ITSELF),
         ("info", "%s", "server", "public", {"self.guarantee.sentence()": _PROMISED}),
         ("warning", "%s", "server", "public", {"warning": "of the plan"}),
     ),
     *lines(
-        "strategies.core.resuming",
+        "strategies.core.run_state",
+        ("warning", "a step overflows, and is not taken: lower the step size", "server", "private"),
         (
             "warning",
             "round %d had begun when the run was killed; it is charged and skipped, because drawing its noise "

@@ -17,20 +17,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.core.around import Around
-from strategies.core.forecast import Forecast, standstill
-from strategies.core.last_comparison import LastComparison, check_comparison
+from strategies.core.division import divided
 from strategies.core.options import PreparedOptions
-from strategies.core.plan import Plan
-from strategies.core.preparation import Preparation, prepared
+from strategies.core.plan import planned
+from strategies.core.preparation import Preparation
 from strategies.core.public_facts import Given, PublicFacts
-from strategies.core.read_only import frozen
 from strategies.core.recipe import Recipe, check_budget
 from strategies.core.results import Evaluate, PrivateResult, RoundRecord, counts
 from strategies.core.round_seeds import seeded
 from strategies.core.run_state import Keeper, Resumed, RunState
 from strategies.core.scheme import Scheme
-from strategies.core.secure_noise import NOISE_SOURCES, SECURE_ASSUMPTIONS, separately
-from strategies.core.step import Step
+from strategies.core.secure_noise import NOISE_SOURCES, separately
 from strategies.core.streams import Streams
 from strategies.wire.replies import Gathered, Request, gather, with_keys
 from strategies.wire.wire import Wire
@@ -91,13 +88,14 @@ class UserLevelStrategy(Strategy):
         about = self.about = recipe.about
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
-        left, self._before, self.around = _divided(recipe, given, preparation, compare_with_initial)
+        objection = about.without_comparison
+        left, self._before, self.around = divided(recipe, objection, given, preparation, compare=compare_with_initial)
         self._given = replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self.noise_seed = seed
         self._coordinates: Coordinates | None = None
         scheme = self._new_scheme()
-        self.plan: Plan = self._new_plan(scheme)
+        self.plan = planned(self._given, recipe, scheme, self.around)
         self.state = RunState(scheme, self.around, left, scheme.checked_start(self.problem, self.problem.initial()))
         self._request: Request | None = None
         self._facts: dict[str, float] = {}
@@ -118,21 +116,6 @@ class UserLevelStrategy(Strategy):
         """How much sensitivities grow by rounding: those of the strategy, and of sums over all users around it."""
         own = rounding_slack(scheme.summands or self.public.users, scheme.spread, scheme.rounding)
         return own if self.around == Around() else max(own, rounding_slack(self.public.users))
-
-    def _new_plan(self, scheme: Scheme) -> Plan:
-        """The scheme in numbers, with the forecast and all that comes before and after the strategy's own rounds."""
-        outline = scheme.outline
-        forecast = None if outline.path is None else Forecast.of(self.problem, outline.path)
-        warnings = (
-            *self.around.warnings,
-            *outline.warnings,
-            *standstill(self.problem, self.recipe, outline.rounds, outline.numbers),
-            *(() if forecast is None else forecast.warnings()),
-        )
-        rounds, guarantee, numbers = self.around.plan(outline.rounds, scheme.guarantee, outline.numbers)
-        relied_on = SECURE_ASSUMPTIONS[self.privacy.unit] if self.privacy.noise == "secure" else ()
-        whole = replace(outline, rounds=rounds, numbers=numbers, warnings=warnings)
-        return Plan.of(self.name, self.public.users, guarantee.assuming(*relied_on), forecast, whole)
 
     def _noise(self, index: int, purpose: int = 0) -> NoiseSource:
         """The source of the noise of round ``index``, opened once; ``purpose`` separates the releases of a round."""
@@ -237,14 +220,10 @@ class UserLevelStrategy(Strategy):
         request = self.scheme.ask(index, self.memory)
         if request is None:
             return None
-        computation = request.computation
-        if computation.lengths and not self._may_ask_lengths:
-            computation = replace(computation, lengths=False)
-        if self._coordinates is not None:
-            computation = replace(computation, coordinates=self._coordinates)
+        asked = request.computation
+        asked = replace(asked, lengths=asked.lengths and self._may_ask_lengths, coordinates=self._coordinates)
         noise_seed = self.noise_seed if self.privacy.noise == "seeded" else None
-        computation = seeded(computation, index, self.seed, noise_seed)
-        return replace(request, computation=computation)
+        return replace(request, computation=seeded(asked, index, self.seed, noise_seed))
 
     @property
     def _may_ask_lengths(self) -> bool:
@@ -262,21 +241,21 @@ class UserLevelStrategy(Strategy):
         """Charge a round, then take its step."""
         part, index = self.around.place(server_round, self.plan.rounds)
         state = self.state
-        with np.errstate(over="ignore", invalid="ignore"):  # see `_take`
+        with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
             if part is None:
                 if state.ledger is not None:
                     state.ledger.charge(request.users)
                 step = self.scheme.take(index, state.x, gathered, self.memory, partial(self._noise, index))
                 if state.ledger is not None:
                     state.ledger.check_drawn(self.streams.drawn())
-                self._take(step, self._coordinates)
+                state.take(step, self._coordinates, self.original)
             else:
                 part.charge(request)
                 # Numbers that no round of the strategy's own has.
                 noise = partial(self._noise, self.plan.rounds + server_round)
                 step = part.step(index, state.x, state.constant, gathered, noise)
                 part.check_drawn(self.streams.drawn())
-                self._take(step, None)
+                state.take(step, None, self.original)
         self._facts = dict(step.facts)
         if part is self.around.before and part is not None and index + 1 == part.rounds:
             self._begin_prepared()
@@ -294,25 +273,6 @@ class UserLevelStrategy(Strategy):
             raise RunFailed(f"{self.name} would promise something else with what its preparation found: run without")
         if self._coordinates is not None:
             self.state.x = self.problem.initial()
-
-    def _take(self, step: Step, coordinates: Coordinates | None) -> None:
-        """Go on from the next iterate and hand out the released model, unless such a step overflows.
-
-        A model is released here alone, within its domain. After an overflow both stay what they were: a step that
-        releases a model follows from released values, and so does this. Inside a phase, where nothing is released, the
-        iterate is what the step says, for it may not be looked at.
-        """
-        state = self.state
-        if step.constant is not None:
-            state.result.constant = frozen(step.constant)
-        if step.released is None:
-            state.x = state.released if step.goes_back else step.following
-            return
-        released = step.released if coordinates is None else coordinates.models(step.released)
-        if np.isfinite(step.following).all() and np.isfinite(released).all():
-            state.x, state.released = step.following, self.original.domain.project(released)
-        else:
-            log.warning("a step of %s overflows, and is not taken: lower its step size", self.name)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -423,32 +383,3 @@ class UserLevelStrategy(Strategy):
         if result.rounds:
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
         return result
-
-
-def _divided(
-    recipe: Recipe, given: Given, preparation: type[Preparation] | None, compare_with_initial: bool
-) -> tuple[Privacy, Preparation | None, Around]:
-    """(the budget left for the strategy's own rounds, the preparation, all that comes before and after them).
-
-    Raises:
-        BadInput: the strategy, or its nodes, cannot have the one or the other.
-    """
-    before = after = None
-    wanted = compare_with_initial or preparation is not None
-    if wanted and not given.wire.asks_more:
-        raise BadInput(
-            "compare_with_initial and preparation ask users for more than a step of training, which clients of an "
-            "ordinary Flower app cannot tell: leave them out"
-        )
-    if wanted and given.privacy.trust == "sum":
-        raise BadInput(
-            "privacy.trust = 'sum': compare_with_initial and preparation ask for sums without noise, with which the "
-            "server would have to be trusted; leave them out"
-        )
-    privacy = given.privacy
-    if compare_with_initial:
-        check_comparison(given.strategy, recipe.about.without_comparison)
-        privacy, after = LastComparison.within(privacy, given.users)
-    if preparation is not None:
-        privacy, before = prepared(preparation, recipe, replace(given, privacy=privacy))
-    return privacy, before, Around(before, after)

@@ -3,11 +3,15 @@
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from strategies.core.forecast import Forecast
-from strategies.core.scheme import Number, Outline
+from strategies.core.around import Around
+from strategies.core.forecast import Forecast, standstill
+from strategies.core.options import StrategyOptions
+from strategies.core.public_facts import Given
+from strategies.core.scheme import Number, Scheme
+from strategies.core.secure_noise import SECURE_ASSUMPTIONS
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import RunFailed
 
@@ -58,12 +62,6 @@ class Plan:
     forecast: Forecast | None = None
     numbers: Mapping[str, Number] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, strategy: str, users: int, guarantee: Guarantee, forecast: Forecast | None, outline: Outline) -> Self:
-        """The plan of a scheme's outline."""
-        stated = {each.name: getattr(outline, each.name) for each in fields(outline) if each.name != "path"}
-        return cls(strategy=strategy, users=users, guarantee=guarantee, forecast=forecast, **stated)
 
     @property
     def drowned(self) -> bool:
@@ -125,3 +123,29 @@ class Plan:
             "warnings": list(self.warnings),
             "guarantee": self.guarantee.as_dict(),
         }
+
+
+def planned(given: Given, options: StrategyOptions, scheme: Scheme, around: Around) -> Plan:
+    """The scheme in numbers, with the forecast and all that comes before and after the strategy's own rounds."""
+    outline = scheme.outline
+    forecast = None if outline.path is None else Forecast.of(given.problem, outline.path)
+    rounds, guarantee, numbers = around.plan(outline.rounds, scheme.guarantee, outline.numbers)
+    return Plan(
+        strategy=given.strategy,
+        rounds=rounds,
+        cohort=outline.cohort,
+        users=given.users,
+        users_needed=outline.users_needed,
+        guarantee=guarantee.assuming(*(SECURE_ASSUMPTIONS[given.privacy.unit] if given.secure else ())),
+        noise=outline.noise,
+        signal=outline.signal,
+        pass_probability=outline.pass_probability,
+        forecast=forecast,
+        numbers=numbers,
+        warnings=(
+            *around.warnings,
+            *outline.warnings,
+            *standstill(given.problem, options, outline.rounds, outline.numbers),
+            *(() if forecast is None else forecast.warnings()),
+        ),
+    )

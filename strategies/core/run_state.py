@@ -12,9 +12,12 @@ from strategies.core.read_only import ReadOnly, frozen
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.core.scheme import Scheme
 from strategies.core.snapshots import Snapshot
+from strategies.core.step import Step
 from userdp.accounting import AnyLedger, Privacy
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
+from userdp.problems.base import Problem
+from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling import Sampler
 from userdp.state import OTHER_VERSION, Stateful, put_back, state_of
 
@@ -106,6 +109,29 @@ class RunState:
         """Take over a scheme, with a fresh memory and a fresh ledger."""
         self.scheme, self.memory = scheme, scheme.new_memory()
         self.ledger: AnyLedger | None = scheme.ledger(self._privacy) if scheme.guarantee.holds else None
+
+    def take(self, step: Step, coordinates: Coordinates | None, original: Problem) -> None:
+        """Go on from the next iterate and hand out the released model, unless such a step overflows.
+
+        A model is released here alone, within its domain. After an overflow both stay what they were: a step that
+        releases a model follows from released values, and so does this. Inside a phase, where nothing is released, the
+        iterate is what the step says, for it may not be looked at.
+
+        Args:
+            step: what a round came to.
+            coordinates: in which its models are; None for the loss's own parameters.
+            original: the loss as nodes know it.
+        """
+        if step.constant is not None:
+            self.result.constant = frozen(step.constant)
+        if step.released is None:
+            self.x = step.following
+            return
+        released = step.released if coordinates is None else coordinates.models(step.released)
+        if np.isfinite(step.following).all() and np.isfinite(released).all():
+            self.x, self.released = step.following, original.domain.project(released)
+        else:
+            log.warning("a step overflows, and is not taken: lower the step size")
 
     @property
     def spent(self) -> Callable[[], float] | None:

@@ -28,8 +28,9 @@ from simulations.runs.build import build_problem, make_plan
 from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from strategies import STRATEGIES
-from strategies.clipping.dp_ftrl import CorrelatedScheme, PrefixSums
+from strategies.clipping.dp_ftrl import PrefixSums
 from strategies.core.base import UserLevelStrategy
+from strategies.core.mean_rounds import MeanRounds
 from userdp.data.tables.public_sets import PUBLIC_DATASETS
 from userdp.errors import BadInput
 from userdp.estimators.rotation import CellGrid
@@ -74,6 +75,7 @@ class Log:
 
     given: list[Given] = field(default_factory=list)
     round: int = 0
+    scheme: Any = None
     inside: int = 0
 
     def add(self, kind: str, value: Any, sensitivity: float) -> Given:
@@ -110,7 +112,7 @@ def recording():
         around(ExponentialMechanism, "choose", lambda m, scores, noise: log.add("choice", scores, m.sensitivity))
         around(Peeling, "release", lambda m, values, noise: log.add("peeling", values, m.sensitivity))
         around(CellGrid, "select", lambda grid, rows, epsilon, noise: log.add("cells", grid.scores(rows), 1.0))
-        around(PrefixSums, "add", lambda sums, mean, noise: log.add("gaussian", mean, one_round(sums.scheme)))
+        around(PrefixSums, "release", lambda sums, mean, noise: log.add("gaussian", mean, one_round(log.scheme)))
         around(LocalNoise, "add", lambda noise, rows, users: own_rows(log, rows))
         started_by = []  # a session has no attribute for it: whenever a checkpoint is written it would be refused
         for test in (AboveThreshold, MinimumScore):
@@ -147,16 +149,16 @@ def recording():
         aggregate = UserLevelStrategy.aggregate_train
 
         def aggregated(self, server_round, replies):
-            log.round = server_round
+            log.round, log.scheme = server_round, self.scheme
             return aggregate(self, server_round, replies)
 
         patch.setattr(UserLevelStrategy, "aggregate_train", aggregated)
         yield log
 
 
-def one_round(scheme: CorrelatedScheme) -> float:
+def one_round(scheme: MeanRounds) -> float:
     """How far a user moves the mean of a round in which it takes part."""
-    return scheme.sensitivity / scheme.sampler.sensitivity
+    return scheme.mechanism.l2_sensitivity / scheme.sampler.sensitivity
 
 
 def own_rows(log: Log, rows: np.ndarray) -> Given:

@@ -101,7 +101,7 @@ def test_a_comparison_says_what_its_values_are_of():
 
 def test_the_setting_of_sums_names_the_strategies_that_have_them():
     told = PrivacySection.model_fields["trust"].description
-    masked = {name for name, kind in STRATEGIES.items() if kind.masked} - {"non_private"}
+    masked = {name for name, kind in STRATEGIES.items() if kind.about.masked} - {"non_private"}
     assert {name for name in STRATEGIES if re.search(rf"\b{name}\b", told)} == masked
 
 

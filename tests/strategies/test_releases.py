@@ -444,7 +444,7 @@ def test_a_run_that_spends_more_than_its_plan_promises_hands_back_no_model():
 def test_whatever_a_step_releases_is_released_within_the_domain(name):
     method = method_of(name)
     far = np.full(method.original.dimension, 1e6)
-    method._take(Step(far, far), None)
+    method.state.take(Step(far, far), None, method.original)
     np.testing.assert_array_equal(method.state.released, method.original.domain.project(far))
 
 

@@ -141,7 +141,7 @@ def test_an_instance_has_the_cohorts_and_the_noise_of_the_run():
 
 def test_runs_of_an_instance_are_those_of_a_strategy_made_for_their_seed():
     instance = Instance.of(config_of("dp_fed_sgd"))
-    assert instance.strategy(5).seed == 5
+    assert instance.strategy(5).noise_seed == 5
     assert instance.strategy(5) is not instance.template
     assert not instance.template.result.rounds
 

@@ -42,7 +42,7 @@ from simulations.records.run_directory import CHECKPOINT
 from simulations.runs.build import build_problem, server_datasets
 from simulations.runs.run import run
 from simulations.runs.silos import FILE, prepare, silo_node, split
-from strategies.non_private import NonPrivate
+from strategies.non_private import ReferenceScheme
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.identities import identities, repeated
 from userdp.nodes.node import Node
@@ -174,7 +174,7 @@ def test_a_deployment_trains_nothing_without_privacy(tmp_path, monkeypatch):
     config, folders = demo(), three(tmp_path)
     split(config, folders)
     assert config.trains_reference
-    monkeypatch.setattr(NonPrivate, "start", lambda *arguments, **settings: pytest.fail("trained without privacy"))
+    monkeypatch.setattr(ReferenceScheme, "ask", lambda *arguments, **settings: pytest.fail("trained without privacy"))
     result = run(
         config, grid=silo_grid(config, folders), directory=tmp_path / "run", report=False, deployed=True
     ).result

@@ -31,8 +31,8 @@ from simulations.runs.build import (
 )
 from simulations.runs.run import run
 from strategies import PublicFacts
-from strategies.clipping.dp_fed_sgd import DPFedSGD
-from strategies.non_private import NonPrivate
+from strategies.core.mean_rounds import MeanRounds
+from strategies.non_private import ReferenceScheme
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.nodes.node import Node
@@ -297,10 +297,10 @@ def test_the_reference_can_be_left_out(tmp_path):
 
 
 def test_a_reference_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, caplog):
-    def start(self, *arguments, **settings):
+    def ask(self, *arguments):
         raise RunFailed("no luck")
 
-    monkeypatch.setattr(NonPrivate, "start", start)
+    monkeypatch.setattr(ReferenceScheme, "ask", ask)
     with caplog.at_level(logging.WARNING, logger="userdp"):
         result = go(tmp_path).result
     assert result["reference_private"]["non_private"] is None
@@ -611,10 +611,10 @@ def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_pat
 
 
 def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, monkeypatch):
-    def step(self, index, x, gathered):
+    def take(self, *arguments):
         raise KeyError("secret data")
 
-    monkeypatch.setattr(DPFedSGD, "_step", step)
+    monkeypatch.setattr(MeanRounds, "take", take)
     with pytest.raises(RunFailed, match=r"unexpected KeyError; what the run had written is in") as caught:
         go(tmp_path)
     assert "secret" not in str(caught.value)
@@ -707,15 +707,15 @@ def test_a_second_secure_run_of_one_name_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_round_that_fails_after_its_charge_is_in_the_guarantee(tmp_path, monkeypatch):
-    step = DPFedSGD._step
+    take = MeanRounds.take
 
-    def failing(self, index, x, gathered):
-        made = step(self, index, x, gathered)
+    def failing(self, index, *arguments):
+        made = take(self, index, *arguments)
         if index == 1:
             raise ValueError("after the release")
         return made
 
-    monkeypatch.setattr(DPFedSGD, "_step", failing)
+    monkeypatch.setattr(MeanRounds, "take", failing)
     with pytest.raises(RunFailed):
         run(parse_config(changed(output={"reference": False})), directory=tmp_path / "run", report=False)
     kept = json.loads((tmp_path / "run" / "guarantee.json").read_text())

@@ -116,9 +116,9 @@ def test_a_step_beyond_the_floating_point_numbers_is_not_taken(name):
 @pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
 def test_a_model_that_is_not_finite_is_never_released(wrong):
     method = make(DPFedSGD, Quadratic(2, 1.0, 1.0), 100, 1.0, 1e-3, rounds=1)
-    method._take(Step(np.array([0.5, 0.25]), np.array([0.5, 0.25])), None)
+    method.state.take(Step(np.array([0.5, 0.25]), np.array([0.5, 0.25])), None, method.original)
     for following, released in (([wrong, 0.0], [0.0, 0.0]), ([0.0, 0.0], [0.0, wrong])):
-        method._take(Step(np.array(following), np.array(released)), None)
+        method.state.take(Step(np.array(following), np.array(released)), None, method.original)
         np.testing.assert_array_equal(method.state.x, [0.5, 0.25])
         np.testing.assert_array_equal(method.state.released, [0.5, 0.25])
 
@@ -138,6 +138,6 @@ def test_sums_that_would_overflow_together_count_as_missing_one_by_one():
 def test_an_iterate_inside_a_phase_is_taken_as_it_is():
     """Only what is released may be replaced: inside a phase, that would be one more look at the data."""
     method = make(DPFedSGD, Quadratic(2, 1.0, 1.0), 100, 1.0, 1e-3, rounds=1)
-    method._take(Step(np.array([np.inf, 0.0]), None), None)
+    method.state.take(Step(np.array([np.inf, 0.0]), None), None, method.original)
     assert np.isinf(method.state.x[0])
     np.testing.assert_array_equal(method.state.released, np.zeros(2))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import federation_of, gathered, make, requested, run
+from helpers import federation_of, gathered, make, requested, rows_of, run
 from scipy import stats
 
 from strategies import PrivateLasso, model_record, model_vector
@@ -51,7 +51,7 @@ def test_replacing_the_unit_moves_no_score_by_more_than_the_sensitivity_t07(unit
 
     def scores(features, targets, w):
         computation = requested(method, 0).computation
-        rows, bad = computation(PROBLEM, w, block_of(features, targets, sizes))
+        rows, bad = rows_of(PROBLEM, w, block_of(features, targets, sizes), computation)
         assert bad == 0
         return method.scheme.propose(w, rows.sum(axis=0))
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, gathered, local_grid, make
+from helpers import WILD, Wild, federation_of, gathered, local_grid, make, requested
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -285,7 +285,7 @@ def test_adding_or_removing_one_user_moves_its_own_rounds_by_at_most_c_and_no_ot
     method = make(DPFedSGD, Wild(3), 6, 1.0, 1e-3, clip_norm=0.7, sampling="allocation", participations=2, rounds=4)
     x, moved = np.array([0.1, -0.2, 5.0]), []
     for index in range(4):
-        request = method._ask(index)
+        request = requested(method, index)
         whole = gathered(method, federation_of(users), index, x).values
         rows = np.zeros((0, 3))
         if len(others := request.users[request.users != who]):
@@ -305,11 +305,11 @@ def test_secure_runs_draw_their_allocation_from_the_operating_system_and_run_to_
     options |= {"sampling": "allocation", "participations": 2, "rounds": 5}
     method, asked = kind(Quadratic(2, 1.0, 2.0), PublicFacts(90), privacy, seed=3, **options), []
     assert method.scheme.sampler.seed is None
-    ask = method._ask
-    method._ask = lambda index: asked.append(ask(index)) or asked[-1]
+    ask = method.request_of
+    method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     with local_grid(method.problem, federation, 7) as grid:
         method.start(grid)
-    assert method._ledger.rounds == 5
+    assert method.state.ledger.rounds == 5
     assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
     assert np.all(np.bincount(np.concatenate([request.users for request in asked]), minlength=90) == 2)
 

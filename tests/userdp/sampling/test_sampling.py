@@ -94,8 +94,8 @@ def test_the_ledger_is_charged_with_exactly_the_cohorts_that_were_asked(strategy
     users, charged = 300, []
     monkeypatch.setattr(Ledger, "charge", lambda ledger, indices: charged.append(np.array(indices)))
     method = make(strategy, Quadratic(2, 1.0, 2.0), users, epsilon=8.0, delta=1e-3, **_options(strategy))
-    asked, ask = [], method._ask
-    monkeypatch.setattr(method, "_ask", lambda index: asked.append(ask(index)) or asked[-1])
+    asked, ask = [], method.request_of
+    monkeypatch.setattr(method, "request_of", lambda index: asked.append(ask(index)) or asked[-1])
     run(method, federation_of(np.zeros((users, 2))))
     assert len(charged) == method.plan.rounds
     for request, indices in zip(asked, charged, strict=True):
@@ -107,7 +107,7 @@ def test_after_a_run_the_ledger_stops_one_more_round():
     federation = federation_of(np.zeros((20, 2)))
     run(method, federation)
     with pytest.raises(RunFailed, match="a user would take part 3 times where 2 are planned"):
-        method._ledger.charge(np.arange(20))
+        method.state.ledger.charge(np.arange(20))
 
 
 budgets = st.floats(math.log(0.02), math.log(20)).map(math.exp)
