@@ -195,7 +195,7 @@ LOG_LINES: tuple[LogLine, ...] = (
             "again would be a second release",
             "server",
             "environment",
-            {"self._lost": "number of the round"},
+            {"self.lost": "number of the round"},
         ),
     ),
     *lines(

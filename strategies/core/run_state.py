@@ -125,7 +125,7 @@ class RunState:
         if step.constant is not None:
             self.result.constant = frozen(step.constant)
         if step.released is None:
-            self.x = step.following
+            self.x = self.released if step.goes_back else step.following
             return
         released = step.released if coordinates is None else coordinates.models(step.released)
         if np.isfinite(step.following).all() and np.isfinite(released).all():
