@@ -15,8 +15,8 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.neural.chance import own_randomness
 from userdp.neural.contents import Marks, described, difference
-from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
+from userdp.neural.model import Model
 from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining
 from userdp.nodes.node import Node
@@ -132,7 +132,7 @@ def test_the_refusal_names_what_changes():
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_module_that_carries_nothing_is_accepted(name):
-    found = make(HARMLESS[name])._engine._original.in_training
+    found = make(HARMLESS[name]).engine.model.habits
     assert (found.draws, found.mixes) == (name in DRAWS, name in MIXES)
 
 
@@ -189,18 +189,18 @@ def test_the_modules_own_buffers_and_parameters_are_never_touched():
     assert [layer.training for layer in mine.modules()] == modes
     with torch.no_grad():
         mine[1].running_mean += 5
-    assert torch.equal(problem._engine._module[1].running_mean, torch.zeros(WIDTH, dtype=torch.float64))
+    assert torch.equal(problem.engine.model.module[1].running_mean, torch.zeros(WIDTH, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", ["SomeSamplesCarry", "WhileItRuns", "TableThatGrows", "fixed_batch_norm"])
 def test_before_each_user_the_module_is_what_it_was_before_the_first(name, monkeypatch):
-    problem, seen, begin = make(HARMLESS[name], "loop"), [], Engine.begin
+    problem, seen, begin = make(HARMLESS[name], "loop"), [], Model.begin
 
-    def noted(self, *arguments):
-        begin(self, *arguments)
-        seen.append(described(self._used.now))
+    def noted(self, key, **named):
+        begin(self, key, **named)
+        seen.append(described(self.copy_in_use))
 
-    monkeypatch.setattr(Engine, "begin", noted)
+    monkeypatch.setattr(Model, "begin", noted)
     computed(problem, next(block for told, block in neighbours() if told == "fails"), COMPUTATIONS["gradients"])
     assert len(seen) >= USERS
     assert all(difference(seen[0], each) is None for each in seen)
@@ -282,7 +282,7 @@ def test_random_numbers_come_from_nobody_elses_generators_and_leave_them_as_they
         x = problem.initial()
         found.append((problem.user_gradients(x, block), problem.local_updates(x, block, TRAINING)))
         problem.metrics(x, block)
-        pickle.dumps(problem._engine._original.module)
+        pickle.dumps(problem.engine.model.module)
         assert states() == before
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -317,7 +317,7 @@ def test_dropout_is_on_in_training_and_off_where_the_module_is_measured_or_the_f
     np.testing.assert_array_equal(still.initial(), x)
     assert np.abs(drops.user_gradients(x, block) - still.user_gradients(x, block)).max() > 1e-3
     np.testing.assert_array_equal(drops.sample_losses(x, block), still.sample_losses(x, block))
-    assert not still._engine._original.draws
+    assert not still.engine.model.draws
 
 
 def test_the_mean_over_coins_is_the_gradient_without_dropout_of_a_linear_module():

@@ -10,7 +10,8 @@ from torch import nn
 
 from userdp.data.block import Block
 from userdp.errors import BadInput, MissingAssumption
-from userdp.neural import engine
+from userdp.neural.model import Model
+from userdp.neural.tuner import Tuner
 from userdp.problems import Logistic, Squared, TorchProblem
 
 SIZES = [3, 1, 40, 7, 2, 2]
@@ -109,7 +110,7 @@ def test_small_pieces_give_the_same_gradients(execution, held, monkeypatch):
     problem = TorchProblem(linear_module, "mse", 4, precision="double", execution=execution)
     x = problem.initial()
     rows, samples = problem.user_gradients(x, block), problem.sample_gradients(x, block)
-    monkeypatch.setattr(engine.Engine, "most_samples", held)
+    monkeypatch.setattr(Tuner, "most_samples", held)
     np.testing.assert_allclose(problem.user_gradients(x, block), rows, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(problem.sample_gradients(x, block), samples, rtol=1e-12, atol=1e-15)
 
@@ -117,13 +118,13 @@ def test_small_pieces_give_the_same_gradients(execution, held, monkeypatch):
 def test_padding_never_doubles_the_work(monkeypatch):
     problem, block = TorchProblem(linear_module, "mse", 4, execution="grouped"), data(real)
     padded = []
-    original = engine.Engine.gradients
+    original = Model.gradients
 
-    def counting(self, models, held, own, weights):
+    def counting(self, models, held, own, *others):
         padded.append(own.size)
-        return original(self, models, held, own, weights)
+        return original(self, models, held, own, *others)
 
-    monkeypatch.setattr(engine.Engine, "gradients", counting)
+    monkeypatch.setattr(Model, "gradients", counting)
     problem.user_gradients(problem.initial(), block)
     assert sum(padded) < 2 * block.samples
     assert len(padded) == 4  # sizes 40 | 7 | 3, 2, 2 | 1
@@ -195,6 +196,9 @@ def summed(outputs, targets):
 
 BAD_PROBLEMS = {
     r"problem\.precision = 'half'": lambda: TorchProblem(linear_module, "mse", 4, precision="half"),
+    r"problem\.kernels = 'mine': must be 'own' or 'torch'": lambda: TorchProblem(
+        linear_module, "mse", 4, kernels="mine"
+    ),
     r"problem\.loss = 'hinge' is unknown; there are bce_with_logits": lambda: TorchProblem(linear_module, "hinge", 4),
     r"problem\.loss = 'cross_entropy' needs targets": lambda: TorchProblem(
         linear_module, "cross_entropy", 4, has_targets=False

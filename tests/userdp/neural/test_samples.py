@@ -55,12 +55,12 @@ def test_inputs_up_to_a_step_say_nothing_of_what_is_predicted_there(steps, level
 @pytest.mark.parametrize("name", READERS)
 def test_outputs_up_to_a_step_do_not_move_with_its_code_and_later_ones(name):
     problem = TorchProblem(READERS[name], "cross_entropy", STEPS, sequence=SEQUENCE, precision="double")
-    model = problem._engine.tensor(problem.initial())
+    model = problem.engine.model.tensor(problem.initial())
     block = windows(sizes=[6])
     for step in range(STEPS):
         other = Block(block.features.copy(), block.offsets)
         other.features[:, step:] = windows(seed=1, sizes=[6]).features[:, step:]
-        both = [problem._engine.outputs_of(model, each)[0] for each in (block, other)]
+        both = [problem.engine.model.outputs_of(model, each)[0] for each in (block, other)]
         torch.testing.assert_close(both[0][:, : step + 1], both[1][:, : step + 1], rtol=1e-12, atol=1e-12)
 
 
