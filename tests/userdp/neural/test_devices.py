@@ -213,25 +213,6 @@ def test_a_gpu_computes_in_full_precision_and_leaves_settings_as_they_were():
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic, torch.get_num_threads()) == before
 
 
-def small_tables():
-    return nn.Sequential(nn.Embedding(2, 3), nn.Flatten(), nn.Linear(6, 2))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TorchProblem(small_tables, "cross_entropy", 2, levels=(2, 3)),
-        lambda: TorchProblem(
-            lambda: nn.Sequential(nn.Embedding(3, 3), nn.Linear(3, 3)), "cross_entropy", sequence=Sequence(4, (3,))
-        ),
-    ],
-    ids=["codes", "sequences"],
-)
-def test_a_module_without_a_place_for_the_last_code_is_refused_before_there_are_data(make):
-    with pytest.raises(BadInput, match=r"problem\.module does not fit .*IndexError"):
-        make()
-
-
 def test_outputs_are_counted_by_things_predicted_whatever_the_last_code():
     binary = TorchProblem(
         lambda: nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1)), "bce_with_logits", sequence=Sequence(4, (5,))

@@ -5,59 +5,37 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from neural_cases import EVERY, LEVELS, SIZES, case, rows, windows
+from neural_cases import LEVELS, case, rows, windows
 from torch import nn
 
-from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.neural.devices import computing
-from userdp.neural.losses import LOSSES
 from userdp.neural.model import Model
 from userdp.neural.tuner import MEBIBYTE, Tuner
+from userdp.nodes.local_training import LocalTraining
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "rnn"])
-def test_several_users_at_once_have_the_gradients_of_each_alone(name):
-    loop, block = case(name, execution="loop")
-    grouped, _ = case(name, execution="grouped")
-    models = loop.initial() + 0.1 * np.random.default_rng(0).normal(size=(block.users, loop.dimension))
-    expected = loop.user_gradients_at(models, block)
-    np.testing.assert_allclose(grouped.user_gradients_at(models, block), expected, rtol=1e-8, atol=1e-12)
-    assert np.linalg.norm(expected, axis=1).min() > 0
-    assert next(iter(grouped.engine.tuner.groups(SIZES))).size > 1
-    same = grouped.user_gradients(models[0], block)
-    np.testing.assert_allclose(same, loop.user_gradients(models[0], block), rtol=1e-8, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_gradients_are_those_of_the_plain_module(name):
-    problem, block = case(name, execution="loop")
-    reference = pickle.loads(pickle.dumps(problem.engine.model.module)).requires_grad_(True)
-    for user, row in enumerate(problem.user_gradients(problem.initial(), block)):
-        part = block.part(user, user + 1)
-        inputs, targets = problem.engine.model.samples.tensors(part, np.arange(part.samples))
-        losses = problem.engine.model.samples.losses(LOSSES["cross_entropy"], reference(inputs), targets)
-        expected = torch.autograd.grad(losses.mean(), list(reference.parameters()))
-        flat = torch.cat([each.reshape(-1) for each in expected])
-        np.testing.assert_allclose(row, flat.numpy(), rtol=1e-8, atol=1e-12)
-
-
+@pytest.mark.parametrize("execution", ["loop", "grouped"])
 @pytest.mark.parametrize("name", ["gru", "convolution"])
-@pytest.mark.parametrize("held", [1, 2, 5])
-def test_pieces_of_a_user_add_up(name, held, monkeypatch):
-    problem, block = case(name, execution="grouped")
-    x = problem.initial()
-    whole = problem.user_gradients(x, block)
-    asked = []
-    tensors = type(problem.engine.model.samples).tensors
-    monkeypatch.setattr(Tuner, "most_samples", held)
-    monkeypatch.setattr(
-        type(problem.engine.model.samples),
-        "tensors",
-        lambda self, *given: asked.append(given[1].size) or tensors(self, *given),
-    )
-    np.testing.assert_allclose(problem.user_gradients(x, block), whole, rtol=1e-9, atol=1e-13)
-    assert max(asked) <= held
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_more_samples_than_a_piece_may_hold_are_computed_or_held_at_once(name, execution, most, monkeypatch):
+    problem, block = case(name, execution=execution)
+    asked, kind = [], type(problem.engine.model.samples)
+    tensors = kind.tensors
+    problem.user_gradients(problem.initial(), block)  # a new copy computes made-up samples first
+    monkeypatch.setattr(Tuner, "most_samples", most)
+    monkeypatch.setattr(kind, "tensors", lambda self, *given: asked.append(given[1].size) or tensors(self, *given))
+    problem.user_gradients(problem.initial(), block)
+    problem.local_updates(problem.initial(), block, LocalTraining(step_size=0.1, batch_size=2))
+    assert 0 < max(asked) <= most
+
+
+@pytest.mark.parametrize("kernels", ["own", "torch"])
+@pytest.mark.parametrize("own_layers", [False, True])
+def test_kernels_compute_where_they_are_asked_for_and_nowhere_else(kernels, own_layers):
+    model = case("gru", kernels=kernels)[0].engine.model
+    model.begin(None, own_layers=own_layers)
+    assert ("forward" in vars(model.copy_in_use.module.embedding)) == (own_layers and kernels == "own")
 
 
 def test_a_piece_holds_as_many_samples_as_memory_does():
@@ -149,17 +127,6 @@ def test_torch_has_as_many_threads_afterwards_and_one_within(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert within == {1}
-
-
-def test_what_others_hold_moves_no_users_gradient():
-    problem, block = case("gru", execution="grouped")
-    x, features = problem.initial(), block.features.copy()
-    features[4:13] = windows(seed=9, sizes=[9]).features
-    rows_before = problem.user_gradients(x, block)
-    rows_after = problem.user_gradients(x, Block(features, block.offsets))
-    others = np.arange(block.users) != 2
-    np.testing.assert_array_equal(rows_after[others], rows_before[others])
-    assert not np.array_equal(rows_after[2], rows_before[2])
 
 
 def test_single_precision_is_close_to_double():

@@ -33,7 +33,9 @@ BOTH_WAYS = [(name, way) for name in HARMLESS for way in ("loop", "grouped") if 
 
 
 def make(factory, execution="loop", **options):
-    return TorchProblem(factory, "mse", COLUMNS, precision="double", execution=execution, **options)
+    return TorchProblem(
+        factory, getattr(factory, "loss", "mse"), COLUMNS, precision="double", execution=execution, **options
+    )
 
 
 def users(sizes=SIZES, seed=0):
@@ -192,7 +194,9 @@ def test_the_modules_own_buffers_and_parameters_are_never_touched():
     assert torch.equal(problem.engine.model.module[1].running_mean, torch.zeros(WIDTH, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["SomeSamplesCarry", "WhileItRuns", "TableThatGrows", "fixed_batch_norm"])
+@pytest.mark.parametrize(
+    "name", ["SomeSamplesCarry", "SomeLossesCarry", "WhileItRuns", "TableThatGrows", "fixed_batch_norm"]
+)
 def test_before_each_user_the_module_is_what_it_was_before_the_first(name, monkeypatch):
     problem, seen, begin = make(HARMLESS[name], "loop"), [], Model.begin
 
@@ -288,7 +292,7 @@ def test_random_numbers_come_from_nobody_elses_generators_and_leave_them_as_they
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name", [*DRAWS, "fixed_batch_norm"])
 def test_coins_are_the_same_for_any_grouping_and_order_of_users(name):
     problem, block = make(HARMLESS[name]), block_of(users([3, 2, 7, 2]))
     x = problem.initial()
@@ -298,16 +302,19 @@ def test_coins_are_the_same_for_any_grouping_and_order_of_users(name):
         np.testing.assert_allclose(together[[3, 1, 0, 2]], apart, rtol=1e-12, atol=1e-15)
 
 
-def test_coins_differ_by_user_model_and_seed():
-    block = block_of(users([4]))
-    problem, other = (make(dropout, seed=seed) for seed in (0, 1))
-    x = problem.initial()
-    same = problem.user_gradients(x, block)
-    np.testing.assert_array_equal(problem.user_gradients(x, block), same)
-    assert np.abs(other.user_gradients(x, block) - same).max() > 1e-3
-    assert np.abs(problem.user_gradients(x + 1e-9, block) - same).max() > 1e-3
-    features = block.features + np.float32(1e-6)
-    assert np.abs(problem.user_gradients(x, Block(features, block.offsets, block.targets)) - same).max() > 1e-3
+@pytest.mark.parametrize("what", ["user_gradients", "sample_losses"])
+def test_coins_differ_by_seed_model_features_and_targets(what):
+    people, made = block_of(users([4])), {seed: make(DRAWS["AlwaysDropout"], seed=seed) for seed in (0, 1)}
+    x = made[0].initial()
+
+    def found(seed=0, shift=0.0, features=0.0, targets=0.0):
+        block = Block(people.features + np.float32(features), people.offsets, people.targets + np.float32(targets))
+        return getattr(made[seed], what)(x + shift, block)
+
+    same = found()
+    np.testing.assert_array_equal(found(), same)
+    for other in ({"seed": 1}, {"shift": 1e-9}, {"features": 1e-6}, {"targets": 1e-6}):
+        assert np.abs(found(**other) - same).max() > 1e-3, other
 
 
 def test_dropout_is_on_in_training_and_off_where_the_module_is_measured_or_the_factory_turned_it_off():

@@ -155,16 +155,6 @@ def test_a_measure_that_does_not_fit_is_refused_before_anything_is_trained(measu
         reading({"mine": measure})
 
 
-def test_a_module_that_lacks_the_code_of_neither_class_is_refused():
-    class Short(Answers):
-        def __init__(self):
-            super().__init__()
-            self.right = nn.Embedding(3, 2)
-
-    with pytest.raises(BadInput, match=r"problem\.module does not fit 10 columns and bce_with_logits: IndexError"):
-        TorchProblem(Short, "bce_with_logits", 2 * STEPS, sequence=Sequence(STEPS, (3, 3)))
-
-
 def test_a_gradient_step_lowers_the_loss():
     problem = TorchProblem(
         lambda: Reader(nn.LSTM(3, 6, batch_first=True)), "cross_entropy", STEPS, sequence=SEQUENCE, precision="double"

@@ -38,6 +38,7 @@ class Reads(nn.Module):
     def __init__(self, read, codes, layer=None):
         super().__init__()
         self.embedding, self.linear, self.layer = nn.Embedding(codes, WIDTH), nn.Linear(WIDTH, 5), layer
+        self.other = nn.Linear(WIDTH, 5)
         self.places, self.read = nn.Parameter(torch.randn(9, WIDTH)), read
 
     def forward(self, codes):
@@ -72,6 +73,7 @@ READS = {
     "a matrix without bias": lambda own, rows: functional.linear(rows, own.linear.weight),
     "a matrix by name": lambda own, rows: functional.linear(rows, weight=own.linear.weight),
     "a matrix twice": lambda own, rows: own.linear(rows) * functional.linear(rows, own.linear.weight),
+    "two matrices": lambda own, rows: own.linear(rows) * own.other(rows),
     "step by step": lambda own, rows: torch.stack([own.linear(rows[:, k]) for k in range(rows.shape[1])]),
     "some steps": lambda own, rows: own.linear(rows[1:, -3:]),
     "one number of each": lambda own, rows: rows[:, :, 1] + rows[..., 2],
