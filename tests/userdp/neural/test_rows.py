@@ -18,7 +18,7 @@ ALONE = {"rnn": {"own", "torch"}, "gru": {"torch"}, "lstm": {"torch"}}
 """Modules that torch computes for one user at a time, by the kernels that do not help."""
 WAYS = {
     "loop": (Choice(grouped=False, samples=1, own_layers=False), 100),
-    "loop by kernels, in pieces": (Choice(grouped=False, samples=1, own_layers=True), 2),
+    "loop by kernels, in pieces": (Choice(grouped=False, samples=1, own_layers=True), 1),
     "all together": (Choice(grouped=True, samples=512, own_layers=True), 100),
     "small groups, in pieces": (Choice(grouped=True, samples=512, own_layers=True), 5),
 }
