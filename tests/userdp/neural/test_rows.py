@@ -34,8 +34,8 @@ TRAININGS = {
     "local training": LocalTraining.of("sgd", "linear", step_size=0.3, steps=3),
     "local training on minibatches": LocalTraining(step_size=0.1, epochs=2, batch_size=2, key=5),
 }
-POISONED = 2
-"""A user of many samples, in the middle."""
+POISONED = 4
+"""A user who shares a call with others, behind one who is padded."""
 
 
 def gradient(module, samples, x, block):
