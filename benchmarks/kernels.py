@@ -7,6 +7,7 @@ Run from another tree, whose ``userdp`` is older, a kernel that needs what is no
 
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,7 @@ def neural(layer: str, execution: str) -> Callable[[], Kernel]:
     """Gradients of 16 users of a network that reads windows of 32 codes, in groups or one by one."""
 
     def make() -> Kernel:
+        sys.path.append(os.path.dirname(__file__))  # whichever tree is measured
         from neural_models import VOCABULARY, WINDOW, Attention, Recurrent
         from torch import nn
 
