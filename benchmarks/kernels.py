@@ -7,6 +7,7 @@ Run from another tree, whose ``userdp`` is older, a kernel that needs what is no
 
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,32 @@ def secure_noise() -> Kernel:
     return lambda: noise.gaussian(zeros, 1.0)
 
 
+def neural(layer: str, execution: str) -> Callable[[], Kernel]:
+    """Gradients of 16 users of a network that reads windows of 32 codes, in groups or one by one."""
+
+    def make() -> Kernel:
+        sys.path.append(os.path.dirname(__file__))  # whichever tree is measured
+        from neural_models import VOCABULARY, WINDOW, Attention, Recurrent
+        from torch import nn
+
+        from userdp.data import Block
+        from userdp.data.shape import Sequence
+        from userdp.problems import TorchProblem
+
+        makes = {
+            "gru": lambda: Recurrent(nn.GRU, 16, 32),
+            "lstm": lambda: Recurrent(nn.LSTM, 16, 32),
+            "attention": lambda: Attention(16, 32, heads=2),
+        }
+        sequence = Sequence(WINDOW, (VOCABULARY,))
+        problem = TorchProblem(makes[layer], "cross_entropy", sequence=sequence, execution=execution)  # type: ignore[arg-type]
+        codes = np.random.default_rng(1).integers(0, VOCABULARY, (64, WINDOW), dtype=np.int32)
+        block, model = Block(codes, np.arange(0, 65, 4)), problem.initial()
+        return lambda: problem.user_gradients(model, block)
+
+    return make
+
+
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "clip rows": clip_rows,
     "add clipped rows": add_clipped_rows,
@@ -200,6 +227,10 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "noise of a plan, Poisson": sampled_noise,
     "synthetic block": synthetic_block,
     "secure noise": secure_noise,
+    "gated units, in groups": neural("gru", "grouped"),
+    "long short-term memory, in groups": neural("lstm", "grouped"),
+    "attention, in groups": neural("attention", "grouped"),
+    "gated units, one by one": neural("gru", "loop"),
 }
 
 

@@ -102,10 +102,10 @@ def rows(seed=0, codes=False):
     )
 
 
-def case(name, **options):
-    """A problem in double precision, and a block of its samples."""
+def case(name, module=None, **options):
+    """A problem in double precision, of that module or another one that reads the same, and a block of its samples."""
     options = {"precision": "double"} | options
     if name in READERS:
-        return TorchProblem(READERS[name], "cross_entropy", STEPS, sequence=SEQUENCE, **options), windows()
+        return TorchProblem(module or READERS[name], "cross_entropy", STEPS, sequence=SEQUENCE, **options), windows()
     factory, more = ROWS[name]
-    return TorchProblem(factory, "cross_entropy", 16, **more, **options), rows(codes=name == "embedding")
+    return TorchProblem(module or factory, "cross_entropy", 16, **more, **options), rows(codes=name == "embedding")

@@ -34,6 +34,8 @@ _STATE = "state_private"
 """What the text is called in an archive, and before a dot the arrays."""
 _RECORDED_LATER = ("code",)
 """What files of former versions do not say of their run."""
+_ADDED_LATER = {"problem.kernels": "own"}
+"""Settings that files of former versions do not name, and what their runs did."""
 _FORMAT, _FORMER = 2, 1
 """Former files hold whole objects, of which `Snapshot` reads what they remember."""
 _OF_VERSIONS = ("userdp", "numpy")
@@ -181,6 +183,7 @@ class Checkpoints:
             )
         compared = [key for key in self._settings if key in kept or key not in _RECORDED_LATER]
         there, here = (_flat({key: settings[key] for key in compared}) for settings in (kept, self._settings))
+        there = {key: value for key, value in _ADDED_LATER.items() if key in here} | there
         other = [
             f"{key} is {there.get(key, 'not set')!r} there and {here.get(key, 'not set')!r} here"
             for key in sorted(there.keys() | here.keys())

@@ -71,7 +71,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
     ),
     *lines(
-        "userdp.neural.engine",
+        "userdp.neural.tuner",
         (
             "info",
             "the module is computed %s",

@@ -5,10 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import torch
-from torch import nn
 
 from userdp.errors import BadInput
 from userdp.problems.devices import Device
@@ -80,12 +78,3 @@ def seconds(device: torch.device) -> float:
         torch.cuda.synchronize(device)
         return time.perf_counter()
     return time.process_time()
-
-
-def own_forward(layer: nn.RNNBase, *arguments: Any) -> Any:
-    """What a recurrent layer of torch returns, by routines that have a way back.
-
-    Those of cuDNN refuse one in evaluation mode, in which all modules are here. On a processor nothing changes.
-    """
-    with torch.backends.cudnn.flags(enabled=False):
-        return type(layer).forward(layer, *arguments)

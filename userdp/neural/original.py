@@ -2,13 +2,13 @@
 
 import copy
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -16,13 +16,11 @@ from userdp.neural.chance import own_randomness
 from userdp.neural.devices import computing
 from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, habits
 from userdp.neural.isolation import Copies, Pair, as_trained
+from userdp.neural.kernels.switch import Kernels, Kind
+from userdp.neural.kernels.way_back import with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.parameters import Parameters
-from userdp.neural.recurrent import with_way_back
 from userdp.neural.samples import Samples
-
-Kind = Callable[[nn.Module], nn.Module]
-"""Puts routines of this package in the place of some layers'."""
 
 
 class Original:
@@ -89,6 +87,17 @@ class Original:
         """The weighted sum of losses of a copy at a model (p,)."""
         return (self._samples.losses(pair.loss, self.outputs(pair, model, inputs), targets) * weights).sum()
 
+    def sum_of_losses(self, pair: Pair, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The sum of G users' losses at models (G, p) of their own, whose gradient by a user's model is that user's."""
+        if len(models) == 1:
+            return self.loss(pair, models[0], inputs[0], targets[0], weights[0])
+
+        def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            return self.loss(pair, model, inputs, targets, weights)
+
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention know one user at a time
+            return vmap(own)(models, inputs, targets, weights).sum()
+
     def tried(self, block: Block) -> tuple[Tensor, Tensor]:
         """Outputs (N, ...) and targets (N, ...) of all samples by the module as it was made; on the processor."""
         inputs, targets = self._samples.tensors(block, np.arange(block.samples))
@@ -151,6 +160,31 @@ class Original:
             return False
         scale = float(wanted.abs().max())  # not finite where made-up samples are none that the loss can take
         return math.isfinite(scale) and torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * scale)
+
+    def check_together(self, kind: Kind, kernels: Kernels) -> None:
+        """See that two users can be computed at once, by a trial on the processor.
+
+        Raises:
+            BadInput: they cannot; with what the module itself said.
+        """
+        refused = "problem.execution = 'grouped': the module"
+        if self.in_training.apart:
+            raise BadInput(
+                f"{refused} {self.in_training}, so its users are computed one after the other; use 'auto' or 'loop'"
+            )
+        model, *samples = self._made_up(self._samples.corners(), False)
+        inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self._dtype)))
+        models = model.expand(2, -1).clone().requires_grad_()
+        try:
+            with computing(PROCESSOR), own_randomness(PROCESSOR):
+                torch.autograd.grad(self.sum_of_losses(self.copy(kind), models, inputs, targets, weights), models)
+        except Exception as error:  # whatever somebody's module raises
+            said = str(error).partition("\n")[0]
+            other = "" if kernels == "own" else ", or problem.kernels = 'own', which computes nn.GRU and nn.LSTM so"
+            raise BadInput(
+                f"{refused} cannot be computed for several users at once ({type(error).__name__}: {said}); "
+                f"use 'auto' or 'loop'{other}"
+            ) from error
 
     def bytes_of_a_sample(self) -> int:
         """What the module keeps of a sample for the way back, beside what it keeps of parameters."""

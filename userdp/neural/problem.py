@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -16,16 +15,17 @@ from userdp.data.block import Block
 from userdp.data.shape import Sequence as Steps
 from userdp.errors import BadInput
 from userdp.neural.chance import own_randomness
-from userdp.neural.choice import Choice, Execution
 from userdp.neural.devices import DEVICES
 from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
-from userdp.neural.held import Held
+from userdp.neural.kernels.switch import LAYERS, Kernels
 from userdp.neural.losses import CLASSES, LossName, SampleLoss, errors, loss_of, right, saying, told
+from userdp.neural.model import Model
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
 from userdp.neural.states import read_state
-from userdp.nodes.local_training import LocalTraining, trained
+from userdp.neural.tuner import Choice, Execution
+from userdp.nodes.local_training import LocalTraining
 from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.bounds import count
 from userdp.problems.devices import Device
@@ -56,12 +56,19 @@ class TorchProblem(Problem):
         execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
             measured on made-up users. A module that draws random numbers, or mixes the samples of a batch, is computed
             one user after the other.
+        kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, where
+            that gives the module's gradients and, with "auto", is faster; "torch" computes the module as it is by
+            torch.func. Torch alone computes no nn.GRU, nn.LSTM or nn.RNN for several users at once: with "auto" such
+            users are computed one after the other, and "grouped" is refused.
         typical_samples: of a user, for that measurement.
         memory: mebibytes that gradients may take at once.
         device: "cpu", "cuda" (an NVIDIA GPU), or "auto": that where torch finds one. Looked for in the process that
             computes, when it first does. A GPU gives the same numbers as a processor to about 1e-4 in float32, and
             repeats itself to rounding, for some of its sums have no order. Module, loss and metrics of one's own must
             make their tensors on the device of what they are given; metrics are given theirs on the processor.
+
+    Attributes:
+        engine: computes gradients and outputs.
 
     Users train in the mode in which the factory leaves each layer: dropout draws, with random numbers of its own for
     each user and model. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and
@@ -100,6 +107,7 @@ class TorchProblem(Problem):
         input_shape: Sequence[int] | None = None,
         metrics: dict[str, Metric] | None = None,
         execution: Execution = "auto",
+        kernels: Kernels = "own",
         typical_samples: int = 32,
         memory: int = 256,
         device: Device = "cpu",
@@ -108,6 +116,8 @@ class TorchProblem(Problem):
             raise BadInput(f"problem.precision = {precision!r}: must be 'single' or 'double'")
         if execution not in ("auto", "loop", "grouped"):
             raise BadInput(f"problem.execution = {execution!r}: must be 'auto', 'loop' or 'grouped'")
+        if kernels not in LAYERS:
+            raise BadInput(f"problem.kernels = {kernels!r}: must be 'own' or 'torch'")
         if device not in DEVICES:
             raise BadInput(f"engine.device = {device!r}: must be 'auto', 'cpu' or 'cuda'")
         self._loss_name, function = loss_of(loss)
@@ -137,19 +147,12 @@ class TorchProblem(Problem):
                 raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
         if not isinstance(module, nn.Module):
             raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
-        self._engine = Engine(
-            module,
-            function,
-            samples,
-            dtype,
-            execution=execution,
-            typical=count("typical_samples", typical_samples),
-            memory=count("problem.memory", memory),
-            device=device,
-            seed=seed,
+        model = Model(module, function, samples, dtype, kernels=kernels, device=device, seed=seed)
+        self.engine = Engine(
+            model, execution, count("typical_samples", typical_samples), count("problem.memory", memory)
         )
         self._check_metrics()
-        self.dimension, self.start = self._engine.dimension, self._engine.initial
+        self.dimension, self.start = model.dimension, model.initial
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
 
@@ -159,7 +162,7 @@ class TorchProblem(Problem):
         Raises:
             BadInput: one fails, or does not give one number for each thing predicted.
         """
-        found, targets = self._engine.tried(self._samples.blank(2))
+        found, targets = self.engine.model.tried(self._samples.blank(2))
         predicted, wanted = (self._samples.predicted(values, targets) for values in (found, targets))
         for name, measure in self._metrics.items():
             try:
@@ -175,11 +178,11 @@ class TorchProblem(Problem):
     @property
     def choice(self) -> Choice:
         """How gradients are computed: what was measured to be fastest, once something was computed."""
-        return self._engine.choice
+        return self.engine.tuner.choice
 
     def use_device(self, device: Device) -> None:
         """Compute there from now on, in whatever process that is."""
-        self._engine.use_device(device)
+        self.engine.use_device(device)
 
     def settle_device(self) -> None:
         """Look for the device in this process.
@@ -187,7 +190,7 @@ class TorchProblem(Problem):
         Raises:
             BadInput: it is not there, or the module does not run on it.
         """
-        with self._engine.computing():
+        with self.engine.model.computing():
             pass
 
     def state_model(self, path: Path, told: str) -> Vector:
@@ -196,7 +199,7 @@ class TorchProblem(Problem):
         Raises:
             BadInput: the file cannot be read, or names, shapes or what is not trained are another module's.
         """
-        return self._engine.model_of(read_state(path, told), told)
+        return self.engine.model.of_state(read_state(path, told), told)
 
     def computed(self) -> dict[str, bool | int | float]:
         """The choice; empty as long as nothing was computed that it is made for."""
@@ -206,7 +209,7 @@ class TorchProblem(Problem):
             "samples": choice.samples,
             "own_layers": choice.own_layers,
         }
-        if not self._engine.settled:
+        if not self.engine.tuner.settled:
             return {}
         return found if choice.seconds is None else found | {"seconds_a_sample": choice.seconds}
 
@@ -216,7 +219,7 @@ class TorchProblem(Problem):
         Raises:
             BadInput: wrong columns, or no targets.
         """
-        return self._samples.bound(block, self._engine.outputs)
+        return self._samples.bound(block, self.engine.model.outputs)
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """(U, p): each user's average gradient."""
@@ -224,71 +227,27 @@ class TorchProblem(Problem):
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
         """(U, p): likewise, each user at its own parameters."""
-        return self._computed(block, models, partial(self._gradients_of, models, block))
-
-    def _computed(self, block: Block, models: Array, compute: Callable[[NDArray[np.int64]], Tensor]) -> Array:
-        """(U, p): what is computed of users, group by group, each at a model of its own."""
-        engine = self._engine
-        engine.settle()
-
-        def rows() -> Array:
-            result, keys = np.empty((block.users, self.dimension)), engine.coins(models, block)
-            for users in engine.groups(block.sizes):
-                engine.begin(users, keys)
-                result[users] = engine.rows(compute(users))
-            return result
-
-        return engine.computed(rows)
-
-    def _gradients_of(self, models: Array, block: Block, users: NDArray[np.int64]) -> Tensor:
-        engine, sizes = self._engine, block.sizes[users][:, None]
-        places = np.arange(sizes.max())
-        own, weights = np.minimum(places, sizes - 1), (places < sizes) / sizes
-        return engine.gradients(engine.tensor(models[users]), engine.held(block, users, keep=False), own, weights)
+        return self.engine.gradients(models, block)
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
         """(U, p): what each user's model moves in its own training from x; see `userdp.nodes.local_training`."""
-        engine = self._engine
-
-        def moved(users: NDArray[np.int64]) -> Tensor:
-            start = engine.tensor(x).expand(len(users), -1)
-            gradients = partial(self._own_gradients, engine.held(block, users, keep=True))
-            return trained(start, block.sizes[users], training, gradients) - start
-
-        return self._computed(block, np.broadcast_to(x, (block.users, len(x))), moved)
-
-    def _own_gradients(self, held: Held, models: Tensor, own: NDArray[np.int64], weights: Array) -> Tensor:
-        """(G, p): of samples by their positions among each user's own."""
-        return self._engine.gradients(models, held, own, weights)
+        return self.engine.local_updates(x, block, training)
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
         """(N, p)."""
         single = Block(block.features, np.arange(block.samples + 1), block.targets)
         return self.user_gradients(x, single)
 
-    def _forward(self, x: Vector, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses (N,), and outputs (S, ...) and targets (S, ...) of the S things predicted, piece by piece."""
-        engine, model = self._engine, self._engine.tensor(x)
-
-        def pieces() -> list[tuple[Tensor, Tensor, Tensor]]:
-            return [
-                (engine.losses(*pair), self._samples.predicted(*pair), self._samples.predicted(pair[1], pair[1]))
-                for pair in engine.piecewise(model, block)
-            ]
-
-        losses, outputs, targets = map(torch.cat, zip(*engine.computed(pieces), strict=True))
-        return losses, outputs, targets
-
     def sample_losses(self, x: Vector, block: Block) -> Array:
         """(N,)."""
-        return _numbers(self._forward(x, block)[0])
+        return _numbers(self.engine.forward(x, block)[0])
 
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
         """Per user, over all things predicted of it: "test_loss", "accuracy" of classes, "squared_error" of numbers.
 
         And one's own. Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
         """
-        losses, outputs, targets = self._forward(x, block)
+        losses, outputs, targets = self.engine.forward(x, block)
         counts = self._samples.per_sample(block)
         test_loss = _averages(_numbers(losses) * counts, counts, block)
         own = {name: measure(outputs, targets) for name, measure in self._metrics.items()}
@@ -317,7 +276,7 @@ class TorchProblem(Problem):
         """(U, k): of each user's targets the mean in each of k outputs, or of classes the share of each."""
         targets, things = self._targets(block), self._things(block)
         if self._loss_name in CLASSES:
-            return user_shares(_numbers(targets).astype(np.int64), things, self._engine.outputs)
+            return user_shares(_numbers(targets).astype(np.int64), things, self.engine.model.outputs)
         sums = np.add.reduceat(_numbers(targets.reshape(len(targets), -1)), things.offsets[:-1], axis=0)
         return np.asarray(sums / things.sizes[:, None])
 
@@ -343,7 +302,9 @@ class TorchProblem(Problem):
         """
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
-        return {name: _numbers(values) for name, values in told(self._loss_name, self._forward(x, block)[1]).items()}
+        return {
+            name: _numbers(values) for name, values in told(self._loss_name, self.engine.forward(x, block)[1]).items()
+        }
 
     def observed(self, block: Block) -> Array | None:
         """(N,) targets, of sequences a step each; None where features are their own."""

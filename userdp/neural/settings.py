@@ -106,6 +106,13 @@ class TorchSettings(ProblemSettings):
         "auto",
         description="Users one after the other, several at once, or what is faster as measured at the start.",
     )
+    kernels: Literal["own", "torch"] = Field(
+        "own",
+        description="Whose layers compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by "
+        "this package's, which give the same gradients to rounding, faster; 'torch' computes the module as it is. "
+        "Torch alone cannot compute GRU and LSTM layers for several users at once: execution = 'auto' then computes "
+        "users one after the other, and 'grouped' is refused. With execution = 'loop' layers are always torch's.",
+    )
     memory: int = Field(256, ge=1, description="Mebibytes that gradients may take at once.")
 
     def _make(self, shape: Shape, seed: int) -> Problem:
@@ -130,6 +137,7 @@ class TorchSettings(ProblemSettings):
             input_shape=self.input_shape,
             metrics={name: self._named("metrics", place) for name, place in self.metrics.items()},
             execution=self.execution,
+            kernels=self.kernels,
             memory=self.memory,
         )
 

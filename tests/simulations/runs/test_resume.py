@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import helpers_killed
@@ -228,6 +229,21 @@ def test_a_directory_whose_preparation_was_another_is_refused(tmp_path):
         np.savez(directory / name, **arrays | {"state_private": text})
     with pytest.raises(BadInput, match="resume with the version of userdp that the run began with"):
         run(FORMER, directory=directory, resume=True, report=False)
+
+
+@pytest.mark.parametrize(("kernels", "goes_on"), [("own", True), ("torch", False)])
+def test_a_checkpoint_from_before_there_was_a_setting_goes_on_as_its_run_began(tmp_path, kernels, goes_on):
+    config = parse_config(changed(problem={"kind": "torch", "loss": "mse", "kernels": kernels}))
+    checkpoints = Checkpoints(tmp_path, config)
+    checkpoints.keep(Snapshot, must=True)
+    configuration = tomllib.loads(config.toml())
+    del configuration["problem"]["kernels"], configuration["output"]["directory"]
+    rewritten(tmp_path, configuration=configuration)
+    if goes_on:
+        assert checkpoints.read() is not None
+    else:
+        with pytest.raises(BadInput, match=r"problem\.kernels is 'own' there and 'torch' here"):
+            checkpoints.read()
 
 
 def test_a_directory_that_was_moved_goes_on(tmp_path, whole):

@@ -12,7 +12,9 @@ from userdp.data import ColumnarFederation
 from userdp.data.block import Block
 from userdp.data.shape import Sequence
 from userdp.errors import BadInput
-from userdp.neural import devices, engine
+from userdp.neural import devices, model
+from userdp.neural.model import Model
+from userdp.neural.original import Original
 from userdp.nodes.computations import Computation
 from userdp.nodes.local_training import LocalTraining
 from userdp.nodes.node import Node
@@ -104,7 +106,7 @@ def test_losses_of_numpy_refuse_a_gpu_and_leave_auto_aside():
 
 def test_the_device_is_looked_for_in_the_process_that_computes_and_not_before(monkeypatch):
     asked = []
-    monkeypatch.setattr(engine, "found", lambda device: asked.append(device) or torch.device("cpu"))
+    monkeypatch.setattr(model, "found", lambda device: asked.append(device) or torch.device("cpu"))
     problem, block = numbers(device="cuda", execution="grouped")
     problem.initial()
     problem.bound(block)
@@ -147,23 +149,23 @@ def test_an_unknown_device_is_refused():
 @pytest.fixture
 def elsewhere(monkeypatch):
     """Another device: tensors without numbers, which torch refuses to put together with the processor's."""
-    monkeypatch.setattr(engine, "found", lambda device: torch.device("meta"))
+    monkeypatch.setattr(model, "found", lambda device: torch.device("meta"))
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("execution", ["loop", "grouped"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_whole_local_training_is_on_the_device(case, execution, monkeypatch):
-    monkeypatch.setattr(engine.Engine, "_probe", lambda *_: LEVELS[-1])
+    monkeypatch.setattr(Original, "probe", lambda *_: LEVELS[-1])
     problem, block = CASES[case](execution=execution)
     brought = []
     monkeypatch.setattr(
-        engine.Engine, "rows", lambda self, models: brought.append(models.device.type) or np.zeros(models.shape)
+        Model, "rows", lambda self, models: brought.append(models.device.type) or np.zeros(models.shape)
     )
     problem.local_updates(problem.initial(), block, EVERYTHING)
     problem.user_gradients(problem.initial(), block)
     assert set(brought) == {"meta"}
-    assert len(brought) == 2 * len(list(problem._engine.groups(block.sizes)))  # one transfer a group
+    assert len(brought) == 2 * len(list(problem.engine.tuner.groups(block.sizes)))  # one transfer a group
 
 
 class Stuck(nn.Module):
@@ -211,30 +213,11 @@ def test_a_gpu_computes_in_full_precision_and_leaves_settings_as_they_were():
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic, torch.get_num_threads()) == before
 
 
-def small_tables():
-    return nn.Sequential(nn.Embedding(2, 3), nn.Flatten(), nn.Linear(6, 2))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TorchProblem(small_tables, "cross_entropy", 2, levels=(2, 3)),
-        lambda: TorchProblem(
-            lambda: nn.Sequential(nn.Embedding(3, 3), nn.Linear(3, 3)), "cross_entropy", sequence=Sequence(4, (3,))
-        ),
-    ],
-    ids=["codes", "sequences"],
-)
-def test_a_module_without_a_place_for_the_last_code_is_refused_before_there_are_data(make):
-    with pytest.raises(BadInput, match=r"problem\.module does not fit .*IndexError"):
-        make()
-
-
 def test_outputs_are_counted_by_things_predicted_whatever_the_last_code():
     binary = TorchProblem(
         lambda: nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1)), "bce_with_logits", sequence=Sequence(4, (5,))
     )
-    assert binary._engine.outputs == 1
+    assert binary.engine.model.outputs == 1
 
 
 # The same numbers --------------------------------------------------------------------------------------------------
@@ -246,11 +229,11 @@ def test_samples_held_on_the_device_give_the_numbers_of_samples_brought_each_tim
     problem, block = CASES[case](execution="grouped")
     x = problem.initial()
     rows = problem.local_updates(x, block, TRAININGS[training])
-    monkeypatch.setattr(engine.Engine, "held", lambda self, block, users, keep: held(self, block, users, keep=False))
+    monkeypatch.setattr(Model, "held", lambda self, block, users, most=0: held(self, block, users))
     np.testing.assert_array_equal(problem.local_updates(x, block, TRAININGS[training]), rows)
 
 
-held = engine.Engine.held
+held = Model.held
 
 
 @GPU

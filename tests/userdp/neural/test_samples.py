@@ -55,12 +55,12 @@ def test_inputs_up_to_a_step_say_nothing_of_what_is_predicted_there(steps, level
 @pytest.mark.parametrize("name", READERS)
 def test_outputs_up_to_a_step_do_not_move_with_its_code_and_later_ones(name):
     problem = TorchProblem(READERS[name], "cross_entropy", STEPS, sequence=SEQUENCE, precision="double")
-    model = problem._engine.tensor(problem.initial())
+    model = problem.engine.model.tensor(problem.initial())
     block = windows(sizes=[6])
     for step in range(STEPS):
         other = Block(block.features.copy(), block.offsets)
         other.features[:, step:] = windows(seed=1, sizes=[6]).features[:, step:]
-        both = [problem._engine.outputs_of(model, each)[0] for each in (block, other)]
+        both = [problem.engine.model.outputs_of(model, each)[0] for each in (block, other)]
         torch.testing.assert_close(both[0][:, : step + 1], both[1][:, : step + 1], rtol=1e-12, atol=1e-12)
 
 
@@ -186,17 +186,30 @@ def test_rows_that_contradict_themselves_are_refused(make, told):
         make()
 
 
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (lambda: Reader(nn.GRU(3, 6, batch_first=True), levels=3), {"sequence": SEQUENCE}),
-        (lambda: nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4)), {"sequence": SEQUENCE}),
-        (lambda: nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(10, 3)), {"levels": (4,) * 5}),
-    ],
-)
-def test_a_module_that_lacks_a_code_is_refused_before_it_meets_one(make, options):
-    with pytest.raises(BadInput, match=r"problem\.module does not fit 5 columns and cross_entropy: IndexError"):
-        TorchProblem(make, "cross_entropy", 5, **options)
+class Answers(nn.Module):
+    """Reads the second of two channels, without a place for the code of neither class."""
+
+    def __init__(self):
+        super().__init__()
+        self.right, self.score = nn.Embedding(3, 2), nn.Linear(2, 1)
+
+    def forward(self, codes):
+        return self.score(self.right(codes[..., 1])).squeeze(-1)
+
+
+LACKING = {
+    "a reader": (lambda: Reader(nn.GRU(3, 6, batch_first=True), levels=3), "cross_entropy", {"sequence": SEQUENCE}),
+    "no place for padding": (lambda: nn.Embedding(4, 4), "cross_entropy", {"sequence": SEQUENCE}),
+    "columns": (lambda: nn.Sequential(nn.Embedding(3, 2), nn.Flatten()), "cross_entropy", {"levels": (4,) * 5}),
+    "the last of two columns": (lambda: nn.Sequential(nn.Embedding(2, 3), nn.Flatten()), "mse", {"levels": (2, 3)}),
+    "the code of neither class": (Answers, "bce_with_logits", {"sequence": Sequence(STEPS, (3, 3))}),
+}
+
+
+@pytest.mark.parametrize(("make", "loss", "options"), LACKING.values(), ids=LACKING)
+def test_a_module_that_lacks_a_code_is_refused_before_it_meets_one(make, loss, options):
+    with pytest.raises(BadInput, match=rf"problem\.module does not fit \d+ columns and {loss}: IndexError"):
+        TorchProblem(make, loss, len(options.get("levels", "12345")), **options)
 
 
 def test_codes_are_no_numbers_to_come_close_to():

@@ -56,9 +56,9 @@ def answers():
 
 def outputs_of(problem, block):
     """(N, L, ...) outputs, and (N, L) targets as they stand in the block."""
-    inputs, _ = problem._samples.tensors(block, np.arange(block.samples))
+    inputs, _ = problem.engine.model.samples.tensors(block, np.arange(block.samples))
     with torch.no_grad():
-        found = problem._engine._module(inputs).numpy()
+        found = problem.engine.model.module(inputs).numpy()
     return found, block.features.reshape(block.samples, STEPS, -1)[:, :, -1]
 
 
@@ -153,16 +153,6 @@ def test_a_loss_of_ones_own_has_no_bits():
 def test_a_measure_that_does_not_fit_is_refused_before_anything_is_trained(measure, told):
     with pytest.raises(BadInput, match=rf"problem\.metrics\.mine {told}"):
         reading({"mine": measure})
-
-
-def test_a_module_that_lacks_the_code_of_neither_class_is_refused():
-    class Short(Answers):
-        def __init__(self):
-            super().__init__()
-            self.right = nn.Embedding(3, 2)
-
-    with pytest.raises(BadInput, match=r"problem\.module does not fit 10 columns and bce_with_logits: IndexError"):
-        TorchProblem(Short, "bce_with_logits", 2 * STEPS, sequence=Sequence(STEPS, (3, 3)))
 
 
 def test_a_gradient_step_lowers_the_loss():
