@@ -10,7 +10,6 @@ from test_data_tabular import people, read, whole
 
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.hashed_codes import bucket, hashed_rows
-from userdp.errors import BadInput
 from userdp.problems import SparseLogistic
 
 HASHED = {"features": (), "ranges": {}, "categorical": {}, "codes": ["dept", "year"], "buckets": 50}
@@ -82,25 +81,3 @@ def test_cells_spread_evenly():
     counts = np.bincount([bucket("film", str(film), 100) for film in range(20_000)], minlength=100)
     assert counts.min() > 200 - 6 * np.sqrt(200)
     assert counts.max() < 200 + 6 * np.sqrt(200)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"buckets": None}, r"buckets is missing: how many numbers the cells of \['dept', 'year'\]"),
-        ({"buckets": 0}, r"buckets = 0: must be a whole number in 1\.\.2\^31 - 1"),
-        ({"buckets": 1.5}, r"buckets = 1\.5"),
-        ({"buckets": True}, "buckets = True"),
-        ({"codes": []}, r"codes = \[\]: must be one column's name, or a list of names"),
-        ({"codes": [3]}, r"codes = \[3\]"),
-        ({"codes": ["dept", "dept"]}, "'dept' is declared twice"),
-        ({"codes": ["dept", "who"]}, "'who' is declared twice"),
-        ({"codes": ["dept", "yaer"]}, "no column 'yaer'; did you mean 'year'"),
-        ({"levels": 3}, "levels describes one column of codes; for a list of columns give buckets"),
-        ({"codes": "year", "levels": 4}, "buckets = 50: cells are hashed for a LIST of codes, and codes = 'year'"),
-        ({"codes": None, "categorical": {"dept": ["law"]}}, "buckets = 50: cells are hashed for a LIST of codes"),
-    ],
-)
-def test_what_cannot_be_hashed_is_refused_with_field_and_value(tmp_path, changes, told):
-    with pytest.raises(BadInput, match=told):
-        read(tmp_path, **HASHED | changes)

@@ -222,8 +222,6 @@ def test_a_column_says_who_is_held_out(tmp_path):
                 split_column="part",
                 split_test="test",
             )
-    with pytest.raises(BadInput, match="split_test is the cell of split_column"):
-        read(tmp_path, table, split_column="part")
 
 
 def test_users_are_numbered_by_a_seeded_order_of_their_labels_whatever_the_rows(tmp_path):
@@ -392,57 +390,19 @@ def test_a_parquet_column_that_is_there_twice_is_refused(tmp_path):
         read_table(tmp_path / "twice.parquet", **FORM)
 
 
-BAD_FORMS = [
-    (
-        {"features": ["agee", "height"], "ranges": {"agee": [0, 1], "height": [0, 1]}},
-        "no column 'agee'; did you mean 'age'",
-    ),
-    ({"user": "qqq"}, "no column 'qqq'; it has who, age"),
-    ({"ranges": {"age": [0, 100]}}, "no .low, high. for the numeric feature 'height'"),
-    ({"ranges": {**FORM["ranges"], "heigth": [0, 1]}}, "'heigth', which is not in features; did you mean 'height'"),
-    ({"ranges": {**FORM["ranges"], "age": [5, 5]}}, r"ranges\.age must be \[low, high\] with low < high, got \[5, 5\]"),
-    ({"ranges": {**FORM["ranges"], "age": [0, float("inf")]}}, r"ranges\.age"),
-    ({"ranges": {**FORM["ranges"], "age": [0]}}, r"ranges\.age"),
-    ({"target_range": [3, 1]}, "target_range"),
-    ({"target": "age"}, "column 'age' is declared twice"),
-    ({"target": None}, "target names no column"),
-    ({"positive": "yes"}, "exclude each other"),
-    ({"target_levels": ["yes", "no"]}, "target_range and target_levels exclude each other"),
-    ({"target_range": None, "positive": "yes", "target_levels": ["yes", "no"]}, "positive and target_levels exclude"),
-    ({"target": None, "target_range": None, "target_levels": [0, 1]}, "target_levels describes a target, and target"),
-    (
-        {"target_range": None, "target_levels": ["yes"]},
-        r"target_levels = \['yes'\]: a target of one class tells nothing",
-    ),
-    ({"target_range": None, "target_levels": [1, 1.0]}, "target_levels lists '1' twice"),
-    ({"target_range": None, "target_levels": []}, "target_levels must be a list of levels"),
-    ({"scale": "log"}, "scale must be symmetric or unit, got 'log'"),
-    ({"categorical": {"dept": []}}, r"categorical\.dept must be a list of levels"),
-    ({"categorical": {"dept": "law"}}, r"categorical\.dept must be a list of levels"),
-    ({"categorical": {"dept": ["law", "law"]}}, "lists 'law' twice"),
-    (
-        {"features": (), "ranges": {}, "categorical": {}},
-        "either features and categorical columns, or one column of codes",
-    ),
-    ({"codes": "year", "levels": 3}, "either features and categorical columns, or one column of codes"),
-    ({"levels": 3}, "codes names no column"),
-    ({"features": (), "ranges": {}, "categorical": {}, "codes": "year"}, "levels is missing"),
-    ({"features": (), "ranges": {}, "categorical": {}, "codes": "year", "levels": 0}, "levels must lie in"),
-    (CODES | {"codes": ["year", "dept"], "levels": {"year": 3}}, r"levels\.dept is missing"),
-    (CODES | {"codes": ["year"], "levels": {"year": 3, "yeer": 3}}, "levels names 'yeer', .*did you mean 'year'"),
-    (CODES | {"codes": ["year"], "levels": {"year": 0}}, r"levels\.year must lie in"),
-    (CODES | {"codes": ["dept"], "levels": {"dept": ["a", "a"]}}, r"levels\.dept lists 'a' twice"),
-    (CODES | {"codes": "year", "levels": {"year": 3}}, "describes a list of codes"),
-    (CODES | {"codes": ["year"], "levels": {"year": 3}, "buckets": 9}, "leave buckets out"),
-    ({"min_samples": 0}, "min_samples"),
-    ({"max_samples": 2, "min_samples": 3}, "max_samples must be at least min_samples = 3, got 2"),
-    ({"users": 0}, "users"),
-    ({"seed": -1}, "seed"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD_FORMS)
-def test_declarations_that_cannot_be_used_are_refused(tmp_path, changes, message):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": ["agee"], "ranges": {"agee": [0, 1]}}, "no column 'agee'; did you mean 'age'"),
+        (CODES | {"codes": ["dept", "yaer"], "buckets": 50}, "no column 'yaer'; did you mean 'year'"),
+        ({"user": "qqq"}, "no column 'qqq'; it has who, age"),
+        ({"min_samples": 0}, "min_samples"),
+        ({"max_samples": 2, "min_samples": 3}, "max_samples must be at least min_samples = 3, got 2"),
+        ({"users": 0}, "users"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_the_table_or_the_numbers_of_users_do_not_fit_is_refused(tmp_path, changes, message):
     with pytest.raises(BadInput, match=message):
         read(tmp_path, **changes)
 
