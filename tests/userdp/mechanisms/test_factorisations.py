@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from userdp.errors import BadInput
 from userdp.mechanisms import (
     toeplitz,
 )
@@ -270,13 +269,6 @@ def test_buffers_keep_four_vectors_however_long_the_run():
     for row in np.ones((200, 3)):
         stream_of.add(row)
     assert stream_of._kept.shape == (4, 3)
-
-
-@pytest.mark.parametrize(("rounds", "separation"), [(0, 1), (3, 0)])
-@every_kind
-def test_numbers_below_one_are_refused(kind, rounds, separation):
-    with pytest.raises(BadInput, match="at least 1"):
-        KINDS[kind](rounds, separation)
 
 
 @pytest.mark.parametrize(

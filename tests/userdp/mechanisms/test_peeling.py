@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from helpers import Silent
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -88,13 +88,6 @@ def test_lemma_12_and_13_hold_whatever_the_noise(sparsity):
         assert left_out <= (1 + 1 / c) * share + 4 * (1 + c) * total + 1e-12
 
 
-def test_lemma_15_the_largest_of_many_noises_is_seldom_beyond_its_bound():
-    rng, d, failure = np.random.default_rng(0), 50, 0.05
-    largest = np.abs(rng.laplace(scale=0.3, size=(20_000, d))).max(axis=1)
-    exceeded = (largest >= 0.3 * math.log(d / failure)).mean()
-    assert 0.5 * failure < exceeded <= failure + 4 * math.sqrt(failure / 20_000)
-
-
 # --- How much noise --------------------------------------------------------------------------------------------------
 
 
@@ -138,9 +131,15 @@ def test_the_noise_keeps_the_budget_t10(sparsity, epsilon, delta, sensitivity):
     spent = epsilon_of(tight.cost, 1, delta)
     assert spent <= epsilon
     assert tight.pure or spent == epsilon
+    # Whichever of the two takes less noise.
+    least = min(3 * sparsity / epsilon, math.sqrt(sparsity / largest_rho(epsilon, delta)))
+    assert 1 / ratio == pytest.approx(least)
+    assert peeling(sparsity, sensitivity, epsilon, 0.0).scale == pytest.approx(sensitivity * 3 * sparsity / epsilon)
 
 
 @settings(max_examples=100)
+@example(1, 0.96, 0.1)
+@example(1, 1.0, 0.1)
 @given(st.integers(1, 60), st.floats(0.01, 20), st.floats(-25, -0.1).map(math.exp))
 def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon, delta):
     log = math.log(1 / delta)
@@ -158,20 +157,6 @@ def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon
     assert paper.cost == Cost(pure_epsilon=epsilon, failure_delta=delta)
 
 
-def test_for_one_delta_as_large_as_a_tenth_the_paper_holds_up_to_epsilon_one_t10():
-    assert peeling(1, 1.0, 0.96, 0.1, "paper").scale > 0
-    with pytest.raises(BadInput, match=r"= 0.963 at delta = 0.1"):
-        peeling(1, 1.0, 1.0, 0.1, "paper")
-
-
-def test_few_entries_are_cheapest_by_pure_privacy_and_many_are_not():
-    assert peeling(2).pure
-    assert peeling(2).scale == pytest.approx(0.1 * 3 * 2)
-    assert peeling(2).cost == Cost(pure_epsilon=1.0)
-    assert not peeling(20).pure
-    assert peeling(20, delta=0.0).scale == pytest.approx(0.1 * 60)
-
-
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 @pytest.mark.parametrize("sparsity", [1, 2])
@@ -187,47 +172,3 @@ def test_neighbours_are_hard_to_tell_apart_l10(accounting, sparsity):
     margin = 5 * np.sqrt(counts[0].max() / draws)
     assert (counts[0] <= math.e * counts[1] + 1e-3 + margin).all()
     assert (counts[1] <= math.e * counts[0] + 1e-3 + margin).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sparsity": 0}, "sparsity = 0"),
-        ({"sensitivity": 0.0}, "sensitivity = 0.0"),
-        ({"sensitivity": math.nan}, "sensitivity = nan"),
-        ({"epsilon": math.inf}, "epsilon = inf"),
-        ({"delta": 1.0}, "delta = 1.0"),
-        ({"delta": math.nan}, "delta = nan"),
-        ({"accounting": "loose"}, "accounting = 'loose'"),
-        ({"accounting": "paper", "delta": 0.0}, "delta = 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, message):
-    with pytest.raises(BadInput, match=message):
-        peeling(**changes)
-
-
-@pytest.mark.parametrize("values", [np.zeros(2), np.zeros((3, 3)), np.array([1.0, math.nan, 0.0, 0.0])], ids=str)
-def test_values_that_cannot_be_released_are_refused(values):
-    with pytest.raises(BadInput, match=r"shape|not finite"):
-        peeling().release(values, SeededNoise(np.random.default_rng(0)))
-
-
-budgets = st.floats(math.log(0.02), math.log(20)).map(math.exp)
-
-
-deltas = st.floats(-25, -3).map(math.exp)
-
-
-@settings(max_examples=60)
-@given(budgets, deltas, st.integers(1, 60))
-def test_peeling_spends_what_is_asked_for(epsilon, delta, sparsity):
-    peeling = Peeling(sparsity, 1.0, epsilon, delta)
-    if peeling.pure:
-        assert 3 * sparsity / peeling.scale == pytest.approx(epsilon)
-    else:
-        assert epsilon * (1 - 1e-4) <= zcdp_to_epsilon(sparsity / peeling.scale**2, delta) <= epsilon
-    # Whichever of the two takes less noise.
-    assert peeling.scale == pytest.approx(
-        min(3 * sparsity / epsilon, math.sqrt(sparsity / largest_rho(epsilon, delta)))
-    )
