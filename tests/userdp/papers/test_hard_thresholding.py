@@ -184,34 +184,6 @@ def test_in_the_papers_own_experiment_the_zero_model_wins_t15():
     assert 25 * ((fit.model - truth) ** 2).sum() > 25 * (truth**2).sum()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"targets": np.zeros(9)}, r"targets must be \(10,\)"),
-        ({"features": np.zeros(10)}, "features must be"),
-        ({"level": -1.0}, "level = -1.0"),
-        ({"level": math.nan}, "level = nan"),
-        ({"start": np.ones(3)}, "start has 3 entries that are not zero: at most 2"),
-        ({"start": np.array([0.0, 1.1, 0.0])}, "start has l2 norm 1.1"),
-        ({"start": np.array([0.0, math.nan, 0.0])}, "start must be 3 finite numbers"),
-        ({"start": np.zeros(2)}, "start must be 3 finite numbers"),
-        ({"budget": budget(rounds=11)}, "rounds = 11"),
-        ({"budget": budget(rounds=0)}, "rounds = 0"),
-        ({"budget": budget(sparsity=4, rounds=1)}, "at least 4 entries"),
-    ],
-)
-def test_what_does_not_fit_is_refused(changes, message):
-    settings = {"features": np.ones((10, 3)), "targets": np.ones(10), "budget": budget(rounds=2), "noise": seeded()}
-    with pytest.raises(BadInput, match=message):
-        private_hard_thresholding(**(settings | changes))
-
-
-def test_a_learning_rate_that_is_no_positive_number_is_refused():
-    for rate in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(BadInput, match=f"learning_rate = {rate}"):
-            budget(learning_rate=rate)
-
-
 def test_levels_by_hand():
     assert truncation_level(200_000, 1.0, 2, 12) == pytest.approx((200_000 / 24) ** 0.25)
     assert truncation_level(100, 2.0, 1, 1, fourth_moment=8.0) == pytest.approx(1600**0.25)
@@ -293,20 +265,43 @@ def test_the_scales_of_the_papers_experiments_ruin_the_model(scale, least):
     assert ((fit.model - spikes()) ** 2).sum() > least
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"gradients": lambda model, fold: np.zeros((3, 4))}, r"gradients must be \(5, 4\)"),
-        ({"scale": 0.0}, "sensitivity = 0.0"),
-        ({"inverse_variance": -1.0, "scale": 1.0}, "inverse_variance = -1.0"),
-        ({"start": np.ones(4)}, "start has 4 entries"),
-    ],
-)
-def test_gradients_that_do_not_fit_are_refused(changes, message):
-    settings = {"gradients": lambda model, fold: np.zeros((5, 4)), "records": 10, "dimension": 4, "noise": seeded()}
-    with pytest.raises(BadInput, match=message):
-        private_sparse_optimisation(**(settings | {"budget": budget(rounds=2)} | changes))
-
-
 def test_a_start_may_lie_anywhere_if_it_is_sparse_and_there_is_no_ball():
     np.testing.assert_array_equal(checked_start(np.array([0.0, 9.0]), 2, 1), [0.0, 9.0])
+
+
+REGRESSION = {"features": np.ones((10, 3)), "targets": np.ones(10), "budget": budget(rounds=2), "noise": seeded()}
+GRADIENTS = {"gradients": lambda model, fold: np.zeros((5, 4)), "records": 10, "dimension": 4, "noise": seeded()}
+REFUSED = [
+    *[
+        (private_hard_thresholding, REGRESSION | changes, message)
+        for changes, message in (
+            ({"targets": np.zeros(9)}, r"targets must be \(10,\)"),
+            ({"features": np.zeros(10)}, "features must be"),
+            ({"level": -1.0}, "level = -1.0"),
+            ({"level": math.nan}, "level = nan"),
+            ({"start": np.ones(3)}, "start has 3 entries that are not zero: at most 2"),
+            ({"start": np.array([0.0, 1.1, 0.0])}, "start has l2 norm 1.1"),
+            ({"start": np.array([0.0, math.nan, 0.0])}, "start must be 3 finite numbers"),
+            ({"start": np.zeros(2)}, "start must be 3 finite numbers"),
+            ({"budget": budget(rounds=11)}, "rounds = 11"),
+            ({"budget": budget(rounds=0)}, "rounds = 0"),
+            ({"budget": budget(sparsity=4, rounds=1)}, "at least 4 entries"),
+        )
+    ],
+    *[
+        (private_sparse_optimisation, GRADIENTS | {"budget": budget(rounds=2)} | changes, message)
+        for changes, message in (
+            ({"gradients": lambda model, fold: np.zeros((3, 4))}, r"gradients must be \(5, 4\)"),
+            ({"scale": 0.0}, "sensitivity = 0.0"),
+            ({"inverse_variance": -1.0, "scale": 1.0}, "inverse_variance = -1.0"),
+            ({"start": np.ones(4)}, "start has 4 entries"),
+        )
+    ],
+    *[(budget, {"learning_rate": rate}, f"learning_rate = {rate}") for rate in (0.0, -1.0, math.nan, math.inf)],
+]
+
+
+@pytest.mark.parametrize(("make", "settings", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(make, settings, message):
+    with pytest.raises(BadInput, match=message):
+        make(**settings)

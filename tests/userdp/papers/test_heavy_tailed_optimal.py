@@ -237,13 +237,6 @@ def test_a_second_accountant_finds_shuffled_randomisers_at_least_as_private_v05(
     assert spent <= slack
 
 
-@pytest.mark.parametrize(("groups", "ratio"), [(1e3, 0.012), (1e4, 0.11), (1e5, 1.04)])
-@pytest.mark.parametrize("epsilon", [0.05, 0.3])
-def test_golden_ratio_of_the_papers_group_rho_to_no_amplification_v05(groups, ratio, epsilon):
-    found = paper_group_rho(epsilon, 1e-5, int(groups)) / rho_for(epsilon, 1e-5, "paper")
-    assert found == pytest.approx(ratio, rel=0.04)
-
-
 def test_the_paper_gains_from_about_1e5_groups_only_where_they_are_allowed_v05():
     def gains(groups, delta, epsilon=0.1):
         return paper_group_rho(epsilon, delta, groups) > rho_for(epsilon, delta, "paper")
