@@ -11,7 +11,6 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.integrate import quad
 
-from userdp.errors import BadInput
 from userdp.estimators.smoothed_truncation import (
     LARGEST,
     coordinate_sensitivity,
@@ -20,7 +19,6 @@ from userdp.estimators.smoothed_truncation import (
     smoothed_truncation,
     smoothed_truncation_mean,
     soft_truncation,
-    truncated_samples,
 )
 
 EDGE = math.sqrt(2)
@@ -168,14 +166,6 @@ def test_the_supremum_to_its_digits_t03():
     assert largest_truncated(5.0) == pytest.approx(0.918911, abs=5e-7)
     assert largest_truncated(10.0) == pytest.approx(0.941333, abs=5e-7)
     assert largest_truncated(math.inf) == LARGEST
-
-
-@pytest.mark.parametrize("beta", [0.0, -1.0, math.nan])
-def test_a_noise_that_is_none_is_refused(beta):
-    with pytest.raises(BadInput, match=r"inverse_variance = .*: must be a positive number"):
-        noisily_truncated(np.zeros(1), beta)
-    with pytest.raises(BadInput, match="scale = inf"):
-        truncated_samples(np.zeros(1), math.inf, 1.0)
 
 
 # --- T4, T5: the mean ------------------------------------------------------------------------------------------------
