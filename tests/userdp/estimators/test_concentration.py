@@ -170,26 +170,6 @@ def test_score_lies_between_one_and_the_batch_and_ignores_order_and_translation(
 
 
 @each_kernel
-def test_huge_rows_are_infinitely_far_and_raise_no_warning(kernel):
-    rows = np.zeros((10, 2))
-    rows[0], rows[1] = 1.7e308, -1.7e308
-    assert concentration_score(rows, kernel) == pytest.approx((64 + 2) / 10)
-
-
-@each_kernel
-@settings(max_examples=50)
-@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(2, 20))
-def test_replacing_one_user_moves_the_score_by_no_more_than_the_bound(kernel, seed, batch):
-    rng = np.random.default_rng(seed)
-    places = rng.choice([0.0, 0.4, 0.5, 1.0, 3.0, 2.0**53, 2.0**53 + 2, 1e154, -1.7e308, 1.7e308], size=4)
-    rows = rng.choice(places, size=(batch, 2))
-    replaced = rows.copy()
-    replaced[0] = rng.choice([0.0, 0.5, 1e6, 2.0**53, 1.7e308], size=2)
-    change = abs(concentration_score(rows, kernel) - concentration_score(replaced, kernel))
-    assert change <= replacement_bound(batch) + rounding(batch)
-
-
-@each_kernel
 @pytest.mark.parametrize("batch", [2, 3, 10])
 def test_the_replacement_bound_is_attained(kernel, batch):
     rows = np.zeros((batch, 2))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.optimize import minimize
 
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput, PopulationTooSmall
@@ -117,19 +116,6 @@ def test_estimates_leave_their_rows_alone():
     before = rows.copy()
     Winsorized(0.1)(rows), Debiased("trimmed_mean", 0.1)(rows)
     assert np.array_equal(rows, before)
-
-
-def test_debiased_estimate_is_the_mean_near_the_statistic_and_clipped_beyond():
-    rows = np.array([[0.0], [0.1], [0.2], [0.3], [0.4], [0.5], [0.6]])
-    assert Debiased("median", 1.0)(rows) == pytest.approx(0.3)
-    rows[-1] = 100.0
-    assert Debiased("median", 1.0)(rows) == pytest.approx(1.3)
-    assert Debiased("median", 1.0, width=0.25)(-rows) == pytest.approx(-0.55)
-
-
-def test_winsorised_estimate_of_agreeing_users_is_their_mean_without_bias():
-    rows = np.random.default_rng(4).uniform(-1, 1, size=(30, 6))
-    np.testing.assert_allclose(Winsorized(1.0)(rows), rows.mean(axis=0), atol=1e-15)
 
 
 LARGEST = np.finfo(np.float64).max
@@ -240,24 +226,6 @@ def test_no_neighbour_of_an_aligned_batch_exceeds_the_sensitivity(batch):
         assert moved <= estimator.sup_sensitivity(batch) * (1 + 1e-12), estimator
 
 
-@pytest.mark.sweep(2)
-@pytest.mark.parametrize("batch", BATCHES)
-def test_no_aligned_neighbour_found_by_search_exceeds_the_sensitivity(batch):
-    """A local search from random starts, which climbs where random neighbours only sample."""
-    estimator = Winsorized(RADIUS, width=1.0)
-    ball = aligned_count(batch)
-
-    def moved(values):
-        rows = np.concatenate([np.clip(values[:ball], -1, 1), values[ball:-1]])[:, None]
-        replaced = rows.copy()
-        replaced[-1 if values[0] > 0 else 0] = values[-1]
-        return -float(np.abs(estimator(rows) - estimator(replaced)).max())
-
-    starts = np.random.default_rng(batch).uniform(-3, 3, size=(3, batch + 1))
-    found = max(-minimize(moved, s, method="Nelder-Mead", options={"maxfev": 300}).fun for s in starts)
-    assert 0 < found <= estimator.sup_sensitivity(batch) * (1 + 1e-12)
-
-
 def attaining_pair(estimator, batch):
     """(B, 1) neighbours, the first aligned at radius 1, built to attain the bound."""
     if isinstance(estimator, Debiased) and estimator.statistic == "median":
@@ -299,19 +267,6 @@ def test_sensitivities_are_at_most_the_published_ones(batch):
     assert Debiased("trimmed_mean", RADIUS).sup_sensitivity(batch) <= 6.0
     assert Winsorized(RADIUS, width=1.0).sup_sensitivity(batch) == pytest.approx(2 / kept + 2 / batch)
     assert Winsorized(RADIUS).sup_sensitivity(batch) <= 2 / kept + 4 / batch
-
-
-def test_large_batches_move_the_winsorised_estimate_by_six_radii_over_the_batch():
-    assert Winsorized(RADIUS).sup_sensitivity(30_000) == pytest.approx(6 / 30_000, rel=1e-3)
-    assert Winsorized(RADIUS, width=1.0).sup_sensitivity(30_000) == pytest.approx(8 / 30_000, rel=1e-3)
-
-
-def test_without_alignment_the_sensitivity_is_exceeded():
-    batch, estimator = 30, Winsorized(RADIUS)
-    rows = np.repeat([-FAR, FAR], 15)[:, None]
-    replaced = rows.copy()
-    replaced[0] = FAR
-    assert np.abs(estimator(rows) - estimator(replaced)).max() > 10 * estimator.sup_sensitivity(batch)
 
 
 def test_the_smallest_batch_of_the_proof_is_exact():
