@@ -3,11 +3,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from userdp.data import LoadReport, read_table
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput
 
 
 def people() -> pd.DataFrame:
@@ -117,35 +115,12 @@ def test_csv_equals_parquet_bit_for_bit(tmp_path, changes):
         assert whole(one).targets.tobytes() == whole(two).targets.tobytes()
 
 
-def test_missing_levels_and_whole_floats_are_the_same_text_in_csv_and_parquet(tmp_path):
-    table = people()
-    table["dept"] = table["dept"].where(table["dept"] != "law", None)
-    table["year"] = table["year"].where(table["year"] != 3).astype("Int64")
-    form = {"categorical": {"dept": ["", "chem"], "year": [1, 2]}}
-    one, two = (read(tmp_path, table, suffix, **form) for suffix in ("csv", "parquet"))
-    np.testing.assert_array_equal(whole(one).features, whole(two).features)
-    assert whole(one).features[:, 2].sum() == table["dept"].isna().sum()
-    assert one.report.unknown_levels == two.report.unknown_levels
-    floats = read(tmp_path, table.assign(year=table["year"].astype(float)), **form)
-    np.testing.assert_array_equal(whole(floats).features, whole(one).features)
-    halves = read(tmp_path, table.assign(year=1.5), categorical={"year": [1.5]})
-    assert whole(halves).features[:, 2].all()
-
-
 def test_na_and_nan_are_levels_like_any_other(tmp_path):
     """In text, that is: Namibia's code is no missing cell."""
     table = people().assign(dept=["NA", "nan", "null", *["art"] * 16])
     for suffix in ("csv", "parquet"):
         features = whole(read(tmp_path, table, suffix, categorical={"dept": ["NA", "nan", "null", ""]})).features
         np.testing.assert_array_equal(features[:, 2:].sum(axis=0), [1, 1, 1, 0])
-
-
-def test_unit_scale_maps_ranges_to_zero_and_one(tmp_path):
-    features = whole(read(tmp_path, scale="unit")).features
-    assert features[:, :2].min() >= 0
-    assert features[:, :2].max() == 1
-    symmetric = whole(read(tmp_path)).features
-    np.testing.assert_allclose(2 * features[:, :2] - 1, symmetric[:, :2], atol=1e-6)
 
 
 def test_targets_are_kept_scaled_or_made_binary(tmp_path):
@@ -172,19 +147,6 @@ def test_classes_are_numbered_as_they_are_listed_and_others_are_unknown(tmp_path
     assert (targets == 0).sum() == (table.year == 3).sum()
     assert (targets == 1).sum() == (table.year == 1).sum()
     assert loaded.report.met_nowhere == ()
-
-
-def test_codes_are_levels_in_their_declared_order(tmp_path):
-    table = people()
-    form = {"features": (), "ranges": {}, "categorical": {}}
-    numbered = read(tmp_path, table, **form, codes="year", levels=5)
-    listed = read(tmp_path, table, **form, codes="dept", levels=["law", "art", "chem"])
-    assert whole(numbered).features.dtype == np.int32
-    assert whole(numbered).features.shape == (19, 1)
-    assert numbered.feature_names == ["year"]
-    assert sorted(whole(numbered).features[:, 0]) == sorted(table.year)
-    counts = np.bincount(whole(listed).features[:, 0])
-    np.testing.assert_array_equal(counts, [(table.dept == level).sum() for level in ("law", "art", "chem")])
 
 
 def test_several_columns_are_codes_each_in_its_own_levels(tmp_path):
@@ -231,21 +193,6 @@ def test_users_are_numbered_by_a_seeded_order_of_their_labels_whatever_the_rows(
     np.testing.assert_array_equal(first.labels, shuffled.labels)
     assert len({tuple(read(tmp_path, table, seed=seed).labels) for seed in range(6)}) > 1
     np.testing.assert_array_equal(read(tmp_path, table, seed=1, users=2).labels, first.labels[:2])
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 9), st.integers(0, 3), st.integers(1, 4))
-def test_contributions_are_bounded_and_seeded(tmp_path_factory, max_samples, seed, min_samples):
-    table = people()
-    folder = tmp_path_factory.mktemp("table")
-    bounds = {"max_samples": max(max_samples, min_samples), "min_samples": min_samples, "seed": seed}
-    loaded, again = read(folder, table, **bounds), read(folder, table, **bounds)
-    assert loaded.federation.sizes.max() <= bounds["max_samples"]
-    np.testing.assert_array_equal(whole(loaded).features, whole(again).features)
-    for user, label in enumerate(loaded.labels):
-        held = (table.who == label).sum()
-        assert held >= min_samples
-        assert loaded.federation.sizes[user] == min(held, bounds["max_samples"])
 
 
 def no_cells(column):
@@ -425,8 +372,3 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     for suffix in ("csv", "parquet"):
         with pytest.raises(BadInput, match="has no rows"):
             read(tmp_path, people().iloc[:0], suffix)
-
-
-def test_too_small_a_population_is_refused_with_both_numbers(tmp_path):
-    with pytest.raises(PopulationTooSmall, match=r"3 users hold .* min_samples = 3 .* users = 4"):
-        read(tmp_path, min_samples=3, users=4)
