@@ -96,16 +96,6 @@ def test_scales_and_threshold_by_hand():
     assert test.cost == Cost(pure_epsilon=1.0, failure_delta=1e-6)
 
 
-def test_the_split_of_epsilon_is_the_one_of_least_variance():
-    test = make(AboveThreshold, epsilon=1.0)
-
-    def variance(first):
-        return (1 / first) ** 2 + (2 / (1 - first)) ** 2
-
-    first = test.sensitivity / test.threshold_scale
-    assert variance(first) <= min(variance(first - 0.01), variance(first + 0.01))
-
-
 @each_test
 @pytest.mark.parametrize("movement", [0.0, 0.5])
 def test_the_noise_scales_with_what_one_user_may_move_later_scores(test_type, movement):
@@ -283,22 +273,6 @@ def test_minimum_score_of_aligned_neighbours_is_epsilon_private():
 
 
 # --- How many users it takes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("test_type", "kernel", "expected"),
-    [
-        (AboveThreshold, ExpKernel(1.0), 1355),
-        (AboveThreshold, RampKernel(1.0), 857),
-        (MinimumScore, ExpKernel(1.0), 332),
-        (MinimumScore, RampKernel(1.0), 210),
-    ],
-)
-def test_smallest_batches_at_half_of_epsilon_one(test_type, kernel, expected):
-    batch = minimum_batch(test_type, kernel, epsilon=0.5, delta=1e-6, steps=20, failure=0.01)
-    assert batch == expected
-    assert make(test_type, batch=batch, kernel=kernel).pass_probability(batch, 20) >= 0.99
-    assert make(test_type, batch=batch - 1, kernel=kernel).pass_probability(batch - 1, 20) < 0.99
 
 
 @each_test

@@ -91,13 +91,6 @@ def test_excess_risk_agrees_with_monte_carlo(name):
     assert abs(problem.excess_risk(x, federation(problem, mean)) - gaps.mean()) <= 5 * error + 1e-9
 
 
-def test_linear_excess_risk_is_the_weighted_sign_error():
-    problem, mean = KNOWN["linear"], MEANS["linear"]
-    x = np.array([0.1, 0.7, -0.3])
-    expected = 0.7 * np.abs(mean).sum() - x @ mean
-    assert problem.excess_risk(x, federation(problem, mean)) == pytest.approx(expected)
-
-
 @known
 def test_a_mean_of_another_dimension_is_refused(name):
     with pytest.raises(BadInput, match=r"population's mean has shape \(2,\), the problem needs \(3,\)"):
