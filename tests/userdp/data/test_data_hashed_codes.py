@@ -5,39 +5,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
-from test_data_tabular import people, read, whole
+from test_data_tabular import HASHED, read, whole
 
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.hashed_codes import bucket, hashed_rows
 from userdp.problems import SparseLogistic
 
-HASHED = {"features": (), "ranges": {}, "categorical": {}, "codes": ["dept", "year"], "buckets": 50}
 cells = st.lists(st.tuples(*[st.text(max_size=3)] * 3), min_size=1, max_size=20)
 
 
 def table_of(rows):
     columns = {f"column {place}": pa.chunked_array([texts]) for place, texts in enumerate(zip(*rows, strict=True))}
     return {name: texts_of(column, name) for name, column in columns.items()}
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_each_cell_of_a_sample_lands_in_its_bucket_with_its_user(tmp_path, suffix):
-    table = people()
-    loaded = read(tmp_path, table, suffix, **HASHED)
-    assert loaded.feature_names == ["dept", "year"]
-    assert isinstance(whole(loaded).features, csr_array)
-    assert whole(loaded).features.dtype == np.float32
-    for user, label in enumerate(loaded.labels):
-        own = table[table.who == label]
-        expected = np.zeros((len(own), 50))
-        for row, (dept, year) in enumerate(zip(own.dept, own.year, strict=True)):
-            expected[row, bucket("dept", dept, 50)] += 1
-            expected[row, bucket("year", str(year), 50)] += 1
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        block = loaded.federation.block(np.array([user]))
-        np.testing.assert_allclose(block.features.toarray(), expected, atol=1e-7)
-        np.testing.assert_allclose(block.targets, np.clip(own.score, 0, 8) / 4 - 1, atol=1e-6)
 
 
 def test_buckets_are_fixed_for_good():

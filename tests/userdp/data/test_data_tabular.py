@@ -4,7 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from userdp.arrays.sparse_rows import dense
 from userdp.data import LoadReport, read_table
+from userdp.data.tables.hashed_codes import bucket
 from userdp.errors import BadInput
 
 
@@ -52,19 +54,86 @@ def whole(loaded):
     return loaded.federation.block(np.arange(loaded.federation.users))
 
 
-def test_each_cell_lands_scaled_with_its_user(tmp_path):
-    table = people()
-    loaded = read(tmp_path, table)
-    assert loaded.feature_names == ["age", "height", "dept=law", "dept=chem", "year=1", "year=2", "year=3"]
-    assert sorted(loaded.labels) == sorted(set(table.who))
-    for user, label in enumerate(loaded.labels):
-        own = table[table.who == label]
-        block = loaded.federation.block(np.array([user]))
-        columns = [np.clip(own.age, 0, 100) / 50 - 1, 2 * (np.clip(own.height, 1, 2) - 1) - 1]
-        columns += [own.dept == "law", own.dept == "chem", *(own.year == level for level in (1, 2, 3))]
-        np.testing.assert_allclose(block.features, np.stack(columns, axis=1), atol=1e-6)
-        np.testing.assert_allclose(block.targets, np.clip(own.score, 0, 8) / 4 - 1, atol=1e-6)
-    assert whole(loaded).features.dtype == np.float32
+CODES = {"features": (), "ranges": {}, "categorical": {}}
+HASHED = CODES | {"codes": ["dept", "year"], "buckets": 50}
+SEVERAL = {"levels": {"dept": ["law", "chem"], "year": 3}, "impute": {"dept": "own level"}}
+
+
+def score(own):
+    return np.clip(own.score, 0, 8) / 4 - 1
+
+
+def numbers(own, low=-1.0):
+    shares = [np.clip(own.age, 0, 100) / 100, np.clip(own.height, 1, 2) - 1]
+    levels = [own.dept == "law", own.dept == "chem", *(own.year == level for level in (1, 2, 3))]
+    return np.column_stack([*(low + (1 - low) * share for share in shares), *levels])
+
+
+def levels_of(column, *levels):
+    """The places of cells in a list of levels; -1 for those that are not in it."""
+    return np.array([levels.index(cell) if cell in levels else -1 for cell in column])
+
+
+def buckets(own):
+    """One for each cell in its bucket, in rows of length one."""
+    expected = np.zeros((len(own), 50))
+    for row, (dept, year) in enumerate(zip(own.dept, own.year, strict=True)):
+        expected[row, bucket("dept", dept, 50)] += 1
+        expected[row, bucket("year", str(year), 50)] += 1
+    return expected / np.linalg.norm(expected, axis=1, keepdims=True)
+
+
+LANDS = {
+    "symmetric": ({}, numbers, score),
+    "unit scale, a kept target": (
+        {"scale": "unit", "target_range": None},
+        *(lambda own: numbers(own, 0.0), lambda own: own.score),
+    ),
+    "no target": ({"target": None, "target_range": None}, numbers, None),
+    "a binary target": (
+        {"target": "passed", "target_range": None, "positive": "yes"},
+        *(numbers, lambda own: own.passed == "yes"),
+    ),
+    "classes": (
+        {"target": "year", "target_range": None, "target_levels": ["3", 1], "categorical": {}},
+        *(lambda own: numbers(own)[:, :2], lambda own: own.year.map({3: 0.0, 1: 1.0})),
+    ),
+    "numbered codes": (CODES | {"codes": "year", "levels": 4}, lambda own: own[["year"]], score),
+    "listed codes": (
+        CODES | {"codes": "dept", "levels": ["law", "art"]},
+        *(lambda own: levels_of(own.dept, "law", "art")[:, None], score),
+    ),
+    "several codes": (
+        CODES | {"codes": ["year", "dept"]} | SEVERAL,
+        *(lambda own: np.column_stack([levels_of(own.year, 0, 1, 2), levels_of(own.dept, "law", "chem")]), score),
+    ),
+    "hashed codes": (HASHED, buckets, score),
+}
+
+
+@pytest.mark.parametrize("name", LANDS)
+def test_each_cell_lands_with_its_user_as_declared_from_csv_and_parquet_alike(tmp_path, name):
+    table, (form, features, target) = people(), LANDS[name]
+    one, two = (read(tmp_path, table, suffix, **form) for suffix in ("csv", "parquet"))
+    assert (one.report, one.feature_names) == (two.report, two.feature_names)
+    assert one.labels.tolist() == two.labels.tolist()
+    assert sorted(one.labels) == sorted(set(table.who))
+    assert dense(whole(one).features).tobytes() == dense(whole(two).features).tobytes()
+    assert whole(one).features.dtype == (np.int32 if "levels" in form else np.float32)
+    for user, label in enumerate(one.labels):
+        own, block = table[table.who == label], one.federation.block(np.array([user]))
+        np.testing.assert_allclose(dense(block.features), features(own), atol=1e-6)
+        for loaded in (block, two.federation.block(np.array([user]))):
+            if target is None:
+                assert loaded.targets is None
+            else:
+                np.testing.assert_allclose(loaded.targets, target(own), rtol=1e-7, atol=1e-6)
+
+
+def test_features_are_named_by_column_and_level(tmp_path):
+    names = read(tmp_path).feature_names
+    assert names == ["age", "height", "dept=law", "dept=chem", "year=1", "year=2", "year=3"]
+    assert read(tmp_path, **HASHED).feature_names == ["dept", "year"]
 
 
 def test_the_report_counts_what_was_done(tmp_path):
@@ -85,34 +154,16 @@ def test_the_report_counts_what_was_done(tmp_path):
     assert loaded.report.clipped["height"] > 0
     assert loaded.report.unknown_levels["dept"] > 0
     assert loaded.report.as_dict()["rows"] == 19
+    classes = read(tmp_path, table, target="year", target_range=None, target_levels=["3", 1], categorical={}).report
+    assert classes.unknown_levels["year"] == classes.unusable["year"] == (table.year == 2).sum() > 0
+    codes = read(tmp_path, table, **CODES, codes=["year", "dept"], **SEVERAL).report
+    unusable = {"year": (table.year == 3).sum(), "dept": (table.dept == "art").sum(), "score": 0}
+    assert (codes.unusable, codes.imputed) == (unusable, {"dept": 0})
     bounded = read(tmp_path, table, min_samples=2, max_samples=4, users=3).report
     assert (bounded.users, bounded.small_users, bounded.surplus_users) == (3, 1, 1)
     assert bounded.samples + bounded.surplus_samples == sum(
         (table.who == label).sum() for label in read(tmp_path, table, min_samples=2, users=3).labels
     )
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"scale": "unit", "max_samples": 2},
-        {"target": "passed", "target_range": None, "positive": "yes"},
-        {"target": None, "target_range": None},
-        {"features": (), "ranges": {}, "categorical": {}, "codes": "year", "levels": 4},
-        {"features": (), "ranges": {}, "categorical": {}, "codes": "dept", "levels": ["art", "chem", "law"]},
-    ],
-)
-def test_csv_equals_parquet_bit_for_bit(tmp_path, changes):
-    one, two = (read(tmp_path, suffix=suffix, **changes) for suffix in ("csv", "parquet"))
-    assert one.report == two.report
-    np.testing.assert_array_equal(one.labels, two.labels)
-    assert whole(one).features.tobytes() == whole(two).features.tobytes()
-    if changes.get("target", "score") is None:
-        assert whole(one).targets is None
-        assert whole(two).targets is None
-    else:
-        assert whole(one).targets.tobytes() == whole(two).targets.tobytes()
 
 
 def test_na_and_nan_are_levels_like_any_other(tmp_path):
@@ -121,51 +172,6 @@ def test_na_and_nan_are_levels_like_any_other(tmp_path):
     for suffix in ("csv", "parquet"):
         features = whole(read(tmp_path, table, suffix, categorical={"dept": ["NA", "nan", "null", ""]})).features
         np.testing.assert_array_equal(features[:, 2:].sum(axis=0), [1, 1, 1, 0])
-
-
-def test_targets_are_kept_scaled_or_made_binary(tmp_path):
-    table = people()
-    kept = read(tmp_path, table, target_range=None)
-    assert sorted(whole(kept).targets) == sorted(table.score.astype(np.float32))
-    assert (
-        whole(read(tmp_path, table, target="passed", target_range=None, positive="yes")).targets.sum()
-        == (table.passed == "yes").sum()
-    )
-    numeric = read(tmp_path, table.assign(passed=table.passed == "yes"), target="passed", target_range=None)
-    assert whole(numeric).targets.sum() == (table.passed == "yes").sum()
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_classes_are_numbered_as_they_are_listed_and_others_are_unknown(tmp_path, suffix):
-    form = {"target": "year", "target_range": None, "target_levels": ["3", 1], "categorical": {}}
-    table = people()
-    loaded = read(tmp_path, table, suffix, **form)
-    here = table.year.isin([1, 3])
-    targets = whole(loaded).targets
-    assert np.isnan(targets).sum() == (~here).sum() == loaded.report.unusable["year"]
-    assert loaded.report.unknown_levels["year"] == loaded.report.unusable["year"] > 0
-    assert (targets == 0).sum() == (table.year == 3).sum()
-    assert (targets == 1).sum() == (table.year == 1).sum()
-    assert loaded.report.met_nowhere == ()
-
-
-def test_several_columns_are_codes_each_in_its_own_levels(tmp_path):
-    table = people()
-    form = {"features": (), "ranges": {}, "categorical": {}, "codes": ["year", "dept"]}
-    loaded = read(tmp_path, table, **form, levels={"dept": ["law", "chem"], "year": 3}, impute={"dept": "own level"})
-    features = whole(loaded).features
-    assert features.dtype == np.int32
-    assert features.flags.c_contiguous
-    assert loaded.feature_names == ["year", "dept"]
-    by_score = dict(zip(whole(loaded).targets.tolist(), features.tolist(), strict=True))
-    targets = (np.clip(table.score, 0, 8) / 4 - 1).astype(np.float32)
-    for year, dept, target in zip(table.year, table.dept, targets, strict=True):
-        if (targets == target).sum() == 1:
-            near = min(by_score, key=lambda found, target=target: abs(found - target))
-            assert by_score[near] == [year if year < 3 else -1, {"law": 0, "chem": 1}.get(dept, -1)]
-    assert loaded.report.unusable["year"] == (table.year == 3).sum()
-    assert loaded.report.unusable["dept"] == (table.dept == "art").sum()
-    assert loaded.report.imputed == {"dept": 0}
 
 
 def test_a_column_says_who_is_held_out(tmp_path):
@@ -210,7 +216,6 @@ def put(column, value, row=4):
 
 BINARY = {"target": "passed", "target_range": None, "positive": "yes"}
 CLASSES = {"target": "passed", "target_range": None, "target_levels": ["no", "yes"]}
-CODES = {"features": (), "ranges": {}, "categorical": {}}
 UNUSABLE_CELLS = [
     (no_cells("age"), {}, "age", 1),
     (no_cells("score"), {}, "score", 1),

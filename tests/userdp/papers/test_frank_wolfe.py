@@ -1,6 +1,5 @@
 """Private Frank-Wolfe with robust gradients: its properties T6 and T11 to T16, on arrays and as a strategy."""
 
-import json
 import math
 
 import numpy as np
@@ -9,10 +8,6 @@ from helpers import WILD, Wild, federation_of, gathered, local_grid, make, run
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from simulations.config.run_config import parse_config
-from simulations.reports.report import page
-from simulations.runs.build import make_plan
-from simulations.runs.run import run as simulate
 from strategies import RobustFrankWolfe, model_record, model_vector
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators.smoothed_truncation import largest_truncated, smoothed_truncation_mean
@@ -193,14 +188,10 @@ def excess_of(samples, dimension, repeats=4, radius=1.0):
 
 
 @pytest.mark.slow
-def test_the_excess_falls_with_the_samples_as_fast_as_the_theory_says_t15():
+def test_the_excess_falls_with_samples_and_hardly_grows_with_the_dimension_as_the_theory_says_t15():
     sizes = [4000, 16_000, 64_000]
     slope = np.polyfit(np.log(sizes), np.log([excess_of(size, 20) for size in sizes]), 1)[0]
     assert slope <= -0.25
-
-
-@pytest.mark.slow
-def test_the_dimension_costs_little_more_than_its_logarithm_t15():
     assert excess_of(20_000, 160) <= 2 * excess_of(20_000, 40)
 
 
@@ -307,36 +298,3 @@ def test_a_start_outside_the_ball_is_refused():
 def test_few_users_are_warned_about():
     assert "may miss" in strategy(users=12, epsilon=0.1).plan.warnings[0]
     assert strategy(users=60_000).plan.warnings == ()
-
-
-CONFIG = {
-    "name": "frank-wolfe",
-    "problem": {"kind": "squared", "radius": 1.0, "intercept": False},
-    "data": {
-        "kind": "synthetic",
-        "population": "heavy_tailed_linear",
-        "users": 3000,
-        "test_users": 0,
-        "dimension": 20,
-        "parameter": [0.5, -0.4] + [0.0] * 18,
-        "feature_law": "log_normal",
-        "feature_shape": 0.6,
-        "noise_deviation": 0.1,
-        "noise_law": "normal",
-        "samples_per_user": 1,
-    },
-    "privacy": {"epsilon": 4.0, "delta": 0.0},
-    "strategy": {"kind": "robust_frank_wolfe", "second_moment": 2.0},
-}
-
-
-@pytest.mark.slow
-def test_a_report_shows_zero_and_the_run_without_privacy_beside_the_private_number_t16(tmp_path):
-    assert make_plan(parse_config(CONFIG)).guarantee.delta == 0
-    directory = simulate(parse_config(CONFIG), directory=tmp_path / "run").directory
-    result = json.loads((directory / "result.json").read_text())
-    numbers = [result["reference_private"]["non_private"], result["metrics"], result["reference"]["initial"]]
-    free, private, zero = (values["excess_risk"] for values in numbers)
-    assert zero == pytest.approx(0.5 * (0.5**2 + 0.4**2))  # of the model w = 0
-    assert free < private < zero
-    assert all(word in page(directory) for word in ("initial model", "without privacy"))

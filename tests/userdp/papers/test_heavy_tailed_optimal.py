@@ -290,22 +290,14 @@ def test_one_common_point_is_approached_by_a_quarter_each_step_v06(share, dimens
     np.testing.assert_allclose(centre.point, point + 0.75**12 * (start - point), rtol=1e-9, atol=1e-12)
 
 
-@each_share
-@given(values=st.lists(st.floats(-5, 5, width=16), min_size=1, max_size=15))
-@quick
-def test_in_one_dimension_the_reach_is_that_of_brute_force_v07(share, values):
-    points = np.array(values)[:, None]
-    rank = math.ceil(round(share * len(values), 9))
-    ordered = np.sort(points[:, 0])
-    brute = max(ordered[-rank], -ordered[rank - 1])
-    assert reach(points, share, np.random.default_rng(0)).distance == pytest.approx(brute, abs=1e-12)
-
-
 @pytest.mark.sweep(1)
 @each_share
 @given(points=planes)
 @quick
-def test_in_the_plane_the_reach_is_that_of_a_fine_grid_v07(share, points):
+def test_on_a_line_the_reach_is_that_of_brute_force_and_in_the_plane_of_a_fine_grid_v07(share, points):
+    line = np.sort(points[:, 0])
+    first, last = line[needed(len(line), share) - 1], line[-needed(len(line), share)]
+    assert reach(points[:, :1], share, np.random.default_rng(0)).distance == pytest.approx(max(last, -first), abs=1e-12)
     found = reach(points, share, np.random.default_rng(0))
     angles = np.linspace(0, 2 * math.pi, 7200, endpoint=False)
     rank = needed(len(points), share)
