@@ -263,13 +263,6 @@ def test_cells_that_no_loss_can_use_are_marked_and_counted_in_their_own_sample(
     assert "Zebra" not in str(after.report.as_dict())
 
 
-def test_a_huge_cell_is_clipped_into_its_declared_range(tmp_path):
-    loaded = read(tmp_path, put("height", "1e300")(people()).astype({"height": str}))
-    assert loaded.report.unusable["height"] == 0
-    assert np.nanmax(whole(loaded).features[:, 1]) == 1
-    assert loaded.report.clipped["height"] == read(tmp_path).report.clipped["height"] + (people().height[4] <= 2)
-
-
 def test_a_row_without_a_user_is_refused(tmp_path):
     for suffix in ("csv", "parquet"):
         with pytest.raises(BadInput, match=r"user column 'who' has 1 cell \(the first in row 5\) without a user"):

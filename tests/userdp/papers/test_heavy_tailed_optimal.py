@@ -33,7 +33,6 @@ from userdp.papers.heavy_tailed.descent import wanted_rounds
 from userdp.papers.heavy_tailed.estimators import CONTRACTION, STEP, arrived, deep_centre, group_radius, simple_radius
 from userdp.papers.heavy_tailed.reference.descent import (
     Descent,
-    descend,
     dp_sco_clip,
     dp_sco_iterative,
     iterative_descent,
@@ -331,16 +330,6 @@ def test_the_ascent_in_the_plane_never_exceeds_the_exact_reach_and_comes_within_
     assert positive >= 10
 
 
-@each_share
-@pytest.mark.parametrize(("count", "dimension"), [(30, 5), (10, 40), (60, 3)])
-def test_in_more_dimensions_the_reach_is_feasible_v07(share, count, dimension):
-    rng = np.random.default_rng(count)
-    points = rng.standard_normal((count, dimension)) + 0.5
-    found = reach(points, share, rng)
-    check_feasible(points, found, needed(count, share))
-    assert reach(points, share, rng, hint=found.direction).distance >= found.distance - 1e-9
-
-
 @pytest.mark.sweep(1)
 @each_share
 @given(points=planes, mean=arrays(np.float64, 2, elements=st.floats(-5, 5)), where=st.floats(0, 6.28))
@@ -390,17 +379,6 @@ def test_iterates_that_may_all_be_far_are_never_taken_for_one_that_arrived(ratio
     assert arrived([*measured, measured[0]])
 
 
-@pytest.mark.parametrize("dimension", [1, 2])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_iteration_stops_once_it_arrived_and_is_then_as_close_as_proven(dimension, seed):
-    rng = np.random.default_rng(seed)
-    points = rng.standard_t(3, (40, dimension))
-    settled = farthest_but_a_tenth(points, np.zeros(dimension))
-    centre = deep_centre(points, 0.5, 100, np.full(dimension, 50.0 * settled))
-    assert len(centre.distances) < 60
-    assert np.linalg.norm(centre.point) <= 6 * settled
-
-
 @each_share
 def test_the_centre_moves_turns_and_scales_with_the_points_v10(share):
     rng = np.random.default_rng(7)
@@ -429,19 +407,6 @@ def test_the_estimators_scale_with_the_samples_and_repeat_with_the_seed_v10():
     assert simple_radius(500, 3, 2.5, 0.01, moment=3.0) == pytest.approx(3 * simple_radius(500, 3, 2.5, 0.01))
     noiseless = simple_clip_mean(samples[::-1], 2.0, math.inf, np.random.default_rng(0))
     np.testing.assert_allclose(noiseless, simple_clip_mean(samples, 2.0, math.inf, np.random.default_rng(0)))
-
-
-def test_the_average_is_of_the_points_where_gradients_are_taken_and_they_stay_in_the_domain_v11():
-    visited = []
-
-    def gradients(w):
-        visited.append(w)
-        return w - np.full((4, 1), 10.0)
-
-    average = descend(gradients, lambda g: g.mean(axis=0), lambda w: np.minimum(w, 6.0), np.zeros(1), 4, 0.5)
-    # 0, 5, then the edge of the domain twice; where the last step would lead is in no average.
-    np.testing.assert_allclose(visited, [[0.0], [5.0], [6.0]])
-    assert average == pytest.approx([(0 + 5 + 6 + 6) / 4])
 
 
 @pytest.mark.parametrize("samples", [50, 2000, 30_000])
@@ -819,26 +784,6 @@ def test_baseline_the_geometric_median_has_the_least_sum_of_distances():
     points[:3] = 1e9
     assert np.linalg.norm(geometric_median(points)) < 1.5
     assert np.linalg.norm(geometric_median(points, steps=1)) < 1.5
-
-
-def test_ascents_that_meet_go_on_as_one(monkeypatch):
-    """No set of points is solved for twice, and together they get as far as the best of them alone."""
-    rng, solved = np.random.default_rng(6), []
-    solve = depth.nearest_direction
-
-    def counted(members):
-        solved.append(np.sort(members, axis=0).tobytes())
-        return solve(members)
-
-    points = rng.standard_normal((12, 3)) + 0.5
-    starts = rng.standard_normal((40, 3))
-    starts /= np.linalg.norm(starts, axis=1)[:, None]
-    alone = [depth.ascend(points, start[None], 6) for start in starts]
-    monkeypatch.setattr(depth, "nearest_direction", counted)
-    together = depth.ascend(points, starts, 6)
-    assert len(solved) == len(set(solved)) < 40
-    assert together.distance == pytest.approx(max(one.distance for one in alone), rel=1e-12)
-    check_feasible(points, together, 6)
 
 
 def test_edges_of_the_ascent(monkeypatch):

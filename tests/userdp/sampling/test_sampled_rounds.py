@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
 from helpers import federation_of, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,16 +208,6 @@ def test_poisson_agrees_with_dp_accounting_on_a_finer_grid(noise, rate, rounds):
     fine = PLDAccountant(value_discretization_interval=min(1e-4, rate / noise / 50))
     fine.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), rounds)
     assert poisson_epsilon(noise, rate, rounds, DELTA) == pytest.approx(fine.get_epsilon(DELTA), rel=5e-3)
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize(("noise", "rate", "rounds"), [(0.7, 0.02, 200), (3.0, 0.1, 30), (9.0, 0.05, 50)])
-def test_fixed_size_agrees_with_dp_accounting_at_all_its_orders(noise, rate, rounds):
-    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    event = SampledWithoutReplacementDpEvent(10_000, round(rate * 10_000), GaussianDpEvent(noise))
-    theirs = accountant.compose(event, rounds).get_epsilon(DELTA)
-    plain = epsilon_of(Cost(noise), rounds, DELTA)
-    assert fixed_size_epsilon(noise, rate, rounds, DELTA) == pytest.approx(min(theirs, plain), rel=0.01)
 
 
 def _renyi(first, second, order):
