@@ -69,19 +69,21 @@ def quadratic(rng, batch, dimension=10, noise=pareto):
     return lambda _, x: x + noise(rng, (batch, dimension)).mean(axis=0)
 
 
-def played(parameters, constants, oracle, rng, project=None, start=None):
-    """Algorithm 1 with the paper's noise."""
-    start = np.eye(constants.dimension)[0] * constants.radius if start is None else start
-    return averaged_clipping_sgd(
-        oracle,
-        start,
-        parameters.rounds,
-        step=parameters.step,
-        clip=parameters.clip,
-        noise_multiplier=parameters.noise_deviation / (2 * parameters.clip),
-        rng=rng,
-        **({} if project is None else {"project": project}),
-    )
+def run(step, clip, noise=0.0, rng=0, project=None):
+    """How a descent is to run."""
+    rng = np.random.default_rng(rng) if isinstance(rng, int) else rng
+    common = {"step": step, "clip": clip, "noise_multiplier": noise, "rng": rng}
+    return common if project is None else common | {"project": project}
+
+
+def played(parameters, constants, runs, bounded=True):
+    """Runs of algorithm 1 with the paper's noise, on fresh batches of a quadratic; within the unit ball if bounded."""
+    start, multiplier = np.eye(constants.dimension)[0], parameters.noise_deviation / 2 / parameters.clip
+    project = ball(np.zeros(constants.dimension), 1.0) if bounded else None
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        how = run(parameters.step, parameters.clip, multiplier, rng, project)
+        yield averaged_clipping_sgd(quadratic(rng, parameters.batch), start, parameters.rounds, **how)
 
 
 # --- Deterministic ---------------------------------------------------------------------------------------------------
@@ -120,10 +122,8 @@ def test_a_batch_of_one_is_clipped_as_a_sample_is_t02(gradient, clip):
     # The smallest numbers have few bits: their products are exact to some units of the smallest number only.
     few = {"rtol": 1e-12, "atol": 1e-322 * max(1.0, clip)}
     np.testing.assert_allclose(average_clip(gradient / 1, clip), clip_rows(gradient[None], clip)[0], **few)
-    rng = np.random.default_rng(0)
-    common = {"step": 0.1, "clip": clip, "noise_multiplier": 0.0, "rng": rng}
-    ours = averaged_clipping_sgd(lambda _, x: gradient, np.zeros(3), 2, **common)
-    theirs = sample_clipping_sgd(lambda _, x: gradient[None], np.zeros(3), 2, batch=1, **common)
+    ours = averaged_clipping_sgd(lambda _, x: gradient, np.zeros(3), 2, **run(0.1, clip))
+    theirs = sample_clipping_sgd(lambda _, x: gradient[None], np.zeros(3), 2, batch=1, **run(0.1, clip))
     np.testing.assert_allclose(ours.points, theirs.points, **few)
 
 
@@ -296,9 +296,7 @@ def test_how_parameters_scale_t07(rounds, radius, smoothness, deviation, samples
 
 def test_one_round_returns_the_start_whatever_the_noise_t08():
     start = np.arange(3.0)
-    found = averaged_clipping_sgd(
-        lambda _, x: x, start, 1, step=0.5, clip=1.0, noise_multiplier=100.0, rng=np.random.default_rng(0)
-    )
+    found = averaged_clipping_sgd(lambda _, x: x, start, 1, **run(0.5, 1.0, 100.0))
     np.testing.assert_array_equal(found.average, start)
     assert np.linalg.norm(found.last - start) > 1
 
@@ -307,7 +305,7 @@ def test_without_noise_and_clip_it_is_gradient_descent_t09():
     rng = np.random.default_rng(0)
     rows, x = rng.normal(size=(50, 4)), np.zeros(4)
     oracle = batch_mean(lambda x, drawn: (x - rows[drawn]).sum(axis=0), poisson_rows(50, 50, rng), 50)
-    found = averaged_clipping_sgd(oracle, x, 6, step=0.3, clip=math.inf, noise_multiplier=0.0, rng=rng)
+    found = averaged_clipping_sgd(oracle, x, 6, **run(0.3, math.inf))
     points = [x]
     for _ in range(6):
         points.append(points[-1] - 0.3 * (points[-1] - rows.mean(axis=0)))
@@ -324,16 +322,8 @@ def test_the_inequalities_of_every_path_t10(seed, clip, multiplier, step, bounde
     curves = rng.uniform(0, 1, 4)
     start = rng.normal(size=4)
     first = np.linalg.norm(start)
-    found = averaged_clipping_sgd(
-        lambda _, x: curves * x + rng.standard_cauchy(4),
-        start,
-        12,
-        step=step,
-        clip=clip,
-        noise_multiplier=multiplier,
-        rng=rng,
-        **({"project": ball(np.zeros(4), first)} if bounded else {}),
-    )
+    how = run(step, clip, multiplier, rng, ball(np.zeros(4), first) if bounded else None)
+    found = averaged_clipping_sgd(lambda _, x: curves * x + rng.standard_cauchy(4), start, 12, **how)
     distances = np.linalg.norm(found.points, axis=1)
     gaps = (curves * found.points[:-1] ** 2).sum(axis=1) / 2
     errors = np.linalg.norm(found.gradients - curves * found.points[:-1], axis=1)
@@ -357,9 +347,7 @@ def test_the_errors_of_the_mean_stay_within_theorem_1_t11():
     noise_norm = parameters.noise_deviation * math.sqrt(16 * 10 * math.log(4 * rounds / 0.1))
     right = parameters.clip * (4 * log + log / 3 + 2 * log**2 / (81 * rounds)) + rounds * noise_norm
     sums, noises = [], []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        found = played(parameters, constants, quadratic(rng, parameters.batch), rng, ball(np.zeros(10), 1.0))
+    for found in played(parameters, constants, 60):
         errors = found.gradients - found.points[:-1]
         sums.append(np.linalg.norm(errors, axis=1).sum())
         noises.append((errors**2).sum(axis=1).mean())
@@ -376,11 +364,8 @@ def test_the_risk_bounds_hold_and_iterates_stay_near_t12(case):
     find = {"constrained": constrained, "unconstrained": unconstrained, "non_smooth": lambda s: non_smooth(s, 1.0)}
     parameters = find[case](constants)
     reach = {"constrained": 1.0, "unconstrained": parameters.clip / 2, "non_smooth": 7.0}[case]
-    project = ball(np.zeros(10), 1.0) if case == "constrained" else None
     gaps, furthest = [], []
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        found = played(parameters, constants, quadratic(rng, parameters.batch), rng, project)
+    for found in played(parameters, constants, 30, case == "constrained"):
         gaps.append(found.average @ found.average / 2)
         furthest.append(np.linalg.norm(found.points, axis=1).max())
     assert np.mean(np.array(gaps) <= parameters.risk_bound) >= 0.9
@@ -392,12 +377,8 @@ def test_the_gap_falls_with_n_at_least_as_fast_as_proven_t12():
     medians = []
     for power, seeds in ((4, 31), (5, 31), (6, 15), (7, 5)):
         constants = TheoryConstants(10**power, 10, 1.0, 10.0**-power)
-        parameters, gaps = constrained(constants), []
-        for seed in range(seeds):
-            rng = np.random.default_rng(seed)
-            found = played(parameters, constants, quadratic(rng, parameters.batch), rng, ball(np.zeros(10), 1.0))
-            gaps.append(found.average @ found.average / 2)
-        medians.append(np.median(gaps))
+        found = played(constrained(constants), constants, seeds)
+        medians.append(np.median([one.average @ one.average / 2 for one in found]))
     np.testing.assert_allclose(medians, [0.217, 0.106, 0.041, 0.013], rtol=0.2)
     slope = np.polyfit(np.arange(4, 8) * math.log(10), np.log(medians), 1)[0]
     assert slope == pytest.approx(-0.41, abs=0.04)
@@ -406,15 +387,7 @@ def test_the_gap_falls_with_n_at_least_as_fast_as_proven_t12():
 
 
 def test_noise_is_normal_and_fresh_t13():
-    found = averaged_clipping_sgd(
-        lambda _, x: np.zeros(5),
-        np.zeros(5),
-        8000,
-        step=1e-9,
-        clip=0.5,
-        noise_multiplier=3.0,
-        rng=np.random.default_rng(3),
-    )
+    found = averaged_clipping_sgd(lambda _, x: np.zeros(5), np.zeros(5), 8000, **run(1e-9, 0.5, 3.0, 3))
     draws = found.gradients / 3.0  # deviation 2 * clip * 3
     # 40,000 draws: six standard errors.
     assert abs(draws.mean()) < 6 / 200
@@ -437,7 +410,7 @@ def test_poisson_batches_vary_and_the_divisor_does_not_t14():
         mean = batch_mean(lambda x, i, drawn=drawn: drawn.append(len(i)) or ones[i].sum(axis=0), rows, 40)
         assert mean(0, np.zeros(1)) * 40 == pytest.approx([drawn[0]])
     nobody = batch_mean(lambda x, i: x / 0, lambda _: np.array([], dtype=np.int64), 3)
-    found = averaged_clipping_sgd(nobody, np.ones(2), 1, step=1.0, clip=1.0, noise_multiplier=1.0, rng=rng)
+    found = averaged_clipping_sgd(nobody, np.ones(2), 1, **run(1.0, 1.0, 1.0, rng))
     assert np.isfinite(found.gradients).all()
     assert np.abs(found.gradients).min() > 0
 
@@ -456,19 +429,8 @@ def test_fresh_batches_share_nothing_and_large_ones_are_clamped_t14(caplog):
 @pytest.mark.parametrize(("rate", "rounds", "batch"), [(0.01, 100, 50), (0.2, 10, 3)])
 def test_averaging_before_the_clip_takes_2m_times_the_noise_t15(rate, rounds, batch):
     multiplier = calibrate_sampled_gaussian([(rate, rounds)], 1.0, 1e-5)
-    ours = averaged_clipping_sgd(
-        lambda _, x: x, np.zeros(2000), 1, step=1, clip=0.7, noise_multiplier=multiplier, rng=np.random.default_rng(0)
-    )
-    theirs = sample_clipping_sgd(
-        lambda _, x: x[None],
-        np.zeros(2000),
-        1,
-        batch=batch,
-        step=1,
-        clip=0.7,
-        noise_multiplier=multiplier,
-        rng=np.random.default_rng(0),
-    )
+    ours = averaged_clipping_sgd(lambda _, x: x, np.zeros(2000), 1, **run(1, 0.7, multiplier))
+    theirs = sample_clipping_sgd(lambda _, x: x[None], np.zeros(2000), 1, batch=batch, **run(1, 0.7, multiplier))
     np.testing.assert_allclose(ours.gradients, 2 * batch * theirs.gradients, rtol=1e-12)
 
 
@@ -574,15 +536,9 @@ def test_the_papers_noise_is_refuted_and_the_accountants_is_not_t17():
         count = 0
         for _ in range(runs):
             drawn = present * (rng.random(rounds) < rate)
-            found = averaged_clipping_sgd(
-                lambda k, x, drawn=drawn: (others + drawn[k] * 4 * parameters.batch * clip) / parameters.batch,
-                np.zeros(1),
-                rounds,
-                step=1e-9,
-                clip=clip,
-                noise_multiplier=multiplier,
-                rng=rng,
-            )
+            means = (others + drawn * 4 * parameters.batch * clip) / parameters.batch
+            oracle = lambda k, x, means=means: means[k : k + 1]  # noqa: E731
+            found = averaged_clipping_sgd(oracle, np.zeros(1), rounds, **run(1e-9, clip, multiplier, rng))
             count += bool((found.gradients > 0).any())
         return count / runs
 
@@ -635,9 +591,7 @@ def test_cauchy_noise_gives_no_nan_t19():
     rng = np.random.default_rng(0)
     oracle = quadratic(rng, 3, 2, lambda rng, shape: rng.standard_t(1, size=shape) * 1e307)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = averaged_clipping_sgd(
-            oracle, np.ones(2), 50, step=0.1, clip=1.0, noise_multiplier=1.0, rng=rng, project=ball(np.zeros(2), 3.0)
-        )
+        found = averaged_clipping_sgd(oracle, np.ones(2), 50, **run(0.1, 1.0, 1.0, rng, ball(np.zeros(2), 3.0)))
     assert np.isfinite(found.points).all()
 
 
@@ -666,9 +620,8 @@ def test_one_clip_and_one_batched_gradient_a_round_t21():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(100, 3))
     oracle = batch_mean(lambda x, drawn: calls.append(len(drawn)) or rows[drawn].sum(0), poisson_rows(100, 20, rng), 20)
-    run = {"step": 0.1, "clip": 1.0, "noise_multiplier": 0.0, "rng": rng}
-    assert averaged_clipping_sgd(oracle, np.zeros(3), 7, **run).clip_calls == 7 == len(calls)
-    assert sample_clipping_sgd(lambda _, x: rows[:20], np.zeros(3), 7, batch=20, **run).clip_calls == 140
+    assert averaged_clipping_sgd(oracle, np.zeros(3), 7, **run(0.1, 1.0)).clip_calls == 7 == len(calls)
+    assert sample_clipping_sgd(lambda _, x: rows[:20], np.zeros(3), 7, batch=20, **run(0.1, 1.0)).clip_calls == 140
 
 
 # --- What goes with them ---------------------------------------------------------------------------------------------
