@@ -328,19 +328,6 @@ def test_a_plan_beyond_the_budget_is_refused(sampler):
         sampler.ledger(0.9 * sampler.calibrate(1.0, DELTA), Privacy(1.0, DELTA))
 
 
-@pytest.mark.slow
-def test_an_empty_cohort_is_charged_like_any_other():
-    sampler = PoissonBatches(3, 0.05, 40, seed=2)
-    noise = sampler.calibrate(1.0, 0.01)
-    ledger = sampler.ledger(noise, Privacy(1.0, 0.01))
-    empty = [index for index in range(40) if not len(sampler.cohort(index))]
-    assert len(empty) > 20
-    for index in range(empty[0] + 1):
-        ledger.charge(sampler.cohort(index))
-    assert ledger.rounds == empty[0] + 1
-    assert ledger.epsilon() == sampler.epsilon(noise, 0.01, empty[0] + 1) > 0
-
-
 @pytest.mark.parametrize("name", ["poisson", "fixed_size", "allocation", "mixed"])
 def test_a_cohort_that_was_not_drawn_is_not_accounted(name):
     sampler = SAMPLERS[name]
