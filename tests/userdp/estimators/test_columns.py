@@ -72,15 +72,6 @@ def test_any_ranks_of_columns_side_by_side(seed, count, rank, span):
     assert np.array_equal(high, ordered[last])
 
 
-def test_a_sample_that_says_nothing_about_the_rest_costs_time_alone():
-    """Every row that the sample takes is zero, whatever the others are."""
-    rows = np.random.default_rng(2).normal(size=(640, 5))
-    rows[::10] = 0
-    ordered = np.sort(rows, axis=0)
-    for rank in (0, 100, 320, 639):
-        assert np.array_equal(order_statistics(rows, rank, rank)[0], ordered[rank])
-
-
 @pytest.mark.parametrize("count", [1000, 30_000])
 def test_smooth_columns_are_not_sorted(count, monkeypatch):
     """Sorting is for crowded bins: of normal columns a few in a hundred have them."""

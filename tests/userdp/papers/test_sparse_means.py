@@ -393,17 +393,6 @@ def test_fewest_measurements_for_the_papers_isometry_c12():
 # --- c17: hard instances -------------------------------------------------------------------------------------------
 
 
-def test_blocks_are_repeated_vectors_on_supports_of_their_own_c17():
-    rows = block_data(23, 40, 3, 5, 2.0, np.random.default_rng(0)).toarray()
-    assert rows.shape == (23, 40)
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [2.0] * 20 + [0.0] * 3)
-    for block in range(5):
-        np.testing.assert_array_equal(rows[4 * block : 4 * block + 4], np.tile(rows[4 * block], (4, 1)))
-    assert ((rows[0:20:4] != 0).sum(axis=0) <= 1).all()
-    assert ((rows[0:20:4] != 0).sum(axis=1) == 3).all()
-    np.testing.assert_array_equal(enforce_membership(rows, 3, 2.0 * (1 + 1e-12)), rows)
-
-
 def test_the_hardest_number_of_blocks_fits_and_grows_with_the_budget_c17():
     assert hardest_blocks(2000, 10**4, 4, 1.0, 0.0) == round(2000 / (4 * math.log(10**4)))
     assert hardest_blocks(2000, 10**4, 4, 1.0, 1e-6) == round(2000 / math.sqrt(4 * math.log(10**4) * math.log(1e6)))
