@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problem_cases import CASES, Case, binary, real
+from problem_cases import CASES, Case, binary
 from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import dense
@@ -187,13 +187,6 @@ def test_what_is_set_aside_stays_so_when_a_block_is_cut_or_bounded_again(case: C
     assert bounds.set_aside(block, np.zeros(6, dtype=bool)) is block
 
 
-def test_samples_set_aside_twice_stay_aside():
-    block = block_of(np.zeros((4, 1)))
-    first = bounds.set_aside(block, np.array([True, False, False, False]))
-    second = bounds.set_aside(first, np.array([False, False, True, False]))
-    np.testing.assert_array_equal(second.usable, [False, True, False, True])
-
-
 def test_what_is_set_aside_survives_a_clip():
     bounded, clipped = Quadratic(1, 1.0, 1.0).bound(block_of([[np.nan], [0.5], [9.0], [-np.inf]]))
     assert clipped == 1
@@ -260,11 +253,3 @@ def test_arguments_out_of_range_are_refused_by_field_and_value(message, make):
 def test_a_count_that_is_no_whole_number_is_refused(value):
     with pytest.raises(BadInput, match=r"problem\.levels = "):
         bounds.count("problem.levels", value)
-
-
-def test_targets_keep_their_array_when_nothing_changes():
-    rng = np.random.default_rng(2)
-    targets = np.clip(real(rng, 4), -1, 1)
-    clipped, changed = bounds.clip_targets(block_of(np.zeros((4, 1)), targets), -1.0, 1.0)
-    np.testing.assert_array_equal(clipped, targets)
-    assert not changed.any()
