@@ -1,6 +1,7 @@
 """Peeling: which entries it finds, what its noise is, and that the noise is enough."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -113,8 +114,10 @@ def test_the_papers_noise_is_refused_where_its_proof_fails_t10(sparsity, epsilon
     rho = 5 / 24 * epsilon**2 / log
     if rho + 2 * math.sqrt(rho * log) > epsilon:
         assert epsilon > 0.418 * log
-        with pytest.raises(BadInput, match=r"proven private up to 0.418 ln\(1/delta\)"):
+        with pytest.raises(BadInput, match=r"proven private up to 0.418 ln\(1/delta\)") as caught:
             peeling(sparsity, 0.1, epsilon, delta, "paper")
+        most = float(re.search(r"= (\S+) at delta", str(caught.value)).group(1))
+        assert most == pytest.approx(0.41822 * log, rel=1e-3)
         return
     assert epsilon < 0.4183 * log
     paper, tight = peeling(sparsity, 0.1, epsilon, delta, "paper"), peeling(sparsity, 0.1, epsilon, delta)
