@@ -1,4 +1,4 @@
-"""Private Frank-Wolfe with robust gradients: its properties T6 and T11 to T16, on arrays and as a strategy."""
+"""Private Frank-Wolfe with robust gradients: its properties T6 and T11 to T15, on arrays and as a strategy."""
 
 import math
 
