@@ -59,6 +59,9 @@ def test_cohorts_rise_hold_nobody_twice_and_follow_the_seed_in_whatever_order_th
     for cohort in cohorts:
         assert np.all(np.diff(cohort) > 0)
         assert cohort.dtype.kind == "i"
+    sizes = [len(cohort) for cohort in cohorts]
+    assert np.mean(sizes) == pytest.approx(sampler.expected_batch, rel=0.1)  # more than five standard deviations
+    assert len(set(sizes)) > 1 or sampler.expected_batch == 100
     again = replace(sampler)
     for index in reversed(range(sampler.rounds)):
         np.testing.assert_array_equal(again.cohort(index), cohorts[index])
