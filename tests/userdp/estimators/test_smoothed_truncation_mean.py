@@ -132,13 +132,6 @@ def test_it_rises_and_infinities_give_the_limit_t03(beta):
     np.testing.assert_allclose(ends, [-largest_truncated(beta), largest_truncated(beta), 0.0], rtol=1e-14)
 
 
-def test_the_supremum_to_its_digits_t03():
-    assert largest_truncated(1.0) == pytest.approx(0.643645825779912, abs=1e-15)
-    assert largest_truncated(5.0) == pytest.approx(0.918911, abs=5e-7)
-    assert largest_truncated(10.0) == pytest.approx(0.941333, abs=5e-7)
-    assert largest_truncated(math.inf) == LARGEST
-
-
 # --- T4, T5: the mean ------------------------------------------------------------------------------------------------
 
 

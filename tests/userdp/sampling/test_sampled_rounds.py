@@ -49,6 +49,12 @@ SAMPLERS: dict[str, Sampler] = {
     "mixed": MixedBatches(1000, (*(0.1,) * 29, 1.0), (*(0.03,) * 29, 0.13)),
 }
 every_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+SECONDS = [name for name, sampler in SAMPLERS.items() if sampler.secret and name != "poisson"]
+"""Those whose calibration takes seconds."""
+every_calibrated_sampler = pytest.mark.parametrize(
+    "sampler",
+    [pytest.param(each, id=name, marks=[pytest.mark.slow] * (name in SECONDS)) for name, each in SAMPLERS.items()],
+)
 
 # --- What is drawn -------------------------------------------------------------------------------------------------
 
@@ -253,8 +259,7 @@ def test_one_poisson_round_is_the_exact_divergence_of_its_two_neighbours(noise, 
     assert np.trapezoid(np.maximum(gap, 0), grid) > delta
 
 
-@pytest.mark.sweep(2)
-@every_sampler
+@every_calibrated_sampler
 @pytest.mark.parametrize("epsilon", [0.3, 8.0])
 def test_accounting_what_was_calibrated_gives_the_budget_from_below(sampler, epsilon):
     noise = sampler.calibrate(epsilon, DELTA)
@@ -308,8 +313,7 @@ def test_the_guarantee_names_relation_accountant_and_assumption(sampler):
 # --- The ledger ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(2)
-@every_sampler
+@every_calibrated_sampler
 def test_the_samplers_ledger_spends_what_the_sampler_says_and_not_a_round_more(sampler):
     noise = sampler.calibrate(1.0, DELTA)
     ledger = sampler.ledger(noise, Privacy(1.0, DELTA))
