@@ -133,7 +133,7 @@ class PlainNumpy:
     def round(self, strategy: UserLevelStrategy, x: Vector, server_round: int) -> Vector:
         """From x to the next iterate."""
         gradients = self.user_gradients(x)
-        aggregate = clipped_mean if isinstance(strategy, DPFedSGD) else robust_mean
+        aggregate = clipped_mean if isinstance(strategy.recipe, DPFedSGD) else robust_mean
         gradient = aggregate(gradients, strategy.plan.numbers)
         rng = np.random.default_rng(server_round)
         return x - (gradient + rng.normal(scale=float(strategy.plan.numbers["noise_deviation"]), size=len(x)))

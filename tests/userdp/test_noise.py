@@ -20,7 +20,6 @@ from userdp.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
     MinimumScore,
-    private_quantile,
 )
 from userdp.noise import SecureNoise, SeededNoise, granularity, rounding_slack
 
@@ -84,12 +83,6 @@ def test_a_secure_choice_follows_the_law_of_the_exponential_mechanism():
     assert stats.chisquare(counts, 10_000 * weights / weights.sum()).pvalue > FALSE_ALARM
 
 
-def test_a_secure_quantile_with_a_large_budget_is_the_quantile():
-    values = np.random.default_rng(1).uniform(0, 10, size=2001)
-    found, _ = private_quantile(values, 0.9, 50.0, np.linspace(0, 10, 101), SecureNoise())
-    assert found == pytest.approx(np.quantile(values, 0.9), abs=0.2)
-
-
 def test_more_noise_is_drawn_by_the_slack():
     noise = SecureNoise(slack=3.0).gaussian(np.zeros(20_000), 1.0)
     assert stats.kstest(noise / 4.0, "norm").pvalue > FALSE_ALARM
@@ -137,18 +130,6 @@ def test_the_grid_is_as_fine_as_the_proof_asks(scale):
 def test_noise_of_no_proper_scale_is_refused(scale):
     with pytest.raises(BadInput, match="other units"):
         SecureNoise().gaussian(np.zeros(2), scale)
-
-
-@pytest.mark.parametrize("deviation", [1.0, 2.0, 5.0, 30.0])
-def test_a_discrete_gaussian_is_close_to_a_rounded_continuous_one(deviation):
-    """Step 3 of the proof, with a grid of 1: total variation at most (1 / deviation)^2 / 40."""
-    points = np.arange(-40 * int(deviation), 40 * int(deviation) + 1)
-    discrete = np.exp(-(points**2) / (2 * deviation**2))
-    discrete /= discrete.sum()
-    upper = stats.norm.sf(np.abs(points) - 0.5, scale=deviation)
-    rounded = upper - stats.norm.sf(np.abs(points) + 0.5, scale=deviation)
-    distance = np.abs(discrete - rounded).sum() / 2
-    assert 0.5 < distance * 40 * deviation**2 <= 1.0
 
 
 WILD_ROWS = st.integers(0, 2**32 - 1).map(np.random.default_rng)

@@ -223,7 +223,7 @@ def quiet(method):
 @pytest.mark.parametrize("changed", [False, True])
 def test_whole_runs_leak_no_more_than_they_claim_and_with_a_quarter_of_the_noise_they_do(changed):
     method = make(Auto, uncertified(50.0), 4, epsilon=1.0, delta=0.02)
-    method.scheme = quiet(method) if changed else method.scheme
+    method.state.scheme = quiet(method) if changed else method.scheme
     found = epsilon_lower_bound(told(method, 0, True), told(method, RUNS, False), 0.02)
     assert (found > 1.0) == changed
 

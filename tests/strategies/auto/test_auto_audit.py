@@ -100,7 +100,7 @@ def test_whole_runs_leak_no_more_than_they_claim(make_method, sides):
 def test_whole_runs_with_a_quarter_of_the_noise_are_found():
     def quiet():
         method = plain()
-        method.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
+        method.state.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
         return method
 
     found, claimed = leaked(quiet, plain_sides)

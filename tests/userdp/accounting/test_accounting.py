@@ -3,16 +3,17 @@
 import functools
 import json
 import math
+from dataclasses import replace
 
 import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from simulations.audit.finding import claim_of
 from userdp.accounting import (
     Cost,
     Guarantee,
@@ -24,11 +25,15 @@ from userdp.accounting import (
     delta_of,
     epsilon_of,
     group_privacy,
+    largest_rho,
     rho_for,
     share_of_group,
     zcdp_to_epsilon,
 )
+from userdp.accounting.composition import pure_to_zcdp
 from userdp.accounting.costs import together
+from userdp.accounting.guarantee import ONE_GAUSSIAN
+from userdp.audit.trade_off import Approximate, Gaussian
 from userdp.errors import BadInput, RunFailed
 
 quick = settings(max_examples=60)
@@ -51,12 +56,6 @@ def test_delta_of_one_pure_test_is_that_of_randomised_response(epsilon):
     assert delta_of(Cost(pure_epsilon=0.5), 1, epsilon) == pytest.approx(expected, rel=1e-12)
     assert delta_of(Cost(pure_epsilon=0.5), 1, 0.5) == 0
     assert delta_of(Cost(pure_epsilon=0.5), 3, 1.5) == pytest.approx(0, abs=1e-15)
-
-
-def test_pure_tests_alone_cost_no_more_than_their_sum_and_many_cost_less():
-    assert epsilon_of(Cost(pure_epsilon=0.5), 1, 1e-9) == pytest.approx(0.5, rel=1e-6)
-    assert epsilon_of(Cost(pure_epsilon=0.5), 2, 1e-9) == pytest.approx(1.0, rel=1e-6)
-    assert epsilon_of(Cost(pure_epsilon=0.1), 400, 1e-6) < 0.4 * 40
 
 
 @pytest.mark.parametrize(
@@ -106,16 +105,6 @@ def test_what_participations_share_is_paid_once_and_by_nobody_who_takes_no_part(
     assert epsilon_of(Cost(both, 0.0, 1e-8, 0.5), 10, 1e-6) == pytest.approx(2.0, rel=1e-6)
 
 
-@pytest.mark.parametrize(("multiplier", "participations"), [(2.0, 1), (10.0, 30), (50.0, 90)])
-def test_epsilon_is_at_most_that_of_renyi_accounting_and_basic_composition(multiplier, participations):
-    accountant = RdpAccountant().compose(dp_accounting.GaussianDpEvent(multiplier), participations)
-    exact = epsilon_of(Cost(noise_multiplier=multiplier), participations, 1e-6)
-    assert 0.8 * accountant.get_epsilon(1e-6) < exact <= accountant.get_epsilon(1e-6)
-    both = epsilon_of(Cost(multiplier, 0.2, 1e-8), participations, 1e-6)
-    alone = epsilon_of(Cost(noise_multiplier=multiplier), participations, 1e-6 - participations * 1e-8)
-    assert exact < both <= alone + 0.2 * participations
-
-
 @quick
 @given(
     multiplier=st.floats(0.5, 200),
@@ -160,12 +149,6 @@ def test_calibration_by_hand_and_scaling_with_the_root_of_participations():
     assert calibrate_noise(1e9, 0.5, 1) == 1e-4
 
 
-def test_joint_accounting_of_test_and_release_needs_less_noise_than_adding_epsilons():
-    joint = calibrate_noise(1.0, 1e-6, 1, pure_epsilon=0.5, failure_delta=5e-7)
-    added = calibrate_noise(0.5, 5e-7, 1)
-    assert calibrate_noise(1.0, 1e-6, 1) < joint < added
-
-
 @pytest.mark.parametrize("participations", [1, 4])
 def test_epsilon_where_the_tests_use_up_delta_is_the_sum_of_theirs(participations):
     """A mechanism that is (epsilon, delta)-DP and no more, met once: its own epsilon, at its own delta."""
@@ -187,32 +170,11 @@ def test_the_extremes_cost_everything_or_nothing():
     assert epsilon_of(Cost(noise_multiplier=1e-9), 1, 1e-6) == math.inf
     assert delta_of(Cost(failure_delta=0.6), 2, 1.0) == 1
     assert epsilon_of(Cost(noise_multiplier=1e6), 1, 1e-6) == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Cost(noise_multiplier=0.0), "noise multiplier = 0.0"),
-        (lambda: Cost(noise_multiplier=math.nan), "noise multiplier = nan"),
-        (lambda: Cost(pure_epsilon=-1.0), "pure epsilon = -1.0"),
-        (lambda: Cost(pure_epsilon=math.inf), "pure epsilon = inf"),
-        (lambda: Cost(shared_epsilon=-0.1), "shared epsilon = -0.1"),
-        (lambda: Cost(failure_delta=1.0), "failure delta = 1.0"),
-        (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
-        (lambda: epsilon_of(Cost(1.0), 1, -0.1), "delta = -0.1"),
-        (lambda: epsilon_of(Cost(1.0), 1, 1.0), "delta = 1.0"),
-        (lambda: delta_of(Cost(1.0), 1, -1.0), "epsilon = -1.0"),
-        (lambda: delta_of(Cost(1.0), 1, math.nan), "epsilon = nan"),
-        (lambda: calibrate_noise(0.0, 1e-6, 1), "epsilon = 0.0"),
-        (lambda: calibrate_noise(1.0, math.nan, 1), "delta = nan"),
-        (lambda: calibrate_noise(1.0, 1e-6, 0), "participations = 0"),
-        (lambda: calibrate_noise(1.0, 1e-6, 4, pure_epsilon=0.5), "leaves nothing for noise after 4 tests"),
-        (lambda: calibrate_noise(1.0, 1e-6, 4, failure_delta=3e-7), "leaves nothing for noise"),
-    ],
-)
-def test_bad_costs_and_budgets_are_refused(make, message):
-    with pytest.raises(BadInput, match=message):
-        make()
+    # At delta zero pure mechanisms add up, and a Gaussian promises nothing.
+    assert epsilon_of(Cost(pure_epsilon=0.25), 4, 0.0) == 1.0
+    assert epsilon_of(Cost(pure_epsilon=0.25, failure_delta=1e-9), 4, 0.0) == math.inf
+    assert epsilon_of(Cost(noise_multiplier=5.0), 1, 0.0) == math.inf
+    assert epsilon_of(Cost(noise_multiplier=5.0), 0, 0.0) == 0.0
 
 
 # --- Conversions ------------------------------------------------------------------------------------------------
@@ -266,26 +228,7 @@ def test_rho_for_inverts_the_simple_bound_and_the_papers_form_is_below_it(epsilo
 def test_rho_for_by_hand():
     assert rho_for(1.0, 1e-5, "paper") == pytest.approx(0.016495, abs=1e-6)
     assert rho_for(1.0, 1e-5) == pytest.approx(0.020820, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: group_privacy(-1.0, 0.1, 2), "epsilon = -1.0"),
-        (lambda: group_privacy(1.0, 1.0, 2), "delta = 1.0"),
-        (lambda: group_privacy(1.0, 0.1, 0), "group = 0"),
-        (lambda: zcdp_to_epsilon(-0.1, 1e-6), "rho = -0.1"),
-        (lambda: zcdp_to_epsilon(math.nan, 1e-6), "rho = nan"),
-        (lambda: zcdp_to_epsilon(0.1, 0.0), "delta = 0.0"),
-        (lambda: rho_for(0.0, 1e-6), "epsilon = 0.0"),
-        (lambda: rho_for(1.0, 2.0), "delta = 2.0"),
-        (lambda: rho_for(1.5, 1e-6, "paper"), "use the form 'tight'"),
-        (lambda: rho_for(0.5, 1e-6, "loose"), "form = 'loose'"),
-    ],
-)
-def test_bad_conversions_are_refused(make, message):
-    with pytest.raises(BadInput, match=message):
-        make()
+    assert pure_to_zcdp(0.3) == pytest.approx(0.045)
 
 
 # --- Ledger -----------------------------------------------------------------------------------------------------
@@ -369,21 +312,6 @@ def test_a_plan_beyond_the_budget_is_refused_before_anything_is_spent():
 # --- Privacy and Guarantee --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"epsilon": 0.0}, "privacy.epsilon = 0.0"),
-        ({"epsilon": math.nan}, "privacy.epsilon = nan"),
-        ({"delta": -0.1}, "privacy.delta = -0.1"),
-        ({"delta": 1.0}, "privacy.delta = 1.0"),
-        ({"unit": "device"}, "privacy.unit = 'device'"),
-    ],
-)
-def test_bad_budgets_are_refused(wrong, message):
-    with pytest.raises(BadInput, match=message):
-        Privacy(**{"epsilon": 1.0, "delta": 1e-6, **wrong})
-
-
 def test_a_delta_that_permits_publishing_a_user_is_refused_without_the_flag():
     Privacy(1.0, 0.9e-3).check_population(1000)
     with pytest.raises(BadInput, match="permits publishing one user's data"):
@@ -397,26 +325,13 @@ def test_guarantees_say_whom_they_protect_and_no_guarantee_prints_no_epsilon():
     assert json.loads(json.dumps(given_.as_dict()))["assumptions"] == ["bounds"]
     user = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "whoever sees the model", (), True)
     assert "replacing one whole user" in user.sentence()
+    pure = replace(user, delta=0.0)
+    assert pure.sentence().startswith("pure 1-differential privacy for replacing one whole user")
     nothing = Guarantee.none("noise is off")
     assert nothing.sentence() == "no privacy guarantee: noise is off"
     assert nothing.as_dict()["epsilon"] is None
     failed = Guarantee("user", "replace_one", 1.0, 1e-6, "exact", "an assumption fails", (), False)
     assert failed.sentence() == "no privacy guarantee: an assumption fails"
-
-
-# Pure privacy ------------------------------------------------------------------------------------------------------
-
-
-def test_pure_mechanisms_add_up_at_delta_zero_and_a_gaussian_promises_nothing_there():
-    assert epsilon_of(Cost(pure_epsilon=0.25), 4, 0.0) == 1.0
-    assert epsilon_of(Cost(pure_epsilon=0.25, failure_delta=1e-9), 4, 0.0) == math.inf
-    assert epsilon_of(Cost(noise_multiplier=5.0), 1, 0.0) == math.inf
-    assert epsilon_of(Cost(noise_multiplier=5.0), 0, 0.0) == 0.0
-
-
-def test_a_pure_guarantee_is_said_as_one():
-    made = Guarantee("user", "replace_one", 1.0, 0.0, "composition", "against everybody", (), True)
-    assert made.sentence().startswith("pure 1-differential privacy for replacing one whole user")
 
 
 class Everybody:
@@ -447,10 +362,86 @@ def test_the_share_of_a_group_is_what_group_privacy_makes_the_whole():
             each = share_of_group(epsilon, 1e-6, group)
             assert group_privacy(*each, group) == pytest.approx((epsilon, 1e-6))
     assert share_of_group(1e5, 1e-6, 2) == (5e4, 0.0)
-    with pytest.raises(BadInput, match="group = 0"):
-        share_of_group(1.0, 1e-6, 0)
 
 
 @pytest.mark.parametrize("least", [1e-30, 3e-288, 5e-324])
 def test_noise_of_next_to_nothing_is_priced_and_not_refused_by_arithmetic(least):
     assert together(Cost(noise_multiplier=least), Cost(noise_multiplier=1.0)).noise_multiplier <= least * (1 + 1e-12)
+
+
+GUARANTEE = Guarantee(
+    unit="user",
+    relation="replace_one",
+    epsilon=2.0,
+    delta=1e-5,
+    accountant=f"{ONE_GAUSSIAN}, composed over participations",
+    adversary="against <everybody> else",
+    assumptions=("n is public", "nodes clip as told"),
+    holds=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("accountant", "gaussian"),
+    [
+        (f"{ONE_GAUSSIAN}, one for all rounds", True),
+        (f"{ONE_GAUSSIAN}, composed over rounds; group privacy for 3 samples", True),
+        (f"{ONE_GAUSSIAN}, composed over rounds; a last comparison of epsilon = 1 is added", False),
+        ("privacy loss distribution of the Gaussian mechanism", False),
+    ],
+)
+def test_a_claim_is_that_of_one_gaussian_where_its_accountant_says_so_and_nothing_is_added(accountant, gaussian):
+    guarantee = replace(GUARANTEE, accountant=accountant)
+    assert guarantee.is_one_gaussian == gaussian
+    assert isinstance(claim_of(guarantee), Gaussian if gaussian else Approximate)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cost(noise_multiplier=0.0), "noise multiplier = 0.0"),
+        (lambda: Cost(noise_multiplier=math.nan), "noise multiplier = nan"),
+        (lambda: Cost(pure_epsilon=-1.0), "pure epsilon = -1.0"),
+        (lambda: Cost(pure_epsilon=math.inf), "pure epsilon = inf"),
+        (lambda: Cost(shared_epsilon=-0.1), "shared epsilon = -0.1"),
+        (lambda: Cost(failure_delta=1.0), "failure delta = 1.0"),
+        (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
+        (lambda: epsilon_of(Cost(1.0), 1, -0.1), "delta = -0.1"),
+        (lambda: epsilon_of(Cost(1.0), 1, 1.0), "delta = 1.0"),
+        (lambda: delta_of(Cost(1.0), 1, -1.0), "epsilon = -1.0"),
+        (lambda: delta_of(Cost(1.0), 1, math.nan), "epsilon = nan"),
+        (lambda: calibrate_noise(0.0, 1e-6, 1), "epsilon = 0.0"),
+        (lambda: calibrate_noise(1.0, math.nan, 1), "delta = nan"),
+        (lambda: calibrate_noise(1.0, 1e-6, 0), "participations = 0"),
+        (lambda: calibrate_noise(1.0, 1e-6, 4, pure_epsilon=0.5), "leaves nothing for noise after 4 tests"),
+        (lambda: calibrate_noise(1.0, 1e-6, 4, failure_delta=3e-7), "leaves nothing for noise"),
+        (lambda: group_privacy(-1.0, 0.1, 2), "epsilon = -1.0"),
+        (lambda: group_privacy(1.0, 1.0, 2), "delta = 1.0"),
+        (lambda: group_privacy(1.0, 0.1, 0), "group = 0"),
+        (lambda: zcdp_to_epsilon(-0.1, 1e-6), "rho = -0.1"),
+        (lambda: zcdp_to_epsilon(math.nan, 1e-6), "rho = nan"),
+        (lambda: zcdp_to_epsilon(0.1, 0.0), "delta = 0.0"),
+        (lambda: rho_for(0.0, 1e-6), "epsilon = 0.0"),
+        (lambda: rho_for(1.0, 2.0), "delta = 2.0"),
+        (lambda: rho_for(1.5, 1e-6, "paper"), "use the form 'tight'"),
+        (lambda: rho_for(0.5, 1e-6, "loose"), "form = 'loose'"),
+        *[
+            (lambda e=e, d=d: largest_rho(e, d), " = ")
+            for e, d in ((0.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.0))
+        ],
+        (lambda: share_of_group(1.0, 1e-6, 0), "group = 0"),
+        *[
+            (lambda wrong=wrong: Privacy(**{"epsilon": 1.0, "delta": 1e-6, **wrong}), message)
+            for wrong, message in (
+                ({"epsilon": 0.0}, "privacy.epsilon = 0.0"),
+                ({"epsilon": math.nan}, "privacy.epsilon = nan"),
+                ({"delta": -0.1}, "privacy.delta = -0.1"),
+                ({"delta": 1.0}, "privacy.delta = 1.0"),
+                ({"unit": "device"}, "privacy.unit = 'device'"),
+            )
+        ],
+    ],
+)
+def test_bad_costs_budgets_and_conversions_are_refused(make, message):
+    with pytest.raises(BadInput, match=message):
+        make()

@@ -1,6 +1,5 @@
 """Dates as features: days within declared bounds, parts by declaration, missing ones, and what is refused."""
 
-import re
 from datetime import UTC, date, datetime
 
 import numpy as np
@@ -185,108 +184,6 @@ def test_parts_of_what_is_no_date_tell_nothing_and_set_nobody_aside(tmp_path):
     (sentence,) = report.met_nowhere
     assert sentence.startswith("no cell of column 'born' can be read as a date")
     assert "date_formats = { born = " in sentence
-
-
-# What is refused ------------------------------------------------------------------------------------------------------
-
-NUMBERS = {"features": ["height"], "ranges": {"height": [0, 9]}}
-
-
-@pytest.mark.parametrize(
-    ("declared", "told"),
-    [
-        ({"dates": {"born": "1980"}}, "dates.born = '1980': must be [first, last], two public dates, such as"),
-        ({"dates": {"born": ["1980-01-01"]}}, "must be [first, last], two public dates"),
-        ({"dates": {"born": 5}}, "dates.born = 5: must be [first, last]"),
-        (
-            {"dates": {"born": ["03/04/2021", "2030-01-01"]}},
-            "'03/04/2021' is no date in ISO 8601; write two, such as ['19",
-        ),
-        ({"dates": {"born": [1977, 1983]}}, "1977 is no date in ISO 8601"),
-        ({"dates": {"born": [pd.NaT, "1983-01-01"]}}, "'' is no date"),
-        ({"dates": {"born": ["1983-01-01", "1977-01-01"]}}, "the first date must come before the last; swap them"),
-        ({"dates": {"born": ["1983-01-01", date(1983, 1, 1)]}}, "= ['1983-01-01', '1983-01-01']: the first date must"),
-        (
-            NUMBERS | {"features": ["height", "born"]},
-            "'born' is declared as numbers and under dates; leave it out of one",
-        ),
-        (
-            NUMBERS | {"ranges": {"height": [0, 9], "born": [0, 9]}},
-            "ranges names 'born', a column of dates: declare its",
-        ),
-        (
-            {"features": ["at"], "ranges": {"at": ["1980-01-01", "1981-01-01"]}},
-            "for dates, declare a feature under dates",
-        ),
-        (
-            {"target": "born"},
-            "dates names 'born', the target: a loss predicts numbers or classes; write it as a number",
-        ),
-        ({"dates": {}, "date_parts": {"y": ["month"]}, "target": "y"}, "date_parts names 'y', the target"),
-        ({"dates": {"who": BORN["born"]}}, "column 'who' is declared twice"),
-        ({"categorical": {"born": ["1980"]}}, "column 'born' is declared twice"),
-        (
-            {"date_parts": {"visited": "month"}},
-            "date_parts.visited = 'month': must be a list of parts, at least one of",
-        ),
-        ({"date_parts": {"visited": []}}, "date_parts.visited = []: must be a list of parts"),
-        ({"date_parts": {"visited": ["weekdy"]}}, "'weekdy', which is no part of a date; did you mean 'weekday'?"),
-        ({"date_parts": {"visited": ["year"]}}, "the date as a number is declared as dates = { visited = ["),
-        ({"date_parts": {"visited": ["era"]}}, "there are month, quarter, weekday, hour"),
-        ({"date_parts": {"visited": ["month", "month"]}}, "date_parts.visited names 'month' twice"),
-        (
-            {"date_formats": {"bron": "%d.%m.%Y"}},
-            "date_formats names 'bron', which is no column of dates; did you mean 'b",
-        ),
-        ({"date_formats": {"x": "%d.%m.%Y"}}, "declare it under dates or date_parts"),
-        ({"date_formats": {"born": 5}}, "date_formats.born = 5: must be text"),
-        (
-            {"date_formats": {"born": "%d.%m."}},
-            "date_formats.born = '%d.%m.': it has no year, which %Y is; write it as",
-        ),
-        (
-            {"impute": {"born": 5}},
-            "impute.born = 5: must be a public date, such as the middle of its bounds, 1980-01-06",
-        ),
-        ({"impute": {"born": "median"}}, "a value taken from the data would tell about the people in them"),
-        ({"impute": {"born": "own level"}}, "missing_indicators tells such cells from others"),
-        ({"impute": {"born": "2020-01-01"}}, "must lie within dates.born = [1980-01-01, 1980-01-11]"),
-        (
-            {"impute": {"visited": "x"}, "derive": {"age": AGE}},
-            "impute.visited = 'x': must be a public date, such as 2000",
-        ),
-        ({"missing_indicators": ["born"]}, "for whose missing cells nothing is declared; declare impute.born"),
-        (
-            {"derive": {"r": Derivation(kind="log1p", of=["born"], range=[0, 1])}},
-            "which holds dates (days_between takes tw",
-        ),
-        ({"derive": {"r": AGE.model_copy(update={"of": ["born"]})}}, "days_between needs 2 columns"),
-        ({"derive": {"r": AGE.model_copy(update={"of": ["born", "who"]})}}, "which holds text; name columns of dates"),
-        (
-            NUMBERS | {"derive": {"r": AGE.model_copy(update={"of": ["born", "height"]})}},
-            "'height', which is declared as nu",
-        ),
-        (
-            {"derive": {"r": AGE, "s": Derivation(kind="log1p", of=["visited"], range=[0, 1])}},
-            "'visited', which is declared as",
-        ),
-        ({"codes": "team", "levels": 3}, "dates names 'born', and codes takes the place of all features: leave one"),
-        ({"codes": ["team", "born"], "buckets": 8}, "dates names 'born', and codes takes the place of all features"),
-        ({"images": "picture", "image_shape": [2]}, "dates names 'born', and images takes the place"),
-    ],
-    ids=str,
-)
-def test_declarations_that_cannot_be_meant_are_refused(declared, told):
-    with pytest.raises(BadInput, match=re.escape(told)):
-        Columns(**{**FORM, **declared})
-
-
-def test_a_run_of_names_declares_dates_too():
-    columns = Columns(
-        user="who", dates={"visit_[1-3]": ["2020-01-01", "2021-01-01"]}, date_formats={"visit_[1-3]": "%Y"}
-    )
-    assert columns.feature_names == ["visit_1", "visit_2", "visit_3"]
-    assert columns.scaled_ranges["visit_2"] == (0.0, 366.0)
 
 
 def test_a_column_that_is_not_there_and_types_that_hold_no_dates_are_refused(tmp_path):

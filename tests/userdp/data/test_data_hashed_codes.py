@@ -5,40 +5,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
-from test_data_tabular import people, read, whole
+from test_data_tabular import HASHED, read, whole
 
 from userdp.data.tables.cells import texts_of
 from userdp.data.tables.hashed_codes import bucket, hashed_rows
-from userdp.errors import BadInput
 from userdp.problems import SparseLogistic
 
-HASHED = {"features": (), "ranges": {}, "categorical": {}, "codes": ["dept", "year"], "buckets": 50}
 cells = st.lists(st.tuples(*[st.text(max_size=3)] * 3), min_size=1, max_size=20)
 
 
 def table_of(rows):
     columns = {f"column {place}": pa.chunked_array([texts]) for place, texts in enumerate(zip(*rows, strict=True))}
     return {name: texts_of(column, name) for name, column in columns.items()}
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_each_cell_of_a_sample_lands_in_its_bucket_with_its_user(tmp_path, suffix):
-    table = people()
-    loaded = read(tmp_path, table, suffix, **HASHED)
-    assert loaded.feature_names == ["dept", "year"]
-    assert isinstance(whole(loaded).features, csr_array)
-    assert whole(loaded).features.dtype == np.float32
-    for user, label in enumerate(loaded.labels):
-        own = table[table.who == label]
-        expected = np.zeros((len(own), 50))
-        for row, (dept, year) in enumerate(zip(own.dept, own.year, strict=True)):
-            expected[row, bucket("dept", dept, 50)] += 1
-            expected[row, bucket("year", str(year), 50)] += 1
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        block = loaded.federation.block(np.array([user]))
-        np.testing.assert_allclose(block.features.toarray(), expected, atol=1e-7)
-        np.testing.assert_allclose(block.targets, np.clip(own.score, 0, 8) / 4 - 1, atol=1e-6)
 
 
 def test_buckets_are_fixed_for_good():
@@ -82,25 +60,3 @@ def test_cells_spread_evenly():
     counts = np.bincount([bucket("film", str(film), 100) for film in range(20_000)], minlength=100)
     assert counts.min() > 200 - 6 * np.sqrt(200)
     assert counts.max() < 200 + 6 * np.sqrt(200)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"buckets": None}, r"buckets is missing: how many numbers the cells of \['dept', 'year'\]"),
-        ({"buckets": 0}, r"buckets = 0: must be a whole number in 1\.\.2\^31 - 1"),
-        ({"buckets": 1.5}, r"buckets = 1\.5"),
-        ({"buckets": True}, "buckets = True"),
-        ({"codes": []}, r"codes = \[\]: must be one column's name, or a list of names"),
-        ({"codes": [3]}, r"codes = \[3\]"),
-        ({"codes": ["dept", "dept"]}, "'dept' is declared twice"),
-        ({"codes": ["dept", "who"]}, "'who' is declared twice"),
-        ({"codes": ["dept", "yaer"]}, "no column 'yaer'; did you mean 'year'"),
-        ({"levels": 3}, "levels describes one column of codes; for a list of columns give buckets"),
-        ({"codes": "year", "levels": 4}, "buckets = 50: cells are hashed for a LIST of codes, and codes = 'year'"),
-        ({"codes": None, "categorical": {"dept": ["law"]}}, "buckets = 50: cells are hashed for a LIST of codes"),
-    ],
-)
-def test_what_cannot_be_hashed_is_refused_with_field_and_value(tmp_path, changes, told):
-    with pytest.raises(BadInput, match=told):
-        read(tmp_path, **HASHED | changes)

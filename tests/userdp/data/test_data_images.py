@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from userdp.data import read_table
-from userdp.data.tables.columns import Columns
 from userdp.data.tables.images import pixels
 from userdp.errors import BadInput
 
@@ -51,19 +50,3 @@ def test_a_picture_depends_on_its_own_cell(cells, random):
 def test_only_bytes_are_pictures(tmp_path):
     with pytest.raises(BadInput, match="'picture' holds int64, not text or bytes"):
         read_table(write(tmp_path, [1, 2], pa.int64()), **FORM)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"image_shape": None}, "image_shape says how many bytes"),
-        ({"images": None, "features": ["a"], "ranges": {"a": [0, 1]}}, "image_shape says how many bytes"),
-        ({"image_shape": []}, r"image_shape = \[\]: must be whole numbers"),
-        ({"image_shape": [28, 0]}, r"image_shape = \[28, 0\]: must be whole numbers"),
-        ({"codes": "a", "levels": 2}, "or a sequence, or images"),
-        ({"impute": {"picture": 0}}, "impute names 'picture'"),
-    ],
-)
-def test_declarations_of_pictures_that_cannot_be_used_are_refused(changes, told):
-    with pytest.raises(BadInput, match=told):
-        Columns(**{**FORM, **changes})

@@ -16,7 +16,6 @@ from userdp.data.tables.counts import Counts
 from userdp.data.tables.derived import KINDS
 from userdp.data.tables.features import features_of
 from userdp.data.tables.reading import Rows
-from userdp.errors import BadInput
 
 FORM = {
     "user": "who",
@@ -51,12 +50,6 @@ def test_a_missing_cell_counts_as_what_is_declared_for_it(tmp_path, suffix):
     assert report.imputed == {"age": 2, "team": 1}
     assert report.unusable == {"age": 0, "visits": 1}
     assert report.unknown_levels == {"team": 1}
-
-
-def test_a_missing_level_may_count_as_a_declared_one(tmp_path):
-    features, names, _ = rows_of(tmp_path, impute={"team": "blue"}, missing_indicators=["team"])
-    assert names[2:] == ["team is missing", "team=red", "team=blue"]
-    np.testing.assert_array_equal(features[:, 2:], [[0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 1]])
 
 
 @pytest.mark.parametrize(
@@ -145,12 +138,6 @@ def test_a_derived_cell_is_what_its_own_row_says(data, kind):
         assert alone.tobytes() == found[place : place + 1].tobytes()
 
 
-def test_the_sign_of_a_zero_in_one_row_does_not_reach_another():
-    made = Derivation(kind="log1p", of=["a"], range=[-5.0, 5.0])
-    for cells in ([0.0, -0.0], [-0.0, 0.0], [-0.0], [0.0]):
-        assert made.values([np.array(cells)])[0].tobytes() == np.zeros(len(cells)).tobytes()
-
-
 @settings(max_examples=25)
 @given(cells=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=6), scale=st.sampled_from(["symmetric", "unit"]))
 def test_declared_bounds_hold_for_every_sample(tmp_path_factory, cells, scale):
@@ -173,67 +160,6 @@ def test_declared_bounds_hold_for_every_sample(tmp_path_factory, cells, scale):
     assert np.isfinite(features).all()
     assert np.abs(features).max() <= 1
     assert np.abs(features).sum(axis=1).max() <= columns.largest_norm
-
-
-@pytest.mark.parametrize("word", ["mean", "median", "mode", "something"])
-def test_a_statistic_is_refused_with_the_reason(word):
-    with pytest.raises(BadInput) as caught:
-        Columns(**FORM, impute={"age": word})
-    assert f"impute.age = '{word}'" in str(caught.value)
-    assert "would tell about the people in them" in str(caught.value)
-    assert "the middle of its range, 50" in str(caught.value)
-
-
-def ratio(**changes):
-    return {"derive": {"r": Derivation(**{**RATIO, **changes})}}
-
-
-@pytest.mark.parametrize(
-    ("declared", "told"),
-    [
-        ({"impute": {"team": "most frequent"}}, "impute.team = 'most frequent': a value taken from the data"),
-        ({"impute": {"team": "violet"}}, "must be 'own level', for one more level, or one of the levels"),
-        ({"impute": {"age": 101}}, "impute.age = 101: must lie within ranges.age = [0, 100]"),
-        ({"impute": {"age": math.nan}}, "impute.age = nan: must be a public number"),
-        ({"impute": {"age": True}}, "impute.age = True: must be a public number"),
-        ({"impute": {"agee": 3}}, "which no feature is made of; did you mean 'age'?"),
-        ({"impute": {"y": 3}, "target": "y"}, "impute names 'y', the target"),
-        ({"missing_indicators": ["age"]}, "for whose missing cells nothing is declared; declare impute.age"),
-        ({"impute": {"age": 3}, "missing_indicators": ["age", "age"]}, "missing_indicators names 'age' twice"),
-        ({"impute": {"team": "own level"}, "missing_indicators": ["team"]}, "are a level of their own already"),
-        ({"impute": {"team": "red"}, "categorical": {"team": ["red", ""]}}, "a missing cell is a level already"),
-        (ratio(otherwise=None), "derive.r.otherwise is missing"),
-        (ratio(otherwise=9.0), "derive.r.otherwise = 9: must lie within derive.r.range = [0.0, 4.0]"),
-        (ratio(of=["age"]), "derive.r.of = ['age']: ratio needs 2 columns"),
-        (ratio(of=["age", "team"]), "derive.r.of names 'team', which holds text"),
-        (ratio(of=["age", "who"]), "derive.r.of names 'who', which holds text"),
-        (ratio(of=["age", "y"]) | {"target": "y"}, "derive.r.of names 'y', the target"),
-        (ratio(of=["age", "r"]), "derive.r.of names 'r', which is derived itself"),
-        (ratio(threshold=1.0), "derive.r.threshold = 1: only count_above has one"),
-        (ratio(range=[4.0, 0.0]), "derive.r.range must be [low, high] with low < high"),
-        (ratio() | {"impute": {"r": 1}}, "impute names 'r', which is derived: declare derive.r.otherwise"),
-        ({"derive": {"age": Derivation(**RATIO)}}, "column 'age' is declared twice"),
-    ],
-    ids=str,
-)
-def test_declarations_that_cannot_be_meant_are_refused(declared, told):
-    with pytest.raises(BadInput) as caught:
-        Columns(**{**FORM, **declared})
-    assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("declared", "told"),
-    [
-        ({"codes": "k", "levels": 3, "impute": {"k": 3}}, "impute.k = 3: must be 'own level', .* or a level in 0..2"),
-        ({"codes": "k", "levels": 3, "impute": {"k": "mode"}}, "impute.k = 'mode': a value taken from the data"),
-        ({"codes": ["k"], "buckets": 3, "impute": {"k": 1}}, "a missing one has a bucket already"),
-        ({"codes": "k", "levels": 3, "impute": {"k": 1}, "missing_indicators": ["k"]}, "codes takes their place"),
-    ],
-)
-def test_codes_have_levels_and_no_numbers(declared, told):
-    with pytest.raises(BadInput, match=told):
-        Columns(user="who", **declared)
 
 
 # --- Levels of missing cells -----------------------------------------------------------------------------------------
@@ -286,11 +212,3 @@ def test_a_missing_cell_is_the_level_that_is_declared_for_it_and_moves_no_other_
     for k, column in enumerate(SHIRTS):
         missing = sum(row[k] == "" for row in cells)
         assert counts.imputed.get(column, 0) == (missing if column in impute else 0)
-
-
-@pytest.mark.parametrize("value", ["own level", "red"])
-def test_a_missing_cell_that_is_a_declared_level_gets_no_level_of_its_own(value):
-    with pytest.raises(BadInput, match="lists '', so a missing cell is a level already"):
-        Columns(user="who", categorical={"team": ["red", ""]}, impute={"team": value})
-    with pytest.raises(BadInput, match="lists '', so a missing cell is a level already"):
-        Columns(user="who", codes="team", levels=["red", ""], impute={"team": value})

@@ -4,7 +4,6 @@ import calendar
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -83,16 +82,6 @@ def test_iso_8601_is_read(text, meant):
 @pytest.mark.parametrize("form", [None, "%d %m %Y"])
 def test_what_is_no_date_without_guessing_is_missing(text, form):
     assert np.isnat(texts(text, form=form)[0])
-
-
-def test_pandas_reads_the_same_where_it_reads_cells_one_by_one():
-    cells = ["2021-04-03", "2021/4/3", "20210403", "2021-04", "2021", "2021-04-03T9:30", "2021-04-03T10:00:00.5-0530"]
-    cells += ["20210403T1015Z", "2021-04-03 10", "03/04/2021", "2021-04-03T24:00", "2021-W14-6", "soon"]
-    theirs = [pd.to_datetime(cell, format="ISO8601", utc=True, errors="coerce") for cell in cells]
-    wanted = np.array(
-        [one.tz_localize(None).to_datetime64() if one is not pd.NaT else NONE for one in theirs], "M8[us]"
-    )
-    np.testing.assert_array_equal(texts(*cells), wanted)
 
 
 # A declared form ------------------------------------------------------------------------------------------------------

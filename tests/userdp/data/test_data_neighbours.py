@@ -102,78 +102,67 @@ FLOATS = {"who": WHO, "a": [1.0, 2.0, 3.0, 1.0, 2.0], "b": [4.0, 5.0, 6.0, 7.0, 
 FLOATS["c"] = FLOATS["a"]
 
 
-@pytest.mark.sweep(20)
-@pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("form", [CATEGORICAL, LISTED, HASHED, NUMERIC, FILLED])
-@pytest.mark.parametrize("cell", [2.5, None, "Zebra", float("nan"), float("inf"), 1e300, 2**62, True, "1_000", "2 "])
-def test_one_odd_cell_among_whole_numbers_changes_nobody_elses_samples(tmp_path, suffix, form, cell):
-    """Of whole floats one 2.5 made "1" into "1.0": all levels unknown, all buckets others."""
-    before, after = neighbours(tmp_path, suffix, FLOATS, 4, {"a": cell, "c": cell}, **form)
-    assert before == after
-    assert len(before) == 2
-    whole = FLOATS | {name: [int(cell) for cell in FLOATS[name]] for name in "ac"}
-    assert before == neighbours(tmp_path, suffix, whole, 4, {"a": cell, "c": cell}, **form)[1]
+NUMBERED = {"user": "who", "codes": "a", "levels": 4, "target": "b"}
+BINARY = {"user": "who", "features": ["a"], "ranges": {"a": [0, 10]}, "target": "b", "positive": 1.0}
+LARGE = [2**53 + place for place in range(5)]
+DAYS = {"user": "who", "categorical": {"a": ["2024-01-01", datetime(2024, 1, 2), date(2024, 1, 3)]}}
+MOMENTS = [datetime(2024, 1, 1, 12, place) for place in range(5)]
+SINGLE = [float(np.float32(cell)) for cell in (0.1, 0.2, 0.3, 0.4, 0.5)]
+ODD_CELLS = {
+    # The table, how it is written, the columns that change, forms, the cells that one user comes to hold.
+    "whole floats": (
+        *(FLOATS, {}, "ac", [CATEGORICAL, LISTED, HASHED, NUMERIC, FILLED]),
+        [2.5, None, "Zebra", float("nan"), float("inf"), 1e300, 2**62, True, "1_000", "2 "],
+    ),
+    "whole numbers": (
+        *(FLOATS | {name: [int(cell) for cell in FLOATS[name]] for name in "ac"}, {}, "ac"),
+        [CATEGORICAL, LISTED, HASHED, NUMERIC, FILLED],
+        [2.5, None, "Zebra", 1e300, 2**62, True, "1_000", "2 "],
+    ),
+    "out of bounds": (
+        *(FLOATS, {}, "ab", [NUMERIC, NUMBERED]),
+        [float("nan"), float("-inf"), 1e300, 7, -1, 1.5, "Zebra", None, "2024-01-01"],
+    ),
+    "beyond 2^53, where float64 tells no neighbours apart": (
+        *(FLOATS | {"a": LARGE, "b": [2**53 + 1, 2**53, 1, 2, 3]}, {}, "ab"),
+        [HASHED, {"user": "who", "categorical": {"a": LARGE[:4]}}],
+        [None],
+    ),
+    "a time of day among dates": (
+        *(FLOATS | {"a": [datetime(2024, 1, 1 + place % 3) for place in range(5)], "b": MOMENTS}, {}, "ab"),
+        [HASHED, DAYS],
+        [datetime(2024, 1, 2, 9, 30), datetime(2024, 1, 2, 9, 30, 0, 500_000), "soon", None],
+    ),
+    "one more digit": (
+        *(FLOATS | {"a": [Decimal("1.10"), Decimal("2.20"), *[Decimal("3.00")] * 3], "b": ["x"] * 5}, {}, "a"),
+        [HASHED, NUMERIC | {"target": None}],
+        [Decimal("1.2345"), 0.1, None, "Zebra"],
+    ),
+    "beyond float32": (FLOATS | {"a": SINGLE, "b": SINGLE}, {"narrow": True}, "a", [HASHED, NUMERIC], [1e300]),
+    "no level of a target": (FLOATS | {"b": [1.0, 0.0, 1.0, 0.0, 1.0]}, {}, "b", [BINARY], [None, 2.5, "Zebra"]),
+}
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("cell", [float("nan"), float("-inf"), 1e300, 7, -1, 1.5, "Zebra", None, "2024-01-01"])
-@pytest.mark.parametrize("form", [NUMERIC, {"user": "who", "codes": "a", "levels": 4, "target": "b"}])
-def test_a_cell_that_is_no_number_within_bounds_changes_nobody_elses_samples(tmp_path, suffix, cell, form):
-    before, after = neighbours(tmp_path, suffix, FLOATS, 4, {"a": cell, "b": cell}, **form)
-    assert before == after
-
-
-@pytest.mark.parametrize("form", [HASHED, {"user": "who", "categorical": {"a": [2**53 + place for place in range(4)]}}])
-def test_a_missing_cell_merges_no_large_whole_numbers(tmp_path, form):
-    """Beyond 2^53 float64, which pandas makes of whole numbers with a missing one, tells no neighbours apart."""
-    columns = {"who": WHO, "a": [2**53 + place for place in range(5)], "b": [2**53 + 1, 2**53, 1, 2, 3]}
-    before, after = neighbours(tmp_path, "parquet", columns, 4, {"a": None, "b": None}, **form)
-    assert before == after
-    assert len({str(before[label]) for label in before}) == 2
-
-
-@pytest.mark.sweep(24)
+@pytest.mark.sweep(60)
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("by", ["arrow", "pandas"])
-@pytest.mark.parametrize("cell", [datetime(2024, 1, 2, 9, 30), datetime(2024, 1, 2, 9, 30, 0, 500_000), "soon", None])
 @pytest.mark.parametrize(
-    "form", [HASHED, {"user": "who", "categorical": {"a": ["2024-01-01", datetime(2024, 1, 2), date(2024, 1, 3)]}}]
+    ("name", "form", "cell"),
+    [(name, form, cell) for name, (*_, forms, cells) in ODD_CELLS.items() for form in forms for cell in cells],
 )
-def test_one_time_of_day_among_dates_changes_nobody_elses_samples(tmp_path, suffix, by, cell, form):
-    days = [datetime(2024, 1, 1 + place % 3) for place in range(5)]
-    columns = {"who": WHO, "a": days, "b": [datetime(2024, 1, 1, 12, place) for place in range(5)]}
-    how = PLAIN | {"by": by}
-    before, after = neighbours(tmp_path, suffix, columns, 4, {"a": cell, "b": cell}, how, **form)
+def test_one_odd_cell_changes_nobody_elses_samples(tmp_path, suffix, by, name, form, cell):
+    """Of whole floats one 2.5 made "1" into "1.0": all levels unknown, all buckets others."""
+    columns, how, changed, *_ = ODD_CELLS[name]
+    changes = dict.fromkeys(changed, cell)
+    before, after = neighbours(tmp_path, suffix, columns, 4, changes, PLAIN | how | {"by": by}, **form)
     assert before == after
-    if "categorical" in form:
+    assert len({str(samples) for samples in before.values()}) == 2
+    if "whole" in name:
+        assert before == neighbours(tmp_path, suffix, FLOATS, 4, {}, **form)[0]
+    if form is DAYS:
         assert before["ann"][0][0] == np.eye(3, dtype=np.float32)[:2].tobytes()
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize("cell", [Decimal("1.2345"), 0.1, None, "Zebra"])
-@pytest.mark.parametrize("form", [HASHED, NUMERIC | {"target": None}])
-def test_one_more_digit_among_decimals_changes_nobody_elses_samples(tmp_path, suffix, cell, form):
-    columns = {"who": WHO, "a": [Decimal("1.10"), Decimal("2.20"), *[Decimal("3.00")] * 3], "b": ["x"] * 5}
-    before, after = neighbours(tmp_path, suffix, columns, 4, {"a": cell}, **form)
-    assert before == after
-
-
-def test_a_number_beyond_float32_changes_nobody_elses_samples(tmp_path):
-    cells = [float(np.float32(cell)) for cell in (0.1, 0.2, 0.3, 0.4, 0.5)]
-    columns = {"who": WHO, "a": cells, "b": cells}
-    for form in (HASHED, NUMERIC):
-        before, after = neighbours(tmp_path, "parquet", columns, 4, {"a": 1e300}, PLAIN | {"narrow": True}, **form)
-        assert before == after
-
-
-def test_a_word_changes_no_other_cell_of_a_binary_target(tmp_path):
-    columns = FLOATS | {"b": [1.0, 0.0, 1.0, 0.0, 1.0]}
-    form = {"user": "who", "features": ["a"], "ranges": {"a": [0, 10]}, "target": "b", "positive": 1.0}
-    for suffix in FORMATS:
-        for cell in (None, 2.5, "Zebra"):
-            before, after = neighbours(tmp_path, suffix, columns, 4, {"b": cell}, **form)
-            assert before == after
-            assert before["ann"][1] == np.array([1, 0], dtype=np.float32).tobytes()
+    if form is BINARY:
+        assert before["ann"][1] == np.array([1, 0], dtype=np.float32).tobytes()
 
 
 @pytest.mark.parametrize("first", [True, False])

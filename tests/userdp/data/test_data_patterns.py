@@ -16,12 +16,15 @@ def test_runs_are_written_out_everywhere_before_anything_else():
         impute={"p_[0-2]_[8-10]": 0},
         missing_indicators=["p_0_[8-9]"],
         derive={"sum": Derivation(kind="product", of=["p_0_8", "age"], range=[0, 1])},
+        dates={"visit_[1-2]": ["2020-01-01", "2021-01-01"]},
+        date_formats={"visit_[1-2]": "%Y"},
     )
     names = [f"p_{row}_{column}" for row in range(3) for column in (8, 9, 10)]
     assert columns.features == ["age", *names]
-    assert columns.feature_names == ["age", *names, "sum", "p_0_8 is missing", "p_0_9 is missing"]
+    assert columns.feature_names == ["age", *names, "visit_1", "visit_2", "sum", "p_0_8 is missing", "p_0_9 is missing"]
     assert columns.scaled_ranges["p_1_10"] == (0, 16)
     assert columns.scaled_ranges["p_2_9"] == (0, 1)
+    assert columns.scaled_ranges["visit_2"] == (0.0, 366.0)
     assert columns.missing_number("p_2_8") == 0
 
 
@@ -44,8 +47,3 @@ def test_names_without_a_run_stay_and_zeros_in_front_keep_the_width():
 def test_runs_that_no_configuration_can_mean_are_refused(name, told):
     with pytest.raises(BadInput, match=told):
         expanded("features", [name])
-
-
-def test_a_column_of_two_runs_is_refused():
-    with pytest.raises(BadInput, match="ranges names column 'p_1' twice"):
-        Columns(user="who", features=["p_[0-1]"], ranges={"p_[0-1]": [0, 1], "p_1": [0, 2]})

@@ -200,42 +200,6 @@ def test_whatever_one_user_says_changes_no_bit_of_anybody_elses_windows(tmp_path
     assert found[0] == found[1]
 
 
-BAD_FORMS = [
-    ({"window": 3}, "either predict, .* or text"),
-    ({"window": 3, "predict": "a", "levels": 2, "text": "b", "alphabet": "ab"}, "either predict, .* or text"),
-    ({"window": 3, "predict": "a"}, r"sequence\.levels"),
-    ({"window": 3, "text": "a"}, r"sequence\.alphabet"),
-    ({"window": 3, "predict": "a", "levels": 2, "alphabet": "ab"}, r"sequence\.alphabet"),
-    ({"window": 3, "text": "a", "alphabet": ""}, r"sequence\.alphabet is empty"),
-    ({"window": 3, "text": "a", "alphabet": "aba"}, r"sequence\.alphabet lists 'a' 2 times"),
-    ({"window": 3, "predict": "a", "levels": 0}, r"sequence\.levels must lie in"),
-    ({"window": 3, "predict": "a", "levels": [1, 1.0]}, "lists '1' twice"),
-    ({"window": 3, "predict": "a", "levels": 2, "inputs": {"b": 0}}, r"sequence\.inputs\.b must lie in"),
-    ({"window": 3, "predict": "a", "levels": 2, "inputs": {"a": 2}}, "names 'a', which is predicted"),
-    ({"window": 3, "predict": "a", "levels": 2, "order": "a"}, "'a' is declared twice"),
-    ({"window": 3, "predict": "who", "levels": 2}, "'who' is declared twice"),
-]
-
-
-@pytest.mark.parametrize(("form", "told"), BAD_FORMS)
-def test_sequences_that_contradict_themselves_are_refused(form, told):
-    with pytest.raises(BadInput, match=told):
-        Columns(user="who", sequence=SequenceColumns(**form))
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"target": "y"}, "target = 'y': a sequence predicts"),
-        ({"features": ["y"], "ranges": {"y": [0, 1]}}, "or a sequence, or images"),
-        ({"impute": {"film": "a"}}, "impute names 'film': a sequence has a code"),
-    ],
-)
-def test_what_does_not_go_with_a_sequence_is_refused(more, told):
-    with pytest.raises(BadInput, match=told):
-        Columns(user="who", sequence=ANSWERS, **more)
-
-
 def test_numbers_are_no_text_and_windows_no_rows(tmp_path):
     with pytest.raises(BadInput, match="'text' holds int64, not text or bytes"):
         read(tmp_path, {"who": ["u"], "text": [1]}, sequence=SPEECH)

@@ -171,11 +171,6 @@ def test_what_cannot_be_read_in_batches_stays_in_memory(tmp_path):
     assert not streamed.outgrows(tmp_path / "table.parquet", streamed.Columns(user="who", **window), 0)
 
 
-def test_less_memory_than_none_is_refused(people):
-    with pytest.raises(BadInput, match="memory"):
-        read_table(people, memory=-1, **FORM)
-
-
 def test_a_node_answers_the_same_and_counts_the_same(people, monkeypatch):
     whole, table = read_table(people, **FORM), read_table(people, memory=0, **FORM)
     small(monkeypatch, 500)
@@ -268,36 +263,38 @@ def test_a_copy_does_not_take_another_file_for_its_own(people):
         copy.block(np.array([0]))
 
 
-def test_too_little_room_is_told_before_anything_is_read(people, monkeypatch):
-    monkeypatch.setattr(stored.shutil, "disk_usage", lambda folder: SimpleNamespace(free=7000))
-    with pytest.raises(BadInput, match=r"larger than data\.memory.* in /.*set TMPDIR.*0 MiB are free there"):
-        read_table(people, memory=0, **FORM)
+FAILURES = {
+    "disk_usage": (stored.shutil, SimpleNamespace(free=7000), r"larger than data\.memory.* in /.*0 MiB are free there"),
+    "gettempdir": (stored.tempfile, PermissionError(), r"cannot be written \(PermissionError\)"),
+    "TemporaryFile": (stored.tempfile, PermissionError(), r"cannot be written \(PermissionError\)"),
+    "pwrite": (stored.os, OSError(errno.ENOSPC, "No space left on device"), "set TMPDIR.*No space left on device"),
+    "preadv": (stored.os, OSError(errno.ENOSPC, "No space left on device"), "set TMPDIR.*No space left on device"),
+}
 
 
-@pytest.mark.parametrize("call", ["gettempdir", "TemporaryFile"])
-def test_a_temporary_folder_that_cannot_be_written_is_told(people, monkeypatch, call):
+@pytest.mark.parametrize("call", FAILURES)
+def test_a_disk_that_is_full_or_fails_is_told_with_its_folder_and_what_to_do(people, monkeypatch, call):
+    module, found, told = FAILURES[call]
+
     def fail(*_, **__):
-        raise PermissionError
+        if isinstance(found, OSError):
+            raise found
+        return found
 
-    monkeypatch.setattr(stored.tempfile, call, fail)
-    with pytest.raises(BadInput, match=r"set TMPDIR.*cannot be written \(PermissionError\)"):
+    folder = tempfile.gettempdir() if module is stored.os else ""
+    monkeypatch.setattr(module, call, fail)
+    with pytest.raises(BadInput, match=told) as caught:
         read_table(people, memory=0, **FORM)
+    assert f"{folder} (set TMPDIR" in str(caught.value)
 
 
-@pytest.mark.parametrize("call", ["pwrite", "preadv"])
-def test_a_disk_that_fails_is_told_with_its_folder(people, monkeypatch, call):
+def test_a_file_that_was_cut_short_and_less_memory_than_none_are_refused(people):
     federation = read_table(people, memory=0, **FORM).federation
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(stored.os, call, fail)
-    with pytest.raises(BadInput, match=rf"in {tempfile.gettempdir()} \(set TMPDIR.*No space left on device"):
-        read_table(people, memory=0, **FORM)
-    monkeypatch.undo()
     os.truncate(f"/proc/self/fd/{federation._file._handle()}", 100)
     with pytest.raises(BadInput, match="cut short"):
         federation.block(np.arange(federation.users))
+    with pytest.raises(BadInput, match="memory"):
+        read_table(people, memory=-1, **FORM)
 
 
 def test_what_the_disk_takes_in_pieces_is_written_whole(people, monkeypatch):

@@ -1,6 +1,7 @@
 """Heavy-tailed laws and regressions: exactly centred, of the moments they declare, with the optimum they name."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,23 +9,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.optimize import minimize_scalar
-from scipy.special import digamma, expit, polygamma
+from scipy.special import digamma, polygamma
 
 from simulations.comparison.config import load_comparison
 from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation, main_metric
 from simulations.runs.build import build_problem, load_datasets
 from userdp.data import (
+    BernoulliRates,
     Block,
+    Categorical,
+    Gaussian,
     HeavyTailedLinear,
     HeavyTailedLogistic,
+    LinearRegression,
     LogLogistic,
+    LogNormal,
     MultivariateT,
+    Pareto,
+    SparseBlocks,
+    SparsePacking,
     StudentT,
     SyntheticFederation,
 )
 from userdp.data.synthetic.power_laws import LAWS, directional_moment
+from userdp.data.synthetic.sparse_vectors import greedy_packing
 from userdp.errors import BadInput
 from userdp.problems import HuberRegression, Logistic, LpRegression, Quadratic, Squared
 
@@ -84,13 +93,6 @@ def test_moments_agree_with_integrals_over_the_quantiles(name, order):
     assert law.moment(order) == pytest.approx(expected, rel=2e-5)
 
 
-@pytest.mark.parametrize(("shape", "order"), [(2.2, 2.0), (3.2, 3.0), (4.2, 4.0), (4.2, 4.19)])
-def test_student_moments_are_the_known_closed_form_up_to_the_tail(shape, order):
-    ratio = math.gamma((order + 1) / 2) * math.gamma((shape - order) / 2) / math.gamma(shape / 2)
-    expected = shape ** (order / 2) * ratio / math.sqrt(math.pi)
-    assert LAWS["student_t"](shape).moment(order) == pytest.approx(expected, rel=1e-10)
-
-
 def test_fourth_moments_of_skewed_laws_are_the_known_closed_forms():
     a = 5.0
     raw = [1.0, *(a / (a - k) for k in (1, 2, 3, 4))]
@@ -114,18 +116,6 @@ def test_a_log_gamma_variable_of_any_shape_has_its_law(shape):
     draws = law.centred([one[:, None] for one in noise])[:, 0]
     assert np.isfinite(draws).all()
     assert stats.kstest(draws, REFERENCES["log_gamma"](shape).cdf).pvalue > 1e-3
-
-
-def test_the_log_logistic_law_without_a_mean_is_refused():
-    with pytest.raises(BadInput, match=r"shape must be a finite number above 1, got 0\.1"):
-        LAWS["log_logistic"](0.1)
-
-
-@pytest.mark.parametrize("name", ["student_t", "pareto", "log_logistic"])
-@pytest.mark.parametrize("order", [2.5, 3.0, 0.0])
-def test_moments_that_do_not_exist_are_refused(name, order):
-    with pytest.raises(BadInput, match=f"{name} with shape 2.5 has moments of orders above 0 and below 2.5"):
-        LAWS[name](2.5).moment(order)
 
 
 @every_law
@@ -153,12 +143,21 @@ def test_the_directional_moment_of_order_four_bounds_every_direction_exactly(nam
     assert directional_moment(law, 2.0, spherical=False) == pytest.approx(math.sqrt(law.variance))
 
 
-def test_the_directional_moment_is_refused_below_order_two():
-    with pytest.raises(BadInput, match="from order 2 on"):
-        directional_moment(LAWS["student_t"](3.0), 1.5, spherical=True)
-
-
 # Locations ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shape"),
+    [
+        *((StudentT, "student_t", 1.5), (StudentT, "student_t", 3.0), (Pareto, "pareto", 1.5), (Pareto, "pareto", 3.0)),
+        *((LogNormal, "log_normal", 1.0), (LogLogistic, "log_logistic", 3.0)),
+    ],
+)
+def test_locations_follow_the_law_they_are_named_for_at_deviation_one_where_there_is_one(kind, name, shape):
+    reference = REFERENCES[name](shape)
+    unit = reference.std() if name == "log_normal" or shape > 2 else 1.0
+    rows = everything(kind(dimension=1, mean=0.0, shape=shape), 500, 20, seed=4).features[:, 0]
+    assert stats.kstest(rows.astype(float) * unit, reference.cdf).pvalue > 1e-3
 
 
 def test_the_multivariate_t_has_its_law_in_every_direction():
@@ -179,8 +178,6 @@ def test_the_log_logistic_location_is_centred_and_scaled():
     assert abs(rows.mean() - 1.5) < 4.5 * 2.0 / math.sqrt(len(rows))
     assert population.coordinate_moment(2.0) == pytest.approx(2.0)
     assert population.directional_moment(4.0) == pytest.approx(math.sqrt(3.0) * population.coordinate_moment(4.0))
-    with pytest.raises(BadInput, match="shape must be a finite number above 1"):
-        LogLogistic(dimension=1, shape=1.0)
 
 
 def test_mean_estimation_without_bounds_knows_its_excess_risk():
@@ -269,31 +266,6 @@ def test_the_optimum_is_not_claimed_where_it_is_not_known():
     assert best(logistic, HeavyTailedLogistic(dimension=3, parameter=0.0, noise_law="laplace")) is None
     assert best(logistic, HeavyTailedLogistic(dimension=3, noise_law="normal", noise_deviation=1e-9)) is None
     assert best(lp, plain) is not None
-
-
-def test_logistic_noise_of_another_scale_scales_the_optimum():
-    population = HeavyTailedLogistic(dimension=2, noise_deviation=2 * math.pi / math.sqrt(3), feature_law="laplace")
-    federation = SyntheticFederation(population, 5)
-    np.testing.assert_allclose(Logistic(2, INF, 9.0).optimum(federation), federation.population_parameter / 2)
-
-
-def test_the_logistic_scale_minimises_a_one_dimensional_risk():
-    population = HeavyTailedLogistic(dimension=2, noise_law="laplace", noise_deviation=1.5, parameter_norm=2.0)
-    federation = SyntheticFederation(population, 5)
-    s = stats.norm(scale=2.0).ppf((np.arange(400_000) + 0.5) / 400_000)
-    rates = stats.laplace(scale=1.5 / math.sqrt(2)).cdf(s)
-    risk = minimize_scalar(lambda c: np.mean(np.logaddexp(0, c * s) - rates * c * s), (0.1, 1.0), tol=1e-9)
-    assert federation.regression.scale == pytest.approx(risk.x, rel=1e-4)
-
-
-def test_logistic_targets_have_the_sigmoid_as_their_rate():
-    federation = SyntheticFederation(LOGISTIC["logistic"], 4000, 3, samples_per_user=25)
-    block = federation.block(np.arange(4000))
-    scores = block.features.astype(float) @ federation.population_parameter
-    rates = expit(scores)
-    for part in np.array_split(np.argsort(scores), 10):
-        error = math.sqrt((rates[part] * (1 - rates[part])).mean() / len(part))
-        assert abs(block.targets[part].mean() - rates[part].mean()) < 4.5 * error
 
 
 # Regressions: the excess -------------------------------------------------------------------------------------------
@@ -427,18 +399,6 @@ def test_gradient_moments_bound_every_direction_within_the_distance(order, spher
             assert measured >= bound**order / 200  # a bound, not a number out of the air
 
 
-def test_gradient_moments_that_do_not_exist_are_refused():
-    population = HeavyTailedLinear(dimension=2, feature_law="student_t", feature_shape=3.0, noise_shape=3.0)
-    assert population.gradient_moment(2.0, 1.0, 5.0) == pytest.approx(1.0)
-    assert population.gradient_moment(2.0, 2.0, 0.0) == pytest.approx(1.0)
-    with pytest.raises(BadInput, match="student_t with shape 3 has moments of orders above 0 and below 3, not 4"):
-        population.gradient_moment(2.0, 2.0, 1.0)
-    with pytest.raises(BadInput, match=r"growth = 2.5: must lie in \[1, 2\]"):
-        population.gradient_moment(2.0, 2.5, 1.0)
-    with pytest.raises(BadInput, match="one parameter"):
-        HeavyTailedLinear(dimension=2, heterogeneity=0.1).gradient_moment(2.0, 1.0, 0.0)
-
-
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_shipped_comparisons_declare_moments_that_are_true_and_no_larger_than_they_must_be(order):
     comparison = load_comparison(CONFIGS / f"heavy-tailed-p{order}.toml")
@@ -457,20 +417,83 @@ def test_shipped_comparisons_declare_moments_that_are_true_and_no_larger_than_th
     assert start == pytest.approx(0.125, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"feature_law": "pareto", "feature_shape": 1.0}, "feature_shape of pareto: shape must be .* above 1"),
-        ({"noise_law": "student_t", "noise_shape": 0.5}, "noise_shape of student_t: shape must be"),
-        (
-            {"noise_law": "log_normal", "noise_shape": 5.0},
-            "noise_shape of log_normal: shape of log_normal .* at most 4",
-        ),
-        ({"feature_deviation": 0.0}, "feature_deviation must be"),
-        ({"noise_deviation": -1.0}, "noise_deviation must be"),
-        ({"feature_law": "pareto", "spherical": True}, "spherical = true needs feature_law normal or student_t"),
+# What is refused, of every population ------------------------------------------------------------------------------
+
+NAN = math.nan
+HEAVY = partial(HeavyTailedLinear, dimension=2)
+TAILED = HEAVY(feature_law="student_t", feature_shape=3.0, noise_shape=3.0)
+
+
+def federation(law=None, users=1, **options):
+    return SyntheticFederation(Gaussian(dimension=1) if law is None else law, users, **options)
+
+
+REFUSED = [
+    # (make, the arguments that are wrong, words of the message)
+    (partial(Gaussian, dimension=0), {}, "dimension"),
+    (partial(Gaussian, dimension=1), {"deviation": 0.0}, "deviation must be a finite number above 0, got 0.0"),
+    (partial(Gaussian, dimension=1), {"outliers": 1.0}, r"outliers must be a fraction of users in \[0, 1\), got 1.0"),
+    *[
+        (partial(Gaussian, dimension=1), {name: value}, name)
+        for name, value in (("deviation", NAN), ("spread", -1.0), ("heterogeneity", INF), ("outlier_shift", NAN))
     ],
-)
-def test_settings_out_of_range_are_refused(options, message):
-    with pytest.raises(BadInput, match=message):
-        HeavyTailedLinear(dimension=2, **options)
+    *[(partial(kind, dimension=1), {"shape": 1.0}, "shape must be .* above 1") for kind in (StudentT, LogLogistic)],
+    (partial(Pareto, dimension=1), {"shape": 0.5}, "shape"),
+    (partial(LogNormal, dimension=1), {"shape": 0.0}, "shape"),
+    (partial(LogNormal, dimension=1), {"shape": 5.0}, "at most 4"),
+    (partial(BernoulliRates, dimension=1), {"spread": 2.0}, "at most 1"),
+    *[
+        (partial(LinearRegression, dimension=1), {name: wrong}, name)
+        for name, wrong in {
+            **dict.fromkeys(("parameter_norm", "feature_norm", "feature_deviation", "feature_shape"), 0.0),
+            "noise_deviation": -1.0,
+        }.items()
+    ],
+    (partial(Categorical, levels=0), {}, "levels"),
+    (partial(Categorical, levels=2), {"skew": -1.0}, "skew"),
+    (SparseBlocks, {"dimension": 7, "sparsity": 2, "blocks": 4}, "7 coordinates hold at most 3 blocks"),
+    *[(partial(SparseBlocks, dimension=7), {name: 0}, name) for name in ("blocks", "sparsity", "norm")],
+    (partial(SparsePacking, dimension=7), {"share": 0.0}, r"share must be a fraction of users in \(0, 1\], got 0.0"),
+    (SparsePacking, {"dimension": 60, "sparsity": 30}, "dimension = 60, sparsity = 30"),
+    *[
+        (greedy_packing, {"dimension": d, "sparsity": s}, f"dimension = {d}, sparsity = {s}")
+        for d, s in ((3, 0), (3, 4), (60, 30))
+    ],
+    (federation, {"law": BernoulliRates(dimension=1, mean=1.5)}, r"rates in \[0, 1\]"),
+    (federation, {"law": Gaussian(dimension=2, mean=[1.0])}, "list of 2"),
+    (federation, {"law": Gaussian(dimension=2, mean=NAN)}, "finite"),
+    (federation, {"law": LinearRegression(dimension=2, parameter=[1.0, 2.0, 3.0])}, "list of 2"),
+    (federation, {"users": 0}, "users must be a finite number of at least 1, got 0"),
+    *[
+        (federation, {name: wrong}, name)
+        for name, wrong in (("seed", -1), ("samples_per_user", 0), ("samples_tail", 0.0))
+    ],
+    (federation, {"samples_tail": 1.0, "samples_max": 9}, "samples_max"),
+    (HEAVY, {"feature_law": "pareto", "feature_shape": 1.0}, "feature_shape of pareto: shape must be .* above 1"),
+    (HEAVY, {"noise_law": "student_t", "noise_shape": 0.5}, "noise_shape of student_t: shape must be"),
+    (HEAVY, {"noise_law": "log_normal", "noise_shape": 5.0}, "noise_shape of log_normal: shape of .* at most 4"),
+    (HEAVY, {"feature_deviation": 0.0}, "feature_deviation must be"),
+    (HEAVY, {"noise_deviation": -1.0}, "noise_deviation must be"),
+    (HEAVY, {"feature_law": "pareto", "spherical": True}, "spherical = true needs feature_law normal or student_t"),
+    (LAWS["log_logistic"], {"shape": 0.1}, r"shape must be a finite number above 1, got 0\.1"),
+    *[
+        (LAWS[name](2.5).moment, {"order": order}, f"{name} with shape 2.5 has moments of orders above 0 and below 2.5")
+        for name in ("student_t", "pareto", "log_logistic")
+        for order in (2.5, 3.0, 0.0)
+    ],
+    (partial(directional_moment, LAWS["student_t"](3.0)), {"order": 1.5, "spherical": True}, "from order 2 on"),
+    (partial(TAILED.gradient_moment, 2.0), {"growth": 2.0, "distance": 1.0}, "orders above 0 and below 3, not 4"),
+    (partial(TAILED.gradient_moment, 2.0), {"growth": 2.5, "distance": 1.0}, r"growth = 2.5: must lie in \[1, 2\]"),
+    (partial(HEAVY(heterogeneity=0.1).gradient_moment, 2.0), {"growth": 1.0, "distance": 0.0}, "one parameter"),
+]
+
+
+@pytest.mark.parametrize(("make", "wrong", "words"), REFUSED)
+def test_what_no_population_can_be_is_refused_by_name_and_value(make, wrong, words):
+    with pytest.raises(BadInput, match=words):
+        make(**wrong)
+
+
+def test_a_gradients_moment_is_that_of_its_features_alone_where_residuals_do_not_count():
+    assert TAILED.gradient_moment(2.0, 1.0, 5.0) == pytest.approx(1.0)
+    assert TAILED.gradient_moment(2.0, 2.0, 0.0) == pytest.approx(1.0)

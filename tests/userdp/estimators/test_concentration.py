@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.errors import BadInput
 from userdp.estimators import (
     ExpKernel,
     RampKernel,
@@ -159,38 +158,6 @@ def test_agreeing_users_need_no_distance_at_all(monkeypatch):
 
 
 @each_kernel
-@settings(max_examples=50)
-@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 30), spread=st.floats(0.01, 3))
-def test_score_lies_between_one_and_the_batch_and_ignores_order_and_translation(kernel, seed, batch, spread):
-    rng = np.random.default_rng(seed)
-    rows = spread * rng.normal(size=(batch, 2))
-    score = concentration_score(rows, kernel)
-    assert 1 <= score <= batch
-    assert concentration_score(rng.permutation(rows), kernel) == score
-    assert concentration_score(-rows + 3.0, kernel) == pytest.approx(score, rel=1e-9)
-
-
-@each_kernel
-def test_huge_rows_are_infinitely_far_and_raise_no_warning(kernel):
-    rows = np.zeros((10, 2))
-    rows[0], rows[1] = 1.7e308, -1.7e308
-    assert concentration_score(rows, kernel) == pytest.approx((64 + 2) / 10)
-
-
-@each_kernel
-@settings(max_examples=50)
-@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(2, 20))
-def test_replacing_one_user_moves_the_score_by_no_more_than_the_bound(kernel, seed, batch):
-    rng = np.random.default_rng(seed)
-    places = rng.choice([0.0, 0.4, 0.5, 1.0, 3.0, 2.0**53, 2.0**53 + 2, 1e154, -1.7e308, 1.7e308], size=4)
-    rows = rng.choice(places, size=(batch, 2))
-    replaced = rows.copy()
-    replaced[0] = rng.choice([0.0, 0.5, 1e6, 2.0**53, 1.7e308], size=2)
-    change = abs(concentration_score(rows, kernel) - concentration_score(replaced, kernel))
-    assert change <= replacement_bound(batch) + rounding(batch)
-
-
-@each_kernel
 @pytest.mark.parametrize("batch", [2, 3, 10])
 def test_the_replacement_bound_is_attained(kernel, batch):
     rows = np.zeros((batch, 2))
@@ -266,22 +233,3 @@ def test_unaligned_batches_score_no_more_than_the_bound(kernel):
 def test_unaligned_bounds_are_two_thirds_and_a_little_more_for_exp():
     assert RampKernel(5.0).unaligned_bound(300) == 200
     assert ExpKernel(5.0).unaligned_bound(1000) == pytest.approx(789.3, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ExpKernel(0.0), "radius = 0.0"),
-        (lambda: RampKernel(float("nan")), "radius = nan"),
-        (lambda: RampKernel(float("inf")), "radius = inf"),
-        (lambda: RampKernel(1e-300), "radius = 1e-300: .* between 1e-289 and 1e"),
-        (lambda: ExpKernel(1e300), r"radius = 1e\+300"),
-        (lambda: RampKernel(1.0).movement_bound(5, -1.0), "movement = -1.0"),
-        (lambda: ExpKernel(1.0).movement_bound(5, float("nan")), "movement = nan"),
-        (lambda: concentration_score(np.array([[1.0], [np.nan]]), ExpKernel(1.0)), "not finite"),
-        (lambda: concentration_score(np.zeros((0, 2)), RampKernel(1.0)), "shape"),
-    ],
-)
-def test_bad_kernels_and_rows_are_refused(make, message):
-    with pytest.raises(BadInput, match=message):
-        make()

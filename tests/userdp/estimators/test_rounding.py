@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from userdp.errors import BadInput
 from userdp.estimators import (
     Debiased,
     ExpKernel,
@@ -58,17 +57,6 @@ def test_a_computed_estimate_errs_by_less_than_half_of_what_is_stated(name, seed
     values = wild(np.random.default_rng(seed), batch, radius)
     error = abs(Fraction(float(estimator(values[:, None])[0])) - exact_estimate(estimator, values))
     assert 2 * error <= Fraction(estimator.rounding(batch)) * Fraction(estimator.sup_sensitivity(batch))
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_numbers_of_one_sign_far_away_err_by_more_than_a_thousandth_of_what_is_stated(name):
-    """The bound holds for the worst order of adding, so it is loose, but not beyond use."""
-    rng, estimator = np.random.default_rng(3), ESTIMATORS[name](1.0)
-    values = 2.0**20 - rng.uniform(0, 2, (60, 30))
-    errors = [
-        float(abs(Fraction(float(estimator(row[:, None])[0])) - exact_estimate(estimator, row))) for row in values
-    ]
-    assert max(errors) > 1e-3 * estimator.rounding(30) * estimator.sup_sensitivity(30) / 2
 
 
 @settings(max_examples=100)
@@ -165,15 +153,8 @@ def test_a_computed_weighted_mean_errs_by_less_than_half_of_what_is_stated(seed,
         assert 2 * error <= stated * estimator.l2_sensitivity(batch)
 
 
-@pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf, 2.0**-961, 2.0**961])
-def test_radii_beyond_those_of_the_proof_are_refused(radius):
-    for kernel in (IndicatorKernel, RampKernel, ExpKernel):
-        with pytest.raises(BadInput, match="radius ="):
-            kernel(radius)
-
-
 @settings(max_examples=100)
-@given(seed=SEEDS, batch=st.sampled_from([7, 30, 101]), radius=RADII)
+@given(seed=SEEDS, batch=st.sampled_from([2, 7, 30, 101]), radius=RADII)
 def test_computed_scores_of_neighbours_differ_by_at_most_the_sensitivity_and_their_last_bit(seed, batch, radius):
     rng = np.random.default_rng(seed)
     rows = wild(rng, (batch, 2), radius)

@@ -80,24 +80,6 @@ def test_a_user_of_several_rounds_pays_for_the_test_once(planned, x):
         assert divergence(*pair, kinds, x) <= claimed + 1e-9
 
 
-def test_charging_less_is_found():
-    """The test left out of the costs, or the rounds in which it may fail."""
-    x, first = 0.2, np.full(3, TEST.threshold)
-    leaks = divergence(first + TEST.sensitivity, first, ["agreed"] * 3, x, noise=30.0)
-    assert delta_of(Cost(30.0), 3, x) < leaks <= delta_of(Cost(30.0, shared_epsilon=1.0), 3, x)
-    doubtful = np.full(1, PASSED)
-    assert divergence(doubtful, doubtful, ["doubtful"], 4.0) == pytest.approx(TEST.delta, rel=1e-6)
-
-
-def test_rounds_that_each_paid_would_pay_more():
-    """One query alone leaks a part of epsilon, twenty of them together no more than epsilon."""
-    first = np.full(20, TEST.threshold)
-    moved = first + TEST.sensitivity
-    together = math.log(TEST.pass_probability(moved) / TEST.pass_probability(first))
-    alone = math.log(TEST.pass_probability(moved[:1]) / TEST.pass_probability(first[:1]))
-    assert together <= TEST.epsilon < 20 * alone
-
-
 @pytest.mark.parametrize("kind", [AboveThreshold, MinimumScore])
 def test_a_session_goes_on_with_the_noise_that_it_has_drawn(kind):
     """Of a killed run: another draw of the threshold would be a second release of the scores before."""

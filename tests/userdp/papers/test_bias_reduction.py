@@ -62,25 +62,7 @@ def test_the_largest_batch_is_the_largest_power_of_two(records, largest):
     assert law.batches[-1] <= records < 2 * law.batches[-1]
 
 
-def test_too_few_records_and_levels_out_of_range_are_refused():
-    with pytest.raises(BadInput, match="records = 1"):
-        TruncatedGeometric.for_records(1)
-    with pytest.raises(BadInput, match="largest level = 61"):
-        TruncatedGeometric(61)
-
-
 # --- The filter ------------------------------------------------------------------------------------------------------
-
-
-def test_incremental_charges_are_the_closed_form_c07():
-    limit, rng = PrivacyFilter(2.0, 1e-6, 1e-5), np.random.default_rng(4)
-    epsilons, deltas = rng.uniform(0, 0.05, 100), rng.uniform(0, 1e-8, 100)
-    for epsilon, delta in zip(epsilons, deltas, strict=True):
-        assert limit.can_run(epsilon, delta)
-        limit.charge(epsilon, delta)
-    squares = (epsilons**2).sum()
-    assert limit.epsilon == pytest.approx(math.sqrt(2 * math.log(1e6) * squares) + squares / 2, rel=1e-12)
-    assert limit.delta == pytest.approx(1e-6 + deltas.sum(), rel=1e-12)
 
 
 @given(st.floats(1e-3, 50), st.floats(1e-12, 0.5))
@@ -105,18 +87,6 @@ def test_a_step_that_does_not_fit_is_refused_and_not_counted():
             limit.charge(*cost)
     assert limit.epsilon == spread(0.1**2, 1e-6)
     assert PrivacyFilter(1.0, 1e-6, 1e-6).delta == 0
-
-
-@pytest.mark.parametrize("cost", [(math.nan, 0.0), (-0.1, 0.0), (math.inf, 0.0), (0.1, math.nan), (0.1, -1e-9)])
-def test_costs_that_are_no_costs_are_refused(cost):
-    with pytest.raises(BadInput, match="must be finite and not negative"):
-        PrivacyFilter(1.0, 1e-6, 1e-6).can_run(*cost)
-
-
-@pytest.mark.parametrize("budget", [(0.0, 0.1, 0.1), (math.nan, 0.1, 0.1), (1.0, 0.0, 0.1), (1.0, 0.1, 1.0)])
-def test_budgets_out_of_range_are_refused(budget):
-    with pytest.raises(BadInput, match="="):
-        PrivacyFilter(*budget)
 
 
 def test_adaptive_steps_of_randomised_response_stay_within_the_filters_promise():
@@ -203,18 +173,6 @@ def test_a_draw_is_uniform_and_its_halves_are_disjoint():
         assert stats.chisquare(seen).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("level", [-1, 3])
-def test_a_batch_larger_than_the_records_is_refused(level):
-    with pytest.raises(BadInput, match=f"level = {level}"):
-        Draw.of(9, level, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(("batch", "single"), [(3, 1), (0, 1), (2, 2)])
-def test_rows_that_do_not_fit_are_refused(batch, single):
-    with pytest.raises(BadInput, match="a batch of two halves"):
-        bias_reduced_gradient(np.ones((batch, 2)), np.ones((single, 2)), 0.5, ExactMean(1.0), SILENCE)
-
-
 # --- With the projection mechanism -----------------------------------------------------------------------------------
 
 
@@ -285,3 +243,32 @@ def test_the_bias_is_that_of_the_largest_batch_not_that_of_the_batch_drawn_c28(r
     bias_of_all = math.sqrt(oracle.squared_error(64))
     assert np.linalg.norm(plain - rows[0]) > 0.3
     assert np.linalg.norm(found.mean(axis=0) - rows[0]) < min(bias_of_all + error, 0.2)
+
+
+REFUSED = [
+    (TruncatedGeometric.for_records, (1,), "records = 1"),
+    (TruncatedGeometric, (61,), "largest level = 61"),
+    *[
+        (PrivacyFilter(1.0, 1e-6, 1e-6).can_run, cost, "must be finite and not negative")
+        for cost in ((math.nan, 0.0), (-0.1, 0.0), (math.inf, 0.0), (0.1, math.nan), (0.1, -1e-9))
+    ],
+    *[
+        (PrivacyFilter, budget, "=")
+        for budget in ((0.0, 0.1, 0.1), (math.nan, 0.1, 0.1), (1.0, 0.0, 0.1), (1.0, 0.1, 1.0))
+    ],
+    *[(Draw.of, (9, level, np.random.default_rng(0)), f"level = {level}") for level in (-1, 3)],
+    *[
+        (
+            bias_reduced_gradient,
+            (np.ones((b, 2)), np.ones((s, 2)), 0.5, ExactMean(1.0), SILENCE),
+            "a batch of two halves",
+        )
+        for b, s in ((3, 1), (0, 1), (2, 2))
+    ],
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "words"), REFUSED)
+def test_numbers_and_rows_that_do_not_fit_are_refused(make, arguments, words):
+    with pytest.raises(BadInput, match=words):
+        make(*arguments)

@@ -4,13 +4,10 @@ Student's t in d dimensions, N(0, I) / sqrt(chi2 / nu), is the heavy-tailed gene
 degrees of freedom, so its directional moment M is known exactly.
 """
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent
-from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -28,15 +25,14 @@ from userdp.accounting.shuffling import (
     shuffled,
     shuffled_guarantee,
 )
+from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
 from userdp.estimators import depth
 from userdp.estimators.depth import geometric_median, needed, order_statistic, reach
-from userdp.noise import SeededNoise
 from userdp.papers.heavy_tailed.descent import wanted_rounds
 from userdp.papers.heavy_tailed.estimators import CONTRACTION, STEP, arrived, deep_centre, group_radius, simple_radius
 from userdp.papers.heavy_tailed.reference.descent import (
     Descent,
-    descend,
     dp_sco_clip,
     dp_sco_iterative,
     iterative_descent,
@@ -95,30 +91,9 @@ def on_ball(radius):
 
 @quick
 @given(arrays(np.float64, (5, 3), elements=wild | st.floats(-3, 3)), st.sampled_from([0.1, 1.0, 1e3]))
-def test_the_clip_is_the_projection_on_a_ball_v01(samples, radius):
-    clipped = clip_samples(samples, radius)
-    assert np.all(np.linalg.norm(clipped, axis=1) <= radius * (1 + 1e-12))
-    np.testing.assert_allclose(clip_samples(clipped, radius), clipped, rtol=1e-12)
-    for before, after in zip(samples, clipped, strict=True):
-        if not np.isfinite(before).all():
-            assert not after.any()
-        elif np.abs(before).max() < 1e100:
-            length = np.linalg.norm(before)
-            wanted = before if length <= radius else before * (radius / length)
-            np.testing.assert_allclose(after, wanted, rtol=1e-12, atol=1e-300)
-
-
-@quick
-@given(arrays(np.float64, (2, 3), elements=st.floats(-1e6, 1e6)), st.floats(0.1, 1e3))
-def test_the_clip_is_1_lipschitz_v01(pair, radius):
-    clipped = clip_samples(pair, radius)
-    assert np.linalg.norm(clipped[0] - clipped[1]) <= np.linalg.norm(pair[0] - pair[1]) * (1 + 1e-9) + 1e-9
-
-
-def test_directions_stay_and_huge_records_keep_their_norm_v01():
-    clipped = clip_samples(np.array([[3e200, 4e200], [0.0, 0.0], [3e-200, 4e-200]]), 2.0)
-    np.testing.assert_allclose(clipped[0], [1.2, 1.6], rtol=1e-15)
-    np.testing.assert_array_equal(clipped[1:], [[0.0, 0.0], [3e-200, 4e-200]])
+def test_each_record_that_is_finite_is_projected_on_a_ball_and_each_other_becomes_zero_v01(samples, radius):
+    finite = np.where(np.isfinite(samples).all(axis=1)[:, None], samples, 0.0)
+    np.testing.assert_array_equal(clip_samples(samples, radius), clip_rows(finite, radius))
 
 
 @quick
@@ -165,22 +140,7 @@ def test_groups_are_disjoint_of_one_size_and_leave_out_random_samples_v03():
     assert stats.chisquare(left).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(("divisor", "shape"), [(50, (3,)), (7, (4, 3))])
-def test_the_noise_is_white_and_its_variance_2r2_over_rho_n2_v04(divisor, shape):
-    radius, rho = 1.3, 0.4
-    mechanism = sample_mechanism(radius, divisor, rho)
-    variance = 2 * radius**2 / (rho * divisor**2)
-    assert mechanism.standard_deviation**2 == pytest.approx(variance, rel=1e-12)
-    noise = SeededNoise(np.random.default_rng(5))
-    draws = np.array([mechanism.release(np.zeros(shape), noise).ravel() for _ in range(4000)])
-    covariance = np.cov(draws.T) / variance
-    # A variance of 4000 draws has a relative standard error of sqrt(2 / 4000) = 0.022.
-    np.testing.assert_allclose(covariance, np.eye(draws.shape[1]), atol=0.11)
-    for alpha in (1.5, 2.0, 32.0):
-        assert alpha * mechanism.l2_sensitivity**2 / (2 * variance) == pytest.approx(rho * alpha, rel=1e-12)
-
-
-def test_the_estimators_add_just_this_noise_v04():
+def test_the_estimators_add_gaussian_noise_of_variance_2r2_over_rho_n2_v04():
     samples = np.arange(24.0).reshape(12, 2) / 24
     for make, divisor in (
         (lambda rho, rng: simple_clip_mean(samples, 1.0, rho, rng), 12),
@@ -188,13 +148,11 @@ def test_the_estimators_add_just_this_noise_v04():
     ):
         noise = make(0.3, np.random.default_rng(1)) - make(math.inf, np.random.default_rng(1))
         deviation = math.sqrt(2 / (0.3 * divisor**2))
+        mechanism = sample_mechanism(1.0, divisor, 0.3)
+        assert mechanism.standard_deviation == pytest.approx(deviation)
+        for alpha in (1.5, 2.0, 32.0):  # rho-zCDP: Renyi divergences of a shift by the sensitivity
+            assert alpha * mechanism.l2_sensitivity**2 / (2 * deviation**2) == pytest.approx(0.3 * alpha)
         np.testing.assert_allclose(noise, np.random.default_rng(1).normal(scale=deviation, size=noise.shape))
-
-
-def test_golden_values_of_the_conversions_v05():
-    assert round(rho_for(1.0, 1e-5, "paper"), 6) == 0.016495
-    assert round(rho_for(1.0, 1e-5), 6) == 0.020820
-    assert pure_to_zcdp(0.3) == pytest.approx(0.045)
 
 
 @quick
@@ -278,20 +236,6 @@ def test_a_second_accountant_finds_shuffled_randomisers_at_least_as_private_v05(
     assert spent <= slack
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-def test_a_second_accountant_finds_the_zcdp_noise_within_the_budget_v05(epsilon):
-    accountant = RdpAccountant()
-    accountant.compose(GaussianDpEvent(1 / math.sqrt(2 * rho_for(epsilon, 1e-5) / 10)), 10)
-    assert 0.7 * epsilon < accountant.get_epsilon(1e-5) <= epsilon
-
-
-@pytest.mark.parametrize(("groups", "ratio"), [(1e3, 0.012), (1e4, 0.11), (1e5, 1.04)])
-@pytest.mark.parametrize("epsilon", [0.05, 0.3])
-def test_golden_ratio_of_the_papers_group_rho_to_no_amplification_v05(groups, ratio, epsilon):
-    found = paper_group_rho(epsilon, 1e-5, int(groups)) / rho_for(epsilon, 1e-5, "paper")
-    assert found == pytest.approx(ratio, rel=0.04)
-
-
 def test_the_paper_gains_from_about_1e5_groups_only_where_they_are_allowed_v05():
     def gains(groups, delta, epsilon=0.1):
         return paper_group_rho(epsilon, delta, groups) > rho_for(epsilon, delta, "paper")
@@ -325,33 +269,6 @@ def test_group_rhos_grow_with_groups_and_epsilon_and_auto_takes_the_largest_v05(
     assert group_rho(0.5, 1e-5, 5000, "paper_shuffle") == paper_group_rho(0.5, 1e-5, 5000)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: paper_group_rho(1.0, 1e-5, 591), r"groups = 591: .* holds from 592 to 45073 groups"),
-        (lambda: paper_group_rho(1.0, 1e-5, 45_074), r"from 592 to 45073 groups"),
-        (lambda: paper_group_rho(1.1, 1e-5, 1000), r"epsilon = 1.1: .* from 0 to 1"),
-        (lambda: calibrated_group_rho(1.0, 1e-5, 200), r"groups = 200: shuffling amplifies from \d+ groups on"),
-        (lambda: calibrated_group_rho(0.0, 1e-5, 2000), "epsilon = 0.0"),
-        (lambda: group_rho(1.0, 1e-5, 5, "random"), "accounting = 'random': must be 'auto', 'parallel'"),
-        (lambda: group_rho(1.0, 1e-5, 0, "parallel"), "groups = 0"),
-        (lambda: group_rho(1.1, 1e-5, 5, "parallel", "paper"), "epsilon = 1.1"),
-        (lambda: shuffled(1.0, 1.0, 5, 0.1), "not a guarantee"),
-        (lambda: shuffled(1.0, 1e-9, 5, 1.0), "delta = 1.0"),
-        (lambda: step_budget(1.1, 1e-5, 3), "epsilon = 1.1"),
-        (lambda: step_budget(1.0, 0.0, 3), "delta = 0.0"),
-        (lambda: step_budget(1.0, 1e-5, 0), "steps = 0"),
-        (lambda: advanced_composition(0.1, 1e-7, 0, 1e-6), "steps = 0"),
-        (lambda: advanced_composition(0.1, 1e-7, 1, 0.0), "delta = 0.0"),
-        (lambda: zcdp_to_epsilon_simple(-1.0, 1e-5), "rho = -1.0"),
-        (lambda: pure_to_zcdp(-1.0), "epsilon = -1.0"),
-    ],
-)
-def test_what_does_not_hold_is_refused_v05(make, message):
-    with pytest.raises(BadInput, match=message):
-        make()
-
-
 def test_outside_its_proviso_shuffling_amplifies_nothing_v05():
     """The amplification theorem says nothing of randomisers that weak, nor of so few of them."""
     groups, slack = 2000, 5e-6
@@ -372,22 +289,14 @@ def test_one_common_point_is_approached_by_a_quarter_each_step_v06(share, dimens
     np.testing.assert_allclose(centre.point, point + 0.75**12 * (start - point), rtol=1e-9, atol=1e-12)
 
 
-@each_share
-@given(values=st.lists(st.floats(-5, 5, width=16), min_size=1, max_size=15))
-@quick
-def test_in_one_dimension_the_reach_is_that_of_brute_force_v07(share, values):
-    points = np.array(values)[:, None]
-    rank = math.ceil(round(share * len(values), 9))
-    ordered = np.sort(points[:, 0])
-    brute = max(ordered[-rank], -ordered[rank - 1])
-    assert reach(points, share, np.random.default_rng(0)).distance == pytest.approx(brute, abs=1e-12)
-
-
 @pytest.mark.sweep(1)
 @each_share
 @given(points=planes)
 @quick
-def test_in_the_plane_the_reach_is_that_of_a_fine_grid_v07(share, points):
+def test_on_a_line_the_reach_is_that_of_brute_force_and_in_the_plane_of_a_fine_grid_v07(share, points):
+    line = np.sort(points[:, 0])
+    first, last = line[needed(len(line), share) - 1], line[-needed(len(line), share)]
+    assert reach(points[:, :1], share, np.random.default_rng(0)).distance == pytest.approx(max(last, -first), abs=1e-12)
     found = reach(points, share, np.random.default_rng(0))
     angles = np.linspace(0, 2 * math.pi, 7200, endpoint=False)
     rank = needed(len(points), share)
@@ -419,16 +328,6 @@ def test_the_ascent_in_the_plane_never_exceeds_the_exact_reach_and_comes_within_
             positive += 1
             assert ascent.distance >= exact * (1 - 1e-3)
     assert positive >= 10
-
-
-@each_share
-@pytest.mark.parametrize(("count", "dimension"), [(30, 5), (10, 40), (60, 3)])
-def test_in_more_dimensions_the_reach_is_feasible_v07(share, count, dimension):
-    rng = np.random.default_rng(count)
-    points = rng.standard_normal((count, dimension)) + 0.5
-    found = reach(points, share, rng)
-    check_feasible(points, found, needed(count, share))
-    assert reach(points, share, rng, hint=found.direction).distance >= found.distance - 1e-9
 
 
 @pytest.mark.sweep(1)
@@ -480,17 +379,6 @@ def test_iterates_that_may_all_be_far_are_never_taken_for_one_that_arrived(ratio
     assert arrived([*measured, measured[0]])
 
 
-@pytest.mark.parametrize("dimension", [1, 2])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_iteration_stops_once_it_arrived_and_is_then_as_close_as_proven(dimension, seed):
-    rng = np.random.default_rng(seed)
-    points = rng.standard_t(3, (40, dimension))
-    settled = farthest_but_a_tenth(points, np.zeros(dimension))
-    centre = deep_centre(points, 0.5, 100, np.full(dimension, 50.0 * settled))
-    assert len(centre.distances) < 60
-    assert np.linalg.norm(centre.point) <= 6 * settled
-
-
 @each_share
 def test_the_centre_moves_turns_and_scales_with_the_points_v10(share):
     rng = np.random.default_rng(7)
@@ -519,19 +407,6 @@ def test_the_estimators_scale_with_the_samples_and_repeat_with_the_seed_v10():
     assert simple_radius(500, 3, 2.5, 0.01, moment=3.0) == pytest.approx(3 * simple_radius(500, 3, 2.5, 0.01))
     noiseless = simple_clip_mean(samples[::-1], 2.0, math.inf, np.random.default_rng(0))
     np.testing.assert_allclose(noiseless, simple_clip_mean(samples, 2.0, math.inf, np.random.default_rng(0)))
-
-
-def test_the_average_is_of_the_points_where_gradients_are_taken_and_they_stay_in_the_domain_v11():
-    visited = []
-
-    def gradients(w):
-        visited.append(w)
-        return w - np.full((4, 1), 10.0)
-
-    average = descend(gradients, lambda g: g.mean(axis=0), lambda w: np.minimum(w, 6.0), np.zeros(1), 4, 0.5)
-    # 0, 5, then the edge of the domain twice; where the last step would lead is in no average.
-    np.testing.assert_allclose(visited, [[0.0], [5.0], [6.0]])
-    assert average == pytest.approx([(0 + 5 + 6 + 6) / 4])
 
 
 @pytest.mark.parametrize("samples", [50, 2000, 30_000])
@@ -566,19 +441,6 @@ def test_the_numbers_of_the_iterative_descent_v11():
     paper = iterative_descent(n, d, 3.0, 0.9, 1e-5, **shape, paper_units=True, max_rounds=50)
     assert paper.rho == paper_group_rho(*step_budget(0.9, 1e-5, paper.rounds), 2000)
     assert paper.wanted_rounds == pytest.approx((n * 0.9 / math.sqrt(d)) ** (2 - 2 / 3) / d)
-
-
-def test_the_papers_constants_drown_every_gradient_v11():
-    """With its accounting and its T, the noise on the mean of all groups has a norm of some 40,000 M."""
-    delta, rounds, groups, samples, d = 1e-5, 100, 1000, 10**6, 10
-    each, each_delta = step_budget(1.0, delta, rounds)
-    rho = paper_group_rho(each, each_delta, groups)
-    radius = math.sqrt(samples**2 / (d * rounds))
-    power = d * sample_mechanism(radius, samples / groups, rho).standard_deviation ** 2 / groups
-    bracket = 1 + 2 * math.sqrt(math.log(12 * groups / each_delta))
-    printed = 1024 * math.exp(4) * math.log(2 / delta) * math.log(8 / each_delta) * bracket**2
-    assert power == pytest.approx(printed, rel=1e-9)
-    assert 1e9 < power < 4e9
 
 
 def test_without_noise_and_clip_it_is_averaged_gradient_descent_v12():
@@ -636,23 +498,6 @@ def bias_bounds(dimension, moment, order, radius):
     return min(plain, dimension ** ((order - 1) / 2) * moment**order * radius ** (1 - order))
 
 
-@pytest.mark.parametrize("order", [2.0, 3.0])
-def test_clipping_bias_is_within_both_bounds_v14(order):
-    rng = np.random.default_rng(14)
-    mean = np.array([0.8, -0.4, 0.2])
-    data = student(200_000, 3, order + 0.5, rng) + mean
-    moment = student_moment(order + 0.5, order) + np.linalg.norm(mean)
-    biases = []
-    for radius in (0.5, 2.0, 8.0, 32.0):
-        clipped = clip_samples(data, radius)
-        bias = np.linalg.norm(clipped.mean(axis=0) - mean)
-        error = np.sqrt(clipped.var(axis=0).sum() / len(data))
-        assert bias <= bias_bounds(3, moment, order, radius) + 4 * error
-        biases.append(bias)
-    assert biases[0] > 0.2
-    assert biases[-1] < 0.1
-
-
 @pytest.mark.parametrize("order", [2.0, 4.0])
 def test_clipping_bias_of_rare_large_records_is_exact_v14(order):
     chance, size, direction = 0.01, 50.0, np.array([0.6, 0.8])
@@ -694,19 +539,6 @@ def test_the_norms_moment_and_the_tail_of_the_clipped_mean_v16():
         assert stats.binomtest(int((means > t).sum()), replicates, bound, "greater").pvalue > 1e-6
 
 
-def test_the_tail_bound_holds_exactly_for_rare_records_v16():
-    """One record in fifty is large: the clipped mean is a binomial, and its tail known exactly."""
-    n, chance, size = 60, 0.02, 9.0
-    moment = size * math.sqrt(chance)
-    for radius in (2.0, 9.0):
-        mean = chance * radius
-        turn = 3 * moment**2 / (4 * radius)
-        for t in np.linspace(0.05, 2.0, 40):
-            tail = stats.binom.sf(math.floor((t + mean) * n / radius), n, chance)
-            bound = math.exp(-n * t**2 / (3 * moment**2)) if t <= turn else math.exp(-n * t / (4 * radius))
-            assert tail <= bound
-
-
 def simple_error(samples, dimension, order, epsilon, rng, runs=20):
     """Mean l2 error of the simple clipping mean on Student's t with p + 0.2 degrees of freedom, delta = 1e-5."""
     rho, freedom = rho_for(epsilon, 1e-5, "paper"), order + 0.2
@@ -717,27 +549,19 @@ def simple_error(samples, dimension, order, epsilon, rng, runs=20):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [2.0, 4.0])
-@pytest.mark.parametrize("epsilon", [0.2, 1.0])
-def test_slope_in_the_number_of_samples_v17(order, epsilon):
-    rng, sizes = np.random.default_rng(17), [2000, 8000, 32_000, 128_000]
-    found = slope(sizes, [simple_error(n, 10, order, epsilon, rng) for n in sizes])
-    assert found == pytest.approx(-(1 - 1 / order), abs=0.08)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [2.0, 4.0])
-def test_slope_in_the_dimension_v17(order):
-    rng, sizes = np.random.default_rng(17), [4, 8, 16, 32, 64]
-    found = slope(sizes, [simple_error(20_000, d, order, 0.1, rng) for d in sizes])
-    assert found == pytest.approx(1 - 1 / (2 * order), abs=0.08)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [2.0, 4.0])
-def test_slope_in_epsilon_v17(order):
-    rng, sizes = np.random.default_rng(17), [0.05, 0.1, 0.2, 0.5, 1.0]
-    found = slope(sizes, [simple_error(20_000, 10, order, epsilon, rng) for epsilon in sizes])
-    assert found == pytest.approx(-(1 - 1 / order), abs=0.08)
+@pytest.mark.parametrize(
+    ("samples", "dimension", "epsilon", "exponent"),
+    [
+        ([2000, 8000, 32_000, 128_000], [10], [0.2], lambda p: -(1 - 1 / p)),
+        ([2000, 8000, 32_000, 128_000], [10], [1.0], lambda p: -(1 - 1 / p)),
+        ([20_000], [4, 8, 16, 32, 64], [0.1], lambda p: 1 - 1 / (2 * p)),
+        ([20_000], [10], [0.05, 0.1, 0.2, 0.5, 1.0], lambda p: -(1 - 1 / p)),
+    ],
+)
+def test_errors_grow_with_samples_dimension_and_epsilon_as_proven_v17(samples, dimension, epsilon, exponent, order):
+    rng, varied = np.random.default_rng(17), max(samples, dimension, epsilon, key=len)
+    errors = [simple_error(n, d, order, e, rng) for n in samples for d in dimension for e in epsilon]
+    assert slope(varied, errors) == pytest.approx(exponent(order), abs=0.08)
 
 
 @pytest.mark.slow
@@ -804,22 +628,14 @@ def quadratic_risk(samples, epsilon, rng, runs):
 
 
 @pytest.mark.slow
-def test_rounds_and_risk_of_small_runs_v20():
+def test_rounds_and_risk_of_runs_that_grow_v20():
     rng = np.random.default_rng(20)
-    rounds, first = quadratic_risk(2000, 1.0, rng, 12)
-    more, second = quadratic_risk(8000, 1.0, rng, 6)
+    runs = [quadratic_risk(samples, 1.0, rng, repeats) for samples, repeats in ((2000, 12), (8000, 6), (32_000, 2))]
+    rounds, (first, second, last) = zip(*runs, strict=True)
     _, faint = quadratic_risk(8000, 0.25, rng, 6)
-    assert (rounds, more) == (14, 106)
+    assert rounds == (14, 106, 848)
     assert second < first < 0.125
     assert second < faint
-
-
-@pytest.mark.slow
-def test_risk_falls_with_samples_v20():
-    rng = np.random.default_rng(201)
-    _, first = quadratic_risk(2000, 1.0, rng, 6)
-    rounds, last = quadratic_risk(32_000, 1.0, rng, 2)
-    assert rounds == 848
     assert last < 0.2 * first
 
 
@@ -883,29 +699,6 @@ def test_shuffled_gaussians_lose_no_more_than_is_claimed_v21():
     assert delta_of(Cost(noise_multiplier=1 / shift), 1, epsilon) > 3 * delta
 
 
-@pytest.mark.parametrize(("sizes", "uniform"), [((2, 2), True), ((2, 2, 2), True), ((3, 1), False), ((3, 2), False)])
-def test_representatives_are_assigned_uniformly_only_if_groups_have_one_size_v21(sizes, uniform):
-    """The step of the proof that needs equal groups, by enumeration.
-
-    Record 0 represents its group, a uniform record each other group. Given the representatives as a set and the other
-    records of each group, all assignments of the representatives to the groups must be equally likely.
-    """
-    total = sum(sizes)
-    chances = {}
-    for order in itertools.permutations(range(total)):
-        ends = np.cumsum((0, *sizes))
-        groups = [frozenset(order[ends[j] : ends[j + 1]]) for j in range(len(sizes))]
-        options = [[0] if 0 in group else sorted(group) for group in groups]
-        for chosen in itertools.product(*options):
-            rest = tuple(group - {record} for group, record in zip(groups, chosen, strict=True))
-            chance = 1 / math.prod(len(option) for option in options)
-            seen = chances.setdefault((frozenset(chosen), rest), {})
-            seen[chosen] = seen.get(chosen, 0.0) + chance
-    for seen in chances.values():
-        assert len(seen) == math.factorial(len(sizes))
-        assert (max(seen.values()) - min(seen.values()) < 1e-9) == uniform
-
-
 # --- Edges -----------------------------------------------------------------------------------------------------------
 
 ROWS = np.ones((4, 2))
@@ -915,6 +708,23 @@ NOISE = np.random.default_rng(0)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: paper_group_rho(1.0, 1e-5, 591), r"groups = 591: .* holds from 592 to 45073 groups"),
+        (lambda: paper_group_rho(1.0, 1e-5, 45_074), r"from 592 to 45073 groups"),
+        (lambda: paper_group_rho(1.1, 1e-5, 1000), r"epsilon = 1.1: .* from 0 to 1"),
+        (lambda: calibrated_group_rho(1.0, 1e-5, 200), r"groups = 200: shuffling amplifies from \d+ groups on"),
+        (lambda: calibrated_group_rho(0.0, 1e-5, 2000), "epsilon = 0.0"),
+        (lambda: group_rho(1.0, 1e-5, 5, "random"), "accounting = 'random': must be 'auto', 'parallel'"),
+        (lambda: group_rho(1.0, 1e-5, 0, "parallel"), "groups = 0"),
+        (lambda: group_rho(1.1, 1e-5, 5, "parallel", "paper"), "epsilon = 1.1"),
+        (lambda: shuffled(1.0, 1.0, 5, 0.1), "not a guarantee"),
+        (lambda: shuffled(1.0, 1e-9, 5, 1.0), "delta = 1.0"),
+        (lambda: step_budget(1.1, 1e-5, 3), "epsilon = 1.1"),
+        (lambda: step_budget(1.0, 0.0, 3), "delta = 0.0"),
+        (lambda: step_budget(1.0, 1e-5, 0), "steps = 0"),
+        (lambda: advanced_composition(0.1, 1e-7, 0, 1e-6), "steps = 0"),
+        (lambda: advanced_composition(0.1, 1e-7, 1, 0.0), "delta = 0.0"),
+        (lambda: zcdp_to_epsilon_simple(-1.0, 1e-5), "rho = -1.0"),
+        (lambda: pure_to_zcdp(-1.0), "epsilon = -1.0"),
         (lambda: simple_clip_mean(np.zeros((0, 2)), 1.0, 1.0, NOISE), "at least one row"),
         (lambda: simple_clip_mean(np.zeros(3), 1.0, 1.0, NOISE), r"got shape \(3,\)"),
         (lambda: simple_clip_mean(ROWS, 0.0, 1.0, NOISE), "clip_norm = 0.0"),
@@ -944,7 +754,7 @@ NOISE = np.random.default_rng(0)
         (lambda: simple_descent(10, 2, 2.0, 1.0, 1e-5, smoothness=1.0, diameter=math.inf), "diameter = inf"),
     ],
 )
-def test_edges_are_refused_by_name_and_value(make, message):
+def test_what_does_not_hold_is_refused_by_name_and_value_v05(make, message):
     with pytest.raises(BadInput, match=message):
         make()
 
@@ -974,26 +784,6 @@ def test_baseline_the_geometric_median_has_the_least_sum_of_distances():
     points[:3] = 1e9
     assert np.linalg.norm(geometric_median(points)) < 1.5
     assert np.linalg.norm(geometric_median(points, steps=1)) < 1.5
-
-
-def test_ascents_that_meet_go_on_as_one(monkeypatch):
-    """No set of points is solved for twice, and together they get as far as the best of them alone."""
-    rng, solved = np.random.default_rng(6), []
-    solve = depth.nearest_direction
-
-    def counted(members):
-        solved.append(np.sort(members, axis=0).tobytes())
-        return solve(members)
-
-    points = rng.standard_normal((12, 3)) + 0.5
-    starts = rng.standard_normal((40, 3))
-    starts /= np.linalg.norm(starts, axis=1)[:, None]
-    alone = [depth.ascend(points, start[None], 6) for start in starts]
-    monkeypatch.setattr(depth, "nearest_direction", counted)
-    together = depth.ascend(points, starts, 6)
-    assert len(solved) == len(set(solved)) < 40
-    assert together.distance == pytest.approx(max(one.distance for one in alone), rel=1e-12)
-    check_feasible(points, together, 6)
 
 
 def test_edges_of_the_ascent(monkeypatch):

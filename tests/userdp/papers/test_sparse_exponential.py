@@ -49,26 +49,6 @@ def test_the_net_is_every_lattice_point_of_the_ball_once_c15(dimension, most):
     assert lattice_counts(dimension)[most] <= (2 * dimension + 1) ** most
 
 
-@settings(max_examples=100)
-@given(seeds, st.integers(1, 6), st.integers(1, 12))
-def test_rounding_towards_zero_thresholds_and_covers_at_once_c15(seed, dimension, steps):
-    """Lemma 7.3 and the net in one step: few entries, in the net, within tau, and a small loss of risk."""
-    rng = np.random.default_rng(seed)
-    sparsity = int(rng.integers(1, dimension + 1))
-    made = SparseExponential(20, dimension, sparsity, 1.0, 2.0, 1.0, steps)
-    best = rng.normal(0, 1, dimension)
-    best *= 2.0 * rng.random() / np.linalg.norm(best)
-    rounded = np.trunc(best / made.tau)
-    assert np.count_nonzero(rounded) <= rounded @ rounded <= steps
-    assert np.abs(rounded * made.tau - best).max() < made.tau
-    assert any(np.array_equal(rounded, point) for point in lattice_points(dimension, steps))
-    thresholded = np.where(np.abs(best) >= made.tau, best, 0.0)  # the paper's, on the way there
-    assert np.count_nonzero(thresholded) <= steps
-    risk = absolute(sparse_rows(rng, 20, dimension, sparsity), rng.normal(0, 1, 20))
-    rise = risk(np.array([rounded * made.tau, thresholded])) - risk(best[None, :])
-    assert np.all(rise <= math.sqrt(sparsity) * made.tau + 1e-12)
-
-
 def test_nets_too_large_are_refused_c15():
     assert SparseExponential(10, 20, 2, 1.0, 1.0, 1.0, 5).candidates == 585_129
     with pytest.raises(BadInput, match=r"steps = 6: .*at most 1e"):

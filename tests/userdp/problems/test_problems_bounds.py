@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problem_cases import CASES, Case, binary, real
+from problem_cases import CASES, Case, binary
 from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import dense
@@ -51,29 +51,40 @@ def test_a_block_within_the_bounds_is_returned_itself_and_nothing_counted(case: 
     assert changed == 0
 
 
-@pytest.mark.parametrize("problem", [Linear(2, 0.1), Quadratic(2, 0.1, 1.0), Huber(2, 0.1, 1.0, 1.0)])
-def test_features_are_clipped_coordinate_by_coordinate_and_counted_by_sample(problem):
-    raw = block_of([[0.05, -0.05], [5.0, -5.0], [0.0, -7.0], [0.1, 0.0]])
+NEAR, HELD = (
+    [[0.05, -0.05], [5.0, -5.0], [0.0, -7.0], [0.1, 0.0]],
+    [[0.05, -0.05], [0.1, -0.1], [0.0, -0.1], [0.1, 0.0]],
+)
+HUGE, CODES = [[1e38], [-1e38], [0.0], [1.0]], [[0], [1], [2], [2]]
+CLIPS = [  # the problem, features and targets before and after, how many samples change
+    # float32(0.1) exceeds 0.1, so the last sample moves by one rounding too.
+    *[(p, NEAR, None, HELD, None, 3) for p in (Linear(2, 0.1), Quadratic(2, 0.1, 1.0), Huber(2, 0.1, 1.0, 1.0))],
+    (Bernoulli(1, 2.0), [[-0.5], [0.0], [1.0], [3.0]], None, [[0.0], [0.0], [1.0], [1.0]], None, 2),
+    (Linear(1, 1e300), HUGE, None, HUGE, None, 0),
+    (
+        *(Squared(1, 1.0, 1.0, low=-0.5, high=0.5), [[3.0], [0.5], [0.5], [-9.0]], [2.0, 2.0, 0.0, 0.0]),
+        *([[1.0], [0.5], [0.5], [-1.0]], [0.5, 0.5, 0.0, 0.0], 3),
+    ),
+    (OneHotPoisson(3, 1.0, count_bound=3.0), CODES, [-1.0, 0.0, 7.0, 2.0], CODES, [0.0, 0.0, 3.0, 2.0], 2),
+]
+
+
+@pytest.mark.parametrize(("problem", "features", "targets", "after", "targets_after", "count"), CLIPS)
+def test_samples_are_clipped_into_their_bounds_and_counted_once(
+    problem, features, targets, after, targets_after, count
+):
+    raw = block_of(features, targets)
+    if features is CODES:
+        raw = Block(np.array(CODES, np.int32), ONE_USER, raw.targets)
     before = raw.features.copy()
     bounded, changed = problem.bound(raw)
-    # float32(0.1) exceeds 0.1, so the last sample moves by one rounding too
-    assert changed == 3
-    assert np.abs(bounded.features.astype(np.float64)).max() <= 0.1
-    assert bounded.features.dtype == np.float32
-    np.testing.assert_allclose(bounded.features, [[0.05, -0.05], [0.1, -0.1], [0.0, -0.1], [0.1, 0.0]], rtol=1e-6)
+    assert changed == count
+    np.testing.assert_allclose(bounded.features, after, rtol=1e-6)
+    np.testing.assert_array_equal(bounded.targets, targets_after)
+    assert np.abs(bounded.features.astype(np.float64)).max() <= np.abs(after).max()
+    assert bounded.features.dtype == raw.features.dtype
     np.testing.assert_array_equal(raw.features, before)
     assert problem.bound(bounded) == (bounded, 0)
-
-
-def test_bernoulli_samples_are_clipped_into_the_unit_interval():
-    bounded, changed = Bernoulli(1, 2.0).bound(block_of([[-0.5], [0.0], [1.0], [3.0]]))
-    assert changed == 2
-    np.testing.assert_array_equal(bounded.features[:, 0], [0.0, 0.0, 1.0, 1.0])
-
-
-def test_a_bound_beyond_float32_changes_nothing():
-    block = block_of([[1e38], [-1e38], [0.0], [1.0]])
-    assert Linear(1, 1e300).bound(block) == (block, 0)
 
 
 @settings(max_examples=80)
@@ -92,24 +103,6 @@ def test_features_are_scaled_into_the_l1_ball_exactly(seed, norm, columns, inter
     directions = raw.features * (after / norms)[:, None]
     np.testing.assert_allclose(bounded.features, directions, rtol=1e-5, atol=1e-9)
     assert problem.bound(bounded) == (bounded, 0)
-
-
-def test_a_sample_with_both_feature_and_target_outside_counts_once():
-    problem = Squared(1, 1.0, 1.0, low=-0.5, high=0.5)
-    raw = block_of([[3.0], [0.5], [0.5], [-9.0]], [2.0, 2.0, 0.0, 0.0])
-    bounded, changed = problem.bound(raw)
-    assert changed == 3
-    np.testing.assert_array_equal(bounded.targets, [0.5, 0.5, 0.0, 0.0])
-    np.testing.assert_allclose(bounded.features[:, 0], [1.0, 0.5, 0.5, -1.0], rtol=1e-6)
-
-
-def test_one_hot_targets_are_clipped_and_codes_kept():
-    codes = np.array([[0], [1], [2], [2]], np.int32)
-    raw = Block(codes, ONE_USER, np.array([-1.0, 0.0, 7.0, 2.0], np.float32))
-    bounded, changed = OneHotPoisson(3, 1.0, count_bound=3.0).bound(raw)
-    assert changed == 2
-    assert bounded.features is codes
-    np.testing.assert_array_equal(bounded.targets, [0.0, 0.0, 3.0, 2.0])
 
 
 @pytest.mark.parametrize("code", [-1, 3, 99, 2**31 - 1])
@@ -187,13 +180,6 @@ def test_what_is_set_aside_stays_so_when_a_block_is_cut_or_bounded_again(case: C
     assert bounds.set_aside(block, np.zeros(6, dtype=bool)) is block
 
 
-def test_samples_set_aside_twice_stay_aside():
-    block = block_of(np.zeros((4, 1)))
-    first = bounds.set_aside(block, np.array([True, False, False, False]))
-    second = bounds.set_aside(first, np.array([False, False, True, False]))
-    np.testing.assert_array_equal(second.usable, [False, True, False, True])
-
-
 def test_what_is_set_aside_survives_a_clip():
     bounded, clipped = Quadratic(1, 1.0, 1.0).bound(block_of([[np.nan], [0.5], [9.0], [-np.inf]]))
     assert clipped == 1
@@ -260,11 +246,3 @@ def test_arguments_out_of_range_are_refused_by_field_and_value(message, make):
 def test_a_count_that_is_no_whole_number_is_refused(value):
     with pytest.raises(BadInput, match=r"problem\.levels = "):
         bounds.count("problem.levels", value)
-
-
-def test_targets_keep_their_array_when_nothing_changes():
-    rng = np.random.default_rng(2)
-    targets = np.clip(real(rng, 4), -1, 1)
-    clipped, changed = bounds.clip_targets(block_of(np.zeros((4, 1)), targets), -1.0, 1.0)
-    np.testing.assert_array_equal(clipped, targets)
-    assert not changed.any()

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
+from test_problems_certificates import extreme_block
 
 from userdp.data.block import Block
 from userdp.data.shape import Shape
@@ -23,103 +24,6 @@ def with_ones(problem, block):
 
 def scores_of(problem, x, block):
     return with_ones(problem, block) @ x.reshape(problem.outputs, -1).T
-
-
-def hessians(problem, x, block):
-    """(N, p, p), block by block of classes, from the definition."""
-    rows, shares = with_ones(problem, block), softmax(scores_of(problem, x, block), axis=1)
-    among = np.einsum("ic,ce->ice", shares, np.eye(problem.outputs)) - shares[:, :, None] * shares[:, None, :]
-    blocks = np.einsum("ice,ij,ik->icjek", among, rows, rows)
-    return blocks.reshape(len(rows), problem.dimension, problem.dimension) + problem.ridge * np.eye(problem.dimension)
-
-
-def extreme_block(problem, rng, samples=24):
-    """Samples far outside in the l1 sense, clipped on it: vertices, mixtures of two columns, random directions."""
-    features = rng.normal(size=(samples, problem.columns))
-    features[:16] = 0.0
-    features[:8, 0] = 1.0
-    features[8:16, 0] = 0.5
-    features[8:16, -1] += 0.5
-    targets = rng.integers(0, problem.outputs, samples).astype(np.float32)
-    rows = (features * 10 * problem.feature_norm).astype(np.float32)
-    return problem.bound(Block(rows, np.arange(samples + 1), targets))[0]
-
-
-def models(problem, rng):
-    """Of the domain: its middle, corners, and one that makes a class as likely as all others together."""
-    radius, p = problem.domain.radius, problem.dimension
-    wrong = np.full((problem.outputs, problem.width), radius)
-    wrong[0] = -radius
-    even = np.zeros((problem.outputs, problem.width))
-    even[0] = min(radius, np.log(problem.outputs - 1) / problem.feature_norm)
-    return [np.zeros(p), wrong.ravel(), -wrong.ravel(), even.ravel(), rng.choice([-radius, radius], p)]
-
-
-cases = given(
-    classes=st.integers(2, 5),
-    columns=st.integers(1, 3),
-    norm=st.floats(1.01, 3.0),
-    radius=st.floats(0.1, 2.0),
-    share=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
-    intercept=st.booleans(),
-    cell=st.sampled_from([0.3, 1.0, np.inf]),
-    seed=st.integers(0, 10**6),
-)
-
-
-@settings(max_examples=60)
-@cases
-def test_constants_are_never_exceeded_within_the_bounds(classes, columns, norm, radius, share, intercept, cell, seed):
-    """A1 to A4, the l2 norm and the curvature, of samples and models as far out as they can be."""
-    rng = np.random.default_rng(seed)
-    options = {"intercept": intercept, "feature_bound": cell}
-    needed = Softmax(classes, columns, norm, radius, **options)._ridge_for_dominance(0.5)
-    problem = Softmax(classes, columns, norm, radius, ridge=share * needed, **options)
-    block, certificate = extreme_block(problem, rng), problem.certificate
-    assert certificate.diagonally_dominant or share < 1
-    for x in models(problem, rng):
-        gradients, found = problem.sample_gradients(x, block), hessians(problem, x, block)
-        assert np.abs(gradients).max() <= certificate.lipschitz * (1 + 1e-12)
-        assert np.linalg.norm(gradients, axis=1).max() <= certificate.gradient_norm * (1 + 1e-12)
-        sums, diagonal = np.abs(found).sum(axis=2), np.diagonal(found, axis1=1, axis2=2)
-        assert sums.max() <= certificate.smoothness * (1 + 1e-12)
-        assert np.linalg.eigvalsh(found).min() >= certificate.strong_convexity - 1e-12
-        if certificate.diagonally_dominant:
-            assert (2 * diagonal - sums).min() >= -1e-12
-    start = problem.sample_gradients(np.zeros(problem.dimension), block)
-    assert np.abs(start).max() <= certificate.first_gradient * (1 + 1e-12)
-
-
-@settings(max_examples=60)
-@cases
-def test_constants_are_attained_within_a_factor_two(classes, columns, norm, radius, share, intercept, cell, seed):
-    rng = np.random.default_rng(seed)
-    options = {"ridge": share, "intercept": intercept, "feature_bound": cell}
-    problem = Softmax(classes, columns, norm, radius, **options)
-    block, certificate = extreme_block(problem, rng), problem.certificate
-    of_first = Block(block.features, block.offsets, np.zeros(block.samples, np.float32))
-    gradients = np.concatenate([problem.sample_gradients(x, of_first) for x in models(problem, rng)])
-    found = np.concatenate([hessians(problem, x, block) for x in models(problem, rng)])
-    assert np.abs(gradients).max() >= certificate.lipschitz / 2
-    assert np.abs(found).sum(axis=2).max() >= certificate.smoothness / 2
-    assert np.linalg.norm(gradients, axis=1).max() >= certificate.gradient_norm / 4
-
-
-@pytest.mark.parametrize(("columns", "intercept"), [(2, False), (3, False), (1, True), (3, True)])
-def test_a_ridge_just_below_what_is_needed_leaves_a_row_that_is_not_dominated(columns, intercept):
-    norm, radius = 2.0, 3.0
-    needed = Softmax(3, columns, norm, radius, intercept=intercept)._ridge_for_dominance(0.5)
-    assert Softmax(3, columns, norm, radius, ridge=needed, intercept=intercept).certificate.diagonally_dominant
-    problem = Softmax(3, columns, norm, radius, ridge=0.99 * needed, intercept=intercept)
-    assert not problem.certificate.diagonally_dominant
-    assert "it takes at least" in problem.certificate.reason
-    block = extreme_block(problem, np.random.default_rng(0))
-    worst = np.inf
-    for x in models(problem, np.random.default_rng(1)):
-        found = hessians(problem, x, block)
-        gaps = 2 * np.diagonal(found, axis1=1, axis2=2) - np.abs(found).sum(axis=2)
-        worst = min(worst, float(gaps.min()))
-    assert worst < 0
 
 
 def test_loss_metrics_and_predictions_are_those_of_their_definitions():

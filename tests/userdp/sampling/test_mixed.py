@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from userdp.accounting import Privacy, calibrate_noise
 from userdp.accounting.amplified import poisson_epsilon
 from userdp.accounting.sampled_gaussian import SampledRounds, sampled_gaussian_epsilon, unequal_rounds_epsilon
-from userdp.errors import BadInput, RunFailed
+from userdp.errors import BadInput
 from userdp.sampling import MixedBatches, WeightedSlots
 
 DELTA = 1e-5
@@ -76,17 +75,6 @@ def test_a_round_has_the_noise_of_its_share_were_all_users_there():
     assert mixed.expected_batch == pytest.approx(2200)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_what_is_calibrated_spends_the_budget_and_not_more(epsilon):
-    many = MixedBatches(4000, (1.0, *[0.2] * 30, 1.0), (0.02, *[0.032] * 30, 0.02))
-    noise = many.calibrate(epsilon, DELTA)
-    assert 0.999 * epsilon < many.epsilon(noise, DELTA) <= epsilon
-    assert calibrate_noise(epsilon, DELTA, 1) < noise < 1.5 * calibrate_noise(epsilon, DELTA, 1)
-    spent = [many.epsilon(noise, DELTA, rounds) for rounds in (0, 1, 10, 31, 32)]
-    assert spent == sorted(spent)
-    assert spent[0] == 0.0
-
-
 def test_everybody_has_a_coin_of_its_own_in_rounds_that_are_drawn():
     mixed = sampler()
     np.testing.assert_array_equal(mixed.cohort(0), np.arange(4000))
@@ -95,45 +83,3 @@ def test_everybody_has_a_coin_of_its_own_in_rounds_that_are_drawn():
     assert abs(len(one) - 400) < 100  # five standard deviations
     np.testing.assert_array_equal(one, sampler().cohort(1))
     assert not np.array_equal(one, sampler(seed=1).cohort(1))
-
-
-def test_coins_of_the_operating_system_are_tossed_once_a_round():
-    mixed = sampler(seed=None)
-    one = mixed.cohort(1)
-    np.testing.assert_array_equal(one, mixed.cohort(1))
-    assert abs(len(one) - 400) < 100
-    assert not np.array_equal(one, mixed.cohort(2))
-    with pytest.raises(BadInput, match="is gone"):
-        mixed.cohort(1)
-
-
-def test_the_ledger_counts_rounds_and_refuses_others_users_and_seeded_secrets():
-    mixed = sampler()
-    ledger = mixed.ledger(mixed.calibrate(2.0, DELTA), Privacy(2.0, DELTA))
-    ledger.charge(np.arange(4000))
-    assert 0 < ledger.epsilon() < 2.0
-    with pytest.raises(RunFailed, match="not those that the sampler drew"):
-        ledger.charge(np.arange(4000))
-    for index in (1, 2, 3):
-        ledger.charge(mixed.cohort(index))
-    assert ledger.epsilon() == pytest.approx(2.0, rel=1e-3)
-    with pytest.raises(BadInput, match="must stay secret"):
-        mixed.ledger(9.0, Privacy(2.0, DELTA, noise="secure"))
-
-
-@pytest.mark.parametrize(
-    ("users", "rates", "shares"),
-    [
-        (0, (1.0,), (1.0,)),
-        (9, (), ()),
-        (9, (1.5,), (1.0,)),
-        (9, (0.0,), (1.0,)),
-        (9, (0.5,), (0.5, 0.5)),
-        (9, (0.5, 0.5), (0.7, 0.7)),
-        (9, (0.5, 0.5), (1.0, 0.0)),
-        (9, (0.5,), (math.nan,)),
-    ],
-)
-def test_what_is_no_sampler_is_refused(users, rates, shares):
-    with pytest.raises(BadInput, match=r"users|rates|shares"):
-        MixedBatches(users, rates, shares)
