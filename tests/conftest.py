@@ -1,12 +1,14 @@
 """What all tests share: one thread a process, how hypothesis draws, which cases run, public data."""
 
 import gc
+import importlib
 import logging
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -105,6 +107,15 @@ def flower_identity() -> None:
     from simulations.engines.grids import LocalGrid
 
     LocalGrid([]).close()
+
+
+@pytest.fixture(scope="session")
+def module_of() -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a module of docs or of benchmarks by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in ("benchmarks", "docs"):
+            patch.syspath_prepend(str(selection.ROOT / folder))
+        yield importlib.import_module
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,21 @@
 """Small configurations and tables that several test files use."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
 
+from simulations.cli import app
+from simulations.config.run_config import RunConfig
 from userdp.data import read_table
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.tabular import read_features
+from userdp.nodes.node import Node
 
 BASE: dict[str, Any] = {
     "name": "small",
@@ -27,6 +33,21 @@ BASE: dict[str, Any] = {
     "strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 3},
 }
 """A run of a tenth of a second."""
+COMPARISON: dict[str, Any] = {
+    "name": "small",
+    "seeds": 2,
+    "problem": {"kind": "quadratic", "bound": 5.0},
+    "data": BASE["data"] | {"users": 300, "test_users": 0, "samples_per_user": 4},
+    "privacy": {"delta": 1e-5},
+    "strategy": [
+        {"kind": "dp_fed_sgd", "rounds": 2},
+        {"kind": "dp_fed_sgd", "label": "poisson", "rounds": 2, "cohort": 50, "sampling": "poisson"},
+        # Cannot be planned.
+        {"kind": "localized_robust_sgd", "label": "too-few", "batch": 5000},
+    ],
+    "grid": {"privacy.epsilon": [1.0, 4.0]},
+}
+"""Twelve runs of two strategies that can be run and of one that cannot."""
 
 
 def changed(**settings: Any) -> dict[str, Any]:
@@ -40,6 +61,31 @@ def changed(**settings: Any) -> dict[str, Any]:
         else:
             table[key or section] = value
     return raw
+
+
+def altered(config: RunConfig, **settings: Any) -> RunConfig:
+    """The configuration with ``section__key=value`` set."""
+    for name, value in settings.items():
+        section, _, key = name.partition("__")
+        config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: value})})
+    return config
+
+
+def call(*words: object) -> Result:
+    """What ``userdp`` does with these words, in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, when: Callable[[Node, Any], Any] = lambda node, x: True) -> None:
+    """Makes nodes fail when they are asked, by an error that quotes somebody's data."""
+    compute = Node.compute
+
+    def fails(self, x, users, computation):
+        if when(self, x):
+            raise OSError("secret data of user 34")
+        return compute(self, x, users, computation)
+
+    monkeypatch.setattr(Node, "compute", fails)
 
 
 def write_table(path: Path, users: int = 60, rows: int = 4) -> Path:
@@ -56,6 +102,20 @@ def write_table(path: Path, users: int = 60, rows: int = 4) -> Path:
         }
     ).to_csv(path, index=False)
     return path
+
+
+DECLARED: dict[str, Any] = {
+    "user": "who",
+    "features": ["height"],
+    "ranges": {"height": [150.0, 200.0]},
+    "categorical": {"team": ["red", "green", "blue"]},
+    "target": "passed",
+    "positive": "yes",
+}
+"""Of the columns of `write_table`, with a binary target."""
+ASKED = DECLARED | {"problem": "logistic", "users": 48, "epsilon": 8.0, "delta": 1e-3}
+ASKED |= {"strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 2}}
+"""What is asked for in Python beside that table."""
 
 
 def rows_of_table(folder: Path, people: dict[str, Any], form: dict[str, Any], suffix: str = "csv"):
@@ -80,16 +140,11 @@ def write_clinic(path: Path) -> Path:
 
 
 def table_section(path: Path, **settings: Any) -> dict[str, Any]:
-    """A [data] section for `write_table`, with a binary target."""
-    section = {
-        "kind": "table",
-        "path": str(path),
-        "user": "who",
-        "features": ["height"],
-        "ranges": {"height": [150.0, 200.0]},
-        "categorical": {"team": ["red", "green", "blue"]},
-        "target": "passed",
-        "positive": "yes",
-        **settings,
-    }
+    """A [data] section for `write_table`, with a binary target; without what is None."""
+    section = {"kind": "table", "path": str(path), **DECLARED, **settings}
     return {key: value for key, value in section.items() if value is not None}
+
+
+def columns_section(path: Path, ranges: dict[str, list[float]], user: str = "who", **settings: Any) -> dict[str, Any]:
+    """A [data] section for a table of numbers."""
+    return {"kind": "table", "path": str(path), "user": user, "features": [*ranges], "ranges": ranges, **settings}

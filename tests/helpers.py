@@ -1,15 +1,20 @@
 """Builders shared by the tests of strategies, grids and faults. Importable by Ray actors, so no test lives here."""
 
+import gc
+import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
@@ -33,6 +38,9 @@ from userdp.problems import Problem, Quadratic
 
 PATIENCE = 600.0
 """Seconds that a test waits for other processes: a process of Ray takes a minute to start beside six busy ones."""
+FORGIVING = ("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+forgive_ray = pytest.mark.filterwarnings(*FORGIVING)
+"""Ray leaves the pipes and handles of its processes to the garbage collector."""
 MARK = 77.0
 """A first feature with this value marks the user whose node `FaultyQuadratic` makes fail."""
 
@@ -51,6 +59,24 @@ def federation_of(values: ArrayLike, sizes: list[int] | None = None, targets: Ar
 
 def local_grid(problem: Problem, federation: Federation, users_per_node: int | None = None) -> LocalGrid:
     return LocalGrid([Node(problem, federation, users) for users in shards(federation.users, users_per_node)])
+
+
+@contextmanager
+def own_ray(**resources: Any) -> Iterator[Any]:
+    """A private Ray with so many CPUs, whose actors import this module and what lies beside it."""
+    import ray
+
+    here = Path(__file__).resolve().parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **resources)
+        yield ray
+        with warnings.catch_warnings():  # it ends in the teardown of whichever test is the last, forgiving or not
+            warnings.simplefilter("ignore", ResourceWarning)
+            ray.shutdown()
+            gc.collect()
 
 
 def content_of(x: NDArray[np.float64], users: NDArray[np.int64], computation: Computation) -> RecordDict:

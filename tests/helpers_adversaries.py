@@ -63,8 +63,21 @@ class Draw:
     outcome: NDArray[Any]
 
 
+class _Kept(NoiseSource):
+    """Whatever is drawn goes through ``_kept``."""
+
+    def gaussian(self, value: Any, deviation: float) -> Any:
+        return self._kept("gaussian", value, deviation)
+
+    def laplace(self, value: Any, scale: float) -> Any:
+        return self._kept("laplace", value, scale)
+
+    def choose(self, scores: Any, epsilon: float) -> Any:
+        return self._kept("choose", scores, epsilon)
+
+
 @dataclass
-class Recorded(NoiseSource):
+class Recorded(_Kept):
     """Draws as another source does, and keeps what it was asked for."""
 
     source: NoiseSource
@@ -76,18 +89,9 @@ class Recorded(NoiseSource):
         self.draws.append(Draw(kind, value, float(size), outcome.copy()))
         return outcome
 
-    def gaussian(self, value: Any, deviation: float) -> Any:
-        return self._kept("gaussian", value, deviation)
-
-    def laplace(self, value: Any, scale: float) -> Any:
-        return self._kept("laplace", value, scale)
-
-    def choose(self, scores: Any, epsilon: float) -> Any:
-        return self._kept("choose", scores, epsilon)
-
 
 @dataclass
-class Replayed(NoiseSource):
+class Replayed(_Kept):
     """Gives the outcomes of another run, and keeps what it was to hide here."""
 
     outcomes: Iterator[Draw]
@@ -98,15 +102,6 @@ class Replayed(NoiseSource):
         assert draw.kind == kind
         self.draws.append(Draw(kind, np.array(value, dtype=np.float64), float(size), draw.outcome))
         return draw.outcome.copy()
-
-    def gaussian(self, value: Any, deviation: float) -> Any:
-        return self._kept("gaussian", value, deviation)
-
-    def laplace(self, value: Any, scale: float) -> Any:
-        return self._kept("laplace", value, scale)
-
-    def choose(self, scores: Any, epsilon: float) -> Any:
-        return self._kept("choose", scores, epsilon)
 
 
 @dataclass

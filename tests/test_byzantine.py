@@ -1,9 +1,5 @@
 """Hostile users of benchmarks/byzantine.py do what they are said to do, within the clip."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from helpers import federation_of
@@ -12,17 +8,13 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
-FILE = Path(__file__).resolve().parent.parent / "benchmarks" / "byzantine.py"
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(40, 5)) + 1.0
 
 
 @pytest.fixture(scope="module")
-def byzantine():
-    spec = importlib.util.spec_from_file_location("byzantine", FILE)
-    module = sys.modules["byzantine"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def byzantine(module_of):
+    return module_of("byzantine")
 
 
 @pytest.mark.parametrize("attack", ["sign_flip", "large_norm", "alie", "inner_product", "collude"])

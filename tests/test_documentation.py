@@ -85,55 +85,34 @@ def test_every_sharp_edge_names_a_test_that_there_is():
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_in_the_documents_with_its_assumptions(name):
+    strategy = STRATEGIES[name]
     assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"| [{name}](strategy/{name}.md) |" in (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
     page = (ROOT / f"docs/strategy/{name}.md").read_text(encoding="utf-8")
-    assert "*Claim.*" in page
-    assert f"`{STRATEGIES[name].__name__}`" in page
-    if name != "non_private":
-        assert "*Assumptions.*" in page
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_whoever_trusts_nodes_says_that_iterates_are_not_released(name):
-    """docs/guarantees.md sorts strategies by what they release; the guarantee says whom it trusts."""
-    strategy = STRATEGIES[name]
+    wanted = ["*Claim.*", f"`{strategy.__name__}`", *(["*Assumptions.*"] if name != "non_private" else [])]
+    assert [words for words in wanted if words not in page] == []
+    assert "*Formal guarantees.*" in inspect.getdoc(strategy)
+    # docs/guarantees.md sorts strategies by what they release; whoever trusts nodes releases no iterates.
     trusted = strategy.about.adversary.partition(";")[2]
-    sees_iterates = "nodes" in trusted and "trusted not to use" not in trusted
-    assert (strategy.about.release == "phase") == sees_iterates
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_states_formal_guarantees(name):
-    assert "*Formal guarantees.*" in inspect.getdoc(STRATEGIES[name])
+    assert (strategy.about.release == "phase") == ("nodes" in trusted and "trusted not to use" not in trusted)
 
 
 def public_members() -> list[tuple[str, object]]:
     """Public classes, functions and methods that are defined in userdp and strategies."""
     found = []
-    for package in ("userdp", "strategies"):
-        root = importlib.import_module(package)
-        modules = [
-            root,
-            *(importlib.import_module(m.name) for m in pkgutil.walk_packages(root.__path__, package + ".")),
-        ]
-        for module in modules:
+    for package in map(importlib.import_module, ("userdp", "strategies")):
+        walked = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        for module in [package, *(importlib.import_module(one.name) for one in walked)]:
             found.append((module.__name__, module))
             for name, member in vars(module).items():
                 if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
                     continue
                 if inspect.isclass(member) or inspect.isfunction(member):
                     found.append((f"{module.__name__}.{name}", member))
-                if inspect.isclass(member):
-                    own = [
-                        (key, inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value)))
-                        for key, value in list(vars(member).items())
-                    ]
-                    found += [
-                        (f"{module.__name__}.{name}.{key}", value)
-                        for key, value in own
-                        if not key.startswith("_") and inspect.isfunction(value)
-                    ]
+                for key, value in list(vars(member).items()) if inspect.isclass(member) else []:
+                    method = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
+                    if not key.startswith("_") and inspect.isfunction(method):
+                        found.append((f"{module.__name__}.{name}.{key}", method))
     return found
 
 
@@ -180,25 +159,22 @@ def configuration() -> str:
     return (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 
 
-def test_every_page_that_is_made_is_up_to_date(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    make = importlib.import_module("make")
+def test_every_page_that_is_made_is_up_to_date(module_of):
+    make = module_of("make")
     for path, text in make.pages().items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale; run: python docs/make.py"
 
 
-def test_a_strategy_that_cannot_be_loaded_is_one_sentence_of_the_command_that_makes_pages(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    make = importlib.import_module("make")
+def test_a_strategy_that_cannot_be_loaded_is_one_sentence_of_the_command_that_makes_pages(monkeypatch, module_of):
+    make = module_of("make")
     monkeypatch.setitem(STRATEGIES.places, "new", "strategies.non_private:NonPrivat")
     monkeypatch.setattr("sys.argv", ["make.py", "--check"])
     with pytest.raises(SystemExit, match=r"names NonPrivat, which \S+ does not define; did you mean"):
         make.main()
 
 
-def test_a_made_part_needs_a_place_and_leaves_the_rest_alone(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    marked = importlib.import_module("making.marked")
+def test_a_made_part_needs_a_place_and_leaves_the_rest_alone(module_of):
+    marked = module_of("making.marked")
     page = f"above\n{marked.begin('table')}\nold\n{marked.END}\nbelow\n"
     made = marked.put(page, {"table": "new\n"})
     assert made == f"above\n{marked.begin('table')}\n\nnew\n\n{marked.END}\nbelow\n"
@@ -222,23 +198,16 @@ def test_every_key_of_the_configuration_is_in_the_reference_with_a_meaning(confi
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("package", PACKAGES)
-def test_arrows_between_rooms_never_lead_back(package, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    structure = importlib.import_module("making.structure")
+def test_arrows_between_rooms_never_lead_back(package, module_of):
+    structure = module_of("making.structure")
     graph = structure.arrows(ROOT, package)
     assert len(graph) > 5
     assert not structure.in_circles(graph)
 
 
-def test_no_file_imports_what_imports_it(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    structure = importlib.import_module("making.structure")
+def test_no_file_imports_what_imports_it(module_of):
+    structure = module_of("making.structure")
     graph = structure.files(ROOT)
     assert "userdp.problems.base" in graph["userdp.problems.settings"]
     assert not structure.in_circles(graph)
-
-
-def test_a_circle_between_rooms_is_found(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    structure = importlib.import_module("making.structure")
     assert structure.in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}

@@ -2,16 +2,14 @@
 
 import pytest
 from golden.record import COMMAND, check, load_cases, read
+from helpers import forgive_ray
 
 CASES = load_cases()
 RECORDED = read()
 
 
 def parameter(case):
-    # Ray leaves the pipes and handles of its processes to the garbage collector.
-    ignored = [f"ignore::{kind}" for kind in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")]
-    marks = [pytest.mark.slow, pytest.mark.filterwarnings(*ignored)] if case.get("slow") else []
-    return pytest.param(case, id=case["name"], marks=marks)
+    return pytest.param(case, id=case["name"], marks=[pytest.mark.slow, forgive_ray] if case.get("slow") else [])
 
 
 @pytest.mark.sweep(20)

@@ -18,12 +18,9 @@ TRIED = ("perceptron", "gru", "transformer")
 
 
 @pytest.fixture
-def scripts(monkeypatch):
+def scripts(module_of):
     """The command's modules by name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield {name: __import__(name) for name in NAMES}
-    for name in NAMES:
-        sys.modules.pop(name)
+    return {name: module_of(name) for name in NAMES}
 
 
 def rows(command, **seconds):

@@ -2,32 +2,25 @@
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from examples import changed
 from scipy.stats import norm
 
+from simulations.config.run_config import parse_config
+from simulations.runs.build import load_datasets
 from userdp.data import Block
 from userdp.sampling import PoissonBatches
 
-ROOT = Path(__file__).resolve().parents[1]
 NAMES = ("neural_table", "neural_trivial", "neural_convention")
 
 
 @pytest.fixture
-def scripts(monkeypatch):
+def scripts(module_of):
     """(the command, trivial models, the convention, the section of the page)."""
-    for folder in ("benchmarks", "docs"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    modules = [__import__(name) for name in NAMES]
-    from making import neural as page
-
-    yield *modules, page
-    for name in NAMES:
-        sys.modules.pop(name)
+    return *map(module_of, NAMES), module_of("making.neural")
 
 
 # The committed table -----------------------------------------------------------------------------------------------
@@ -91,34 +84,22 @@ def test_what_is_there_is_not_run_again_and_what_failed_is(scripts, tmp_path):
 
 def test_a_run_is_a_row_with_its_terms_and_a_refused_one_a_row_with_the_reason(scripts):
     command, *_ = scripts
-    from simulations.config.run_config import parse_config
-    from simulations.runs.build import load_datasets
+    few = {"data__users": 300, "privacy__epsilon": 2.0, "output": {"reference": False}}
 
-    raw = {
-        "name": "few",
-        "problem": {"kind": "quadratic", "bound": 3.0},
-        "data": {"kind": "synthetic", "population": "gaussian", "dimension": 2, "users": 300, "test_users": 20},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5},
-        "strategy": {"kind": "dp_fed_sgd", "rounds": 3, "clip_norm": 0.5, "cohort": 30, "sampling": "poisson"},
-        "output": {"reference": False},
-    }
-    config = parse_config(raw)
-    row = command.trained_row(config, load_datasets(config))
-    assert (row["relation"], row["delta"], row["cohort"], row["rounds"], row["users"]) == (
-        "add_or_remove",
-        1e-5,
-        30,
-        3,
-        300,
-    )
-    assert json.loads(row["settings"]) == {"rounds": 3, "clip_norm": 0.5, "cohort": 30, "sampling": "poisson"}
+    def row_of(**strategy):
+        config = parse_config(changed(strategy={"kind": "dp_fed_sgd"} | strategy, **few))
+        return command.trained_row(config, load_datasets(config))
+
+    settings = {"rounds": 3, "clip_norm": 0.5, "cohort": 30, "sampling": "poisson"}
+    row = row_of(**settings)
+    told = {"relation": "add_or_remove", "delta": 1e-5, "cohort": 30, "rounds": 3, "users": 300}
+    assert {name: row[name] for name in told} == told
+    assert json.loads(row["settings"]) == settings
     assert PoissonBatches(300, 0.1, 3).epsilon(row["noise"], 1e-5) == pytest.approx(2.0, rel=1e-2)
-    everyone = parse_config(raw | {"strategy": {"kind": "dp_fed_sgd", "rounds": 1, "clip_norm": 0.5}})
-    replaced = command.trained_row(everyone, load_datasets(everyone))
+    replaced = row_of(rounds=1, clip_norm=0.5)
     assert replaced["relation"] == "replace_one"
     assert _delta_of_gauss(2.0, 2 / replaced["noise"]) == pytest.approx(1e-5, rel=1e-2)
-    refused = parse_config(raw | {"strategy": {"kind": "dp_fed_sgd", "cohort": 400}})
-    assert "400" in command.trained_row(refused, load_datasets(refused))["error"]
+    assert "400" in row_of(cohort=400)["error"]
 
 
 def _delta_of_gauss(epsilon, move):
@@ -186,26 +167,15 @@ def test_the_most_frequent_digit_is_right_as_often_as_each_user_writes_it(script
 
 def rows(command, values, **changes):
     """The table for {(problem, strategy, epsilon): values of seeds}."""
-    private = {"relation": "add_or_remove", "replace_one_epsilon": 16.0, "replace_one_delta": 0.03, "error": None}
-    numbers = {"users": 1000, "dimension": 10, "users_needed": 50, "seconds": 1.0, "python": "3", "torch": "2"}
-    return pd.DataFrame(
-        [
-            dict.fromkeys(command.COLUMNS)
-            | private
-            | numbers
-            | {
-                "problem": problem,
-                "strategy": strategy,
-                "epsilon": epsilon,
-                "seed": seed,
-                "value": value,
-                "userdp": "1",
-            }
-            | changes.get(strategy, {})
-            for (problem, strategy, epsilon), found in values.items()
-            for seed, value in enumerate(found)
-        ]
-    )
+    fixed = dict.fromkeys(command.COLUMNS) | {"userdp": "1", "python": "3", "torch": "2", "seconds": 1.0}
+    fixed |= {"relation": "add_or_remove", "replace_one_epsilon": 16.0, "replace_one_delta": 0.03}
+    fixed |= {"users": 1000, "dimension": 10, "users_needed": 50}
+    made = [
+        fixed | dict(zip(command.KEY, (*key, seed), strict=True)) | {"value": value} | changes.get(key[1], {})
+        for key, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    return pd.DataFrame(made)
 
 
 PUPILS = {

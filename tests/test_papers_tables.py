@@ -1,8 +1,10 @@
-"""The tables behind the papers' pages: a run of each gives its number again."""
+"""Behind the papers' pages: tables, a run of each of which gives its number again, pictures, and what is indexed."""
 
-import sys
+import importlib
+import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -10,6 +12,7 @@ from simulations.comparison.cells import combinations
 from simulations.comparison.config import load_comparison, parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.runs.run import run
+from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL = ("problem", "strategy", "seed")
@@ -17,15 +20,9 @@ TABLES = sorted((ROOT / "benchmarks" / "results" / "papers").glob("*.csv"))
 
 
 @pytest.fixture
-def papers(monkeypatch):
+def papers(module_of):
     """(the command, the section of the pages)."""
-    for folder in ("benchmarks", "docs"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    import papers
-    from making import papers as pages
-
-    yield papers, pages
-    sys.modules.pop("papers")
+    return module_of("papers"), module_of("making.papers")
 
 
 def test_every_comparison_that_a_page_shows_has_a_table_with_all_its_runs(papers):
@@ -39,44 +36,50 @@ def test_every_comparison_that_a_page_shows_has_a_table_with_all_its_runs(papers
         assert len(rows) == len(wanted)
 
 
-def test_what_is_no_better_than_the_start_is_in_bold(papers, monkeypatch, tmp_path):
+ROW = {"problem": "squared", "strategy": "one", "seed": 0, "main_metric": "excess_risk", "userdp": "1"}
+AT_ONE = {"privacy.epsilon": 1.0}
+SHOWN = {
+    "what is no better than the start is in bold": (
+        [
+            {"initial": 0.5, "strategy": name, "privacy.epsilon": at, "value": value}
+            for name, at, value in [("good", 1.0, 0.25), ("bad", 1.0, 0.5), ("good", 4.0, 0.125)]
+        ],
+        [
+            "| epsilon | start | `good` | `bad` |",
+            "|---|---|---|---|",
+            "| 1 | 0.5 | 0.25 (0.25 to 0.25) | **0.5** (0.5 to 0.5) |",
+            "| 4 | 0.5 | 0.12 (0.12 to 0.12) | not run |",
+        ],
+    ),
+    "a start that differs by seed is what it is a median of": (
+        [AT_ONE | {"seed": seed, "initial": start, "value": 0.125} for seed, start in enumerate([0.25, 1.0, 0.5])],
+        [
+            "| epsilon | start | `one` |",
+            "|---|---|---|",
+            "| 1 | 0.5 (0.25 to 1) | 0.12 (0.12 to 0.12) |",
+        ],
+    ),
+    "problems and grids have columns of their own": (
+        [
+            {"problem": "b", "data.parameter_sparsity": 1000, "initial": 0.5, "value": 0.25},
+            {"problem": "a", "data.parameter_sparsity": 1000, "initial": 2.0, "value": 0.5},
+        ],
+        [
+            "| problem | parameter sparsity | start | `one` |",
+            "|---|---|---|---|",
+            "| b | 1,000 | 0.5 | 0.25 (0.25 to 0.25) |",
+            "| a | 1,000 | 2 | 0.5 (0.5 to 0.5) |",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "shown"), SHOWN.values(), ids=SHOWN)
+def test_a_table_of_runs_is_shown(papers, monkeypatch, tmp_path, rows, shown):
     _, pages = papers
-    row = {"problem": "squared", "seed": 0, "main_metric": "excess_risk", "initial": 0.5, "userdp": "1"}
-    cells = [("good", 1.0, 0.25), ("bad", 1.0, 0.5), ("good", 4.0, 0.125)]
-    frame = pd.DataFrame([row | {"strategy": name, "privacy.epsilon": at, "value": value} for name, at, value in cells])
-    frame.to_csv(tmp_path / "some.csv", index=False)
+    pd.DataFrame([ROW | row for row in rows]).to_csv(tmp_path / "some.csv", index=False)
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    assert pages.by_cell("some").splitlines()[2:] == [
-        "| epsilon | start | `good` | `bad` |",
-        "|---|---|---|---|",
-        "| 1 | 0.5 | 0.25 (0.25 to 0.25) | **0.5** (0.5 to 0.5) |",
-        "| 4 | 0.5 | 0.12 (0.12 to 0.12) | not run |",
-    ]
-
-
-def test_a_start_that_differs_by_seed_is_shown_as_what_it_is_a_median_of(papers, monkeypatch, tmp_path):
-    _, pages = papers
-    row = {"problem": "squared", "strategy": "one", "main_metric": "excess_risk", "userdp": "1", "privacy.epsilon": 1.0}
-    starts = [0.25, 1.0, 0.5]
-    rows = [row | {"seed": seed, "initial": start, "value": 0.125} for seed, start in enumerate(starts)]
-    pd.DataFrame(rows).to_csv(tmp_path / "some.csv", index=False)
-    monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    assert pages.by_cell("some").splitlines()[-1] == "| 1 | 0.5 (0.25 to 1) | 0.12 (0.12 to 0.12) |"
-
-
-def test_problems_and_grids_have_columns_of_their_own(papers, monkeypatch, tmp_path):
-    _, pages = papers
-    row = {"strategy": "one", "seed": 0, "main_metric": "excess_risk", "userdp": "1"}
-    cells = [("b", 1000, 0.5, 0.25), ("a", 1000, 2.0, 0.5)]
-    names = ("problem", "data.parameter_sparsity", "initial", "value")
-    pd.DataFrame([row | dict(zip(names, cell, strict=True)) for cell in cells]).to_csv(tmp_path / "some.csv")
-    monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    assert pages.by_cell("some").splitlines()[2:] == [
-        "| problem | parameter sparsity | start | `one` |",
-        "|---|---|---|---|",
-        "| b | 1,000 | 0.5 | 0.25 (0.25 to 0.25) |",
-        "| a | 1,000 | 2 | 0.5 (0.5 to 0.5) |",
-    ]
+    assert pages.by_cell("some").splitlines()[2:] == shown
 
 
 def alone(comparison, row):
@@ -116,16 +119,9 @@ def test_a_run_of_a_table_gives_its_number_again(table, papers, tmp_path):
 
 
 @pytest.fixture
-def sweeps(monkeypatch):
+def sweeps(module_of):
     """The command."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    before = set(sys.modules)
-    import paper_sweeps
-
-    yield paper_sweeps
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] in {"paper_sweeps", "sweeps"}:
-            sys.modules.pop(name)
+    return module_of("paper_sweeps")
 
 
 def test_every_sweep_has_a_table(sweeps):
@@ -154,3 +150,122 @@ def test_a_sweep_is_shown_as_it_is(papers, monkeypatch, tmp_path):
         "| none | 2,000 | 0.0123 |",
         "|  | 1e+12 |  |",
     ]
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn(module_of):
+    return module_of("making.paper_pictures")
+
+
+def test_a_picture_has_errors_of_who_its_theory_is_about(drawn):
+    for name, picture in drawn.PICTURES.items():
+        rows = pd.read_csv(drawn.RESULTS / f"{picture.table}.csv")
+        rows = rows if picture.problem is None else rows[rows["problem"] == picture.problem]
+        assert rows["problem"].nunique() == 1, name
+        assert rows[rows["strategy"] == picture.theory.of]["value"].notna().any(), name
+        along = rows[picture.along].unique()
+        assert len(along) > 1, name
+        assert all(picture.theory.grows(float(each)) > 0 for each in along), name
+
+
+def test_a_picture_of_a_sweep_has_one_error_a_point_of_each_of_its_lines(drawn):
+    for name, picture in drawn.SWEEP_PICTURES.items():
+        rows = pd.read_csv(drawn.RESULTS / "sweeps" / f"{picture.table}.csv").dropna(subset=["error"])
+        lines = [set(own[picture.along]) for _, own in rows.groupby(picture.by)]
+        assert len(lines[0]) > 1, name
+        assert all(line == lines[0] for line in lines), name
+        assert not rows.duplicated([picture.by, picture.along]).any(), name
+        assert (rows["least"] <= rows["error"]).all(), name
+        assert (rows["error"] <= rows["most"]).all(), name
+        assert all(np.isfinite(picture.power(float(value))) for value in rows[picture.by].unique()), name
+
+
+def test_a_picture_of_a_sweep_draws_its_errors_and_theory_from_the_first_of_them(drawn, tmp_path, monkeypatch):
+    (tmp_path / "sweeps").mkdir()
+    rows = [(2, 10, 1.0), (2, 1000, 0.2), (4, 10, 3.0), (4, 1000, 0.1)]
+    frame = pd.DataFrame(rows, columns=["p", "samples", "error"]).assign(least=0.05, most=4.0)
+    frame.to_csv(tmp_path / "sweeps" / "some.csv", index=False)
+    monkeypatch.setattr(drawn, "RESULTS", tmp_path)
+    figure = drawn._drawn_sweep(drawn.SweepPicture("some", "samples", "p", lambda p: -1 / p))
+    found = [line.get_ydata() for line in figure.axes[0].lines]
+    np.testing.assert_allclose(found, [[1, 0.2], [1, 0.1], [3, 0.1], [3, 3 / 100**0.25]])
+
+
+def lines_of(figure):
+    """Label -> the heights at which a line is drawn."""
+    return {line.get_label(): np.asarray(line.get_ydata(), dtype=float) for line in figure.axes[0].lines}
+
+
+def test_every_median_of_a_picture_is_drawn_where_the_table_has_it(drawn):
+    for name, picture in drawn.PICTURES.items():
+        rows = pd.read_csv(drawn.RESULTS / f"{picture.table}.csv")
+        rows = rows if picture.problem is None else rows[rows["problem"] == picture.problem]
+        figure = drawn._drawn(picture)
+        lines, (lowest, highest) = lines_of(figure), figure.axes[0].get_ylim()
+        assert ("zero" in lines) == (rows["value"] <= 0).any(), name
+        for strategy, own in rows.groupby("strategy"):
+            medians = own.groupby(picture.along)["value"].median()
+            heights = lines[strategy]
+            np.testing.assert_array_equal(heights[medians > 0], medians[medians > 0], err_msg=f"{name}: {strategy}")
+            assert (heights[medians == 0] == lines.get("zero", [0])[0]).all(), name
+            assert (lowest <= heights).all(), name
+            assert (heights <= highest).all(), name
+
+
+def test_a_start_that_is_a_median_says_so_in_the_picture(drawn):
+    several, one = drawn.PICTURES["paper-core-as-written"], drawn.PICTURES["paper-high-dimension"]
+    assert "the start, median of 5 seeds" in lines_of(drawn._drawn(several))
+    assert "the start" in lines_of(drawn._drawn(one))
+
+
+# The index -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def index(module_of):
+    return module_of("making.papers_index")
+
+
+def test_every_module_configuration_test_and_page_that_it_names_is_there(index):
+    for paper in index.papers():
+        assert (ROOT / "docs" / "papers" / f"{paper.page}.md").exists()
+        for entry in paper.entries:
+            for code in set(entry.code) - set(STRATEGIES):
+                module, _, name = code.partition(":")
+                found = importlib.import_module(module)
+                assert not name or hasattr(found, name), code
+            files = [f"simulations/configs/{name}.toml" for name in entry.configurations]
+            assert not [file for file in [*files, *entry.tests] if not (ROOT / file).exists()]
+
+
+def test_what_was_changed_or_left_out_has_its_reason_and_what_is_here_has_code_and_tests(index):
+    for entry in (entry for paper in index.papers() for entry in paper.entries):
+        assert entry.how in index.HOW
+        assert entry.why or entry.how == "as printed", entry.what
+        if entry.how != "left out":
+            assert entry.code, entry.what
+            assert entry.tests, entry.what
+
+
+def test_every_strategy_that_comes_from_a_paper_is_in_the_index_of_that_paper(index):
+    for paper in index.papers():
+        named = {code for entry in paper.entries for code in entry.code}
+        assert not {name for name, one in STRATEGIES.items() if paper.cited in one.paper} - named
+
+
+def test_a_configuration_runs_the_strategy_that_it_is_named_for(index):
+    for entry in (entry for paper in index.papers() for entry in paper.entries):
+        strategies = set(entry.code) & set(STRATEGIES)
+        for name in entry.configurations if strategies else []:
+            text = (ROOT / "simulations" / "configs" / f"{name}.toml").read_text(encoding="utf-8")
+            assert strategies & set(re.findall(r'^kind = "(\w+)"', text, re.MULTILINE)), (entry.what, name)
+
+
+def test_every_page_of_a_paper_is_listed_and_the_page_shows_every_entry(index):
+    pages = {path.stem for path in (ROOT / "docs" / "papers").glob("*.md")} - {"README"}
+    assert pages == {paper.page for paper in index.papers()}
+    (text,) = index.pages().values()
+    assert all(entry.item() in text for paper in index.papers() for entry in paper.entries)

@@ -1,24 +1,14 @@
 """The first table of benchmarks/README.md: its limits are those of the scripts, and what is not kept says so."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ("peers", "population", "start", "robust")
 
 
 @pytest.fixture
-def scripts(monkeypatch):
+def scripts(module_of):
     """Name -> module, and the page's under "page"."""
-    for folder in ("benchmarks", "docs"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    from making import promises
-
-    yield {name: __import__(name) for name in SCRIPTS} | {"page": promises}
-    for name in SCRIPTS:
-        sys.modules.pop(name)
+    return {name: module_of(name) for name in SCRIPTS} | {"page": module_of("making.promises")}
 
 
 def test_limits_are_those_that_the_scripts_check(scripts):

@@ -1,6 +1,5 @@
 """benchmarks/regress.py: what it calls slower, from measurements that are made up; its kernels, called once each."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,9 @@ BEFORE, NOW = Path("before"), Path("now")
 
 
 @pytest.fixture(scope="module")
-def scripts():
+def scripts(module_of):
     """(the command, the kernels)."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield __import__("regress"), __import__("kernels")
-    for name in ("regress", "kernels"):
-        sys.modules.pop(name)
+    return module_of("regress"), module_of("kernels")
 
 
 class Machine:

@@ -23,10 +23,8 @@ PLACES |= {"docs/papers/one.md": "papers/one.md"}
 
 
 @pytest.fixture(scope="module")
-def site():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
-        yield importlib.import_module("making.site")
+def site(module_of):
+    return module_of("making.site")
 
 
 def listed(entries) -> list[str]:
@@ -64,9 +62,8 @@ def test_a_folder_whose_readme_has_headings_is_shown_in_their_order(site, tmp_pa
     assert opened == {"Many": ["b/README.md", "b/other.md", {"First": ["b/z.md", "b/c.md"]}, {"Then": ["b/a.md"]}]}
 
 
-def test_a_newcomer_finds_strategies_in_chapters_which_the_registry_follows(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    found = importlib.import_module("making.chapters").chapters()
+def test_a_newcomer_finds_strategies_in_chapters_which_the_registry_follows(module_of):
+    found = module_of("making.chapters").chapters()
     titles = [chapter.title for chapter, _ in found]
     assert titles[:4] == ["Start here", "Clipping", "Robust means", "Samples"]
     assert "Others" not in titles
@@ -75,9 +72,8 @@ def test_a_newcomer_finds_strategies_in_chapters_which_the_registry_follows(monk
 
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_the_example_on_the_page_of_a_strategy_can_be_planned(name, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    page = importlib.import_module("making.strategy_pages").page(name, STRATEGIES[name])
+def test_the_example_on_the_page_of_a_strategy_can_be_planned(name, module_of):
+    page = module_of("making.strategy_pages").page(name, STRATEGIES[name])
     (block,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     planned = make_plan(parse_config(tomllib.loads(block)))
     assert planned.strategy == name
@@ -155,18 +151,16 @@ def test_commands_on_pages_are_commands_that_there_are(page):
             assert not set(re.findall(r"(?<=\s)--[\w-]+", rest)) - known, f"userdp {verb}{rest}"
 
 
-def test_pages_of_strategies_say_which_neighbours_a_setting_changes(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    pages = importlib.import_module("making.strategy_pages")
+def test_pages_of_strategies_say_which_neighbours_a_setting_changes(module_of):
+    pages = module_of("making.strategy_pages")
     assert pages.relations(STRATEGIES["dp_ftrl"]) == "replacing one"
     assert pages.relations(STRATEGIES["non_private"]) == "none"
     chosen = pages.relations(STRATEGIES["averaged_clipping"])
     assert chosen == 'adding or removing one; replacing one with `batches = "disjoint"` or `batches = "full"`'
 
 
-def test_an_excerpt_is_what_stands_in_the_file(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    excerpts = importlib.import_module("making.excerpts")
+def test_an_excerpt_is_what_stands_in_the_file(module_of):
+    excerpts = module_of("making.excerpts")
     fence, *lines, end = excerpts.table().splitlines()
     assert (fence, lines[0], end) == ("```toml", "[data]", "```")
     assert "\n".join(lines) in (excerpts.CONFIGS / "robust-table.toml").read_text(encoding="utf-8")

@@ -1,8 +1,6 @@
 """Pages of strategies say when to take one, show an example that was run, and claim what the tables hold."""
 
-import importlib
 import re
-import sys
 import tomllib
 from pathlib import Path
 
@@ -22,13 +20,10 @@ FEWEST_PIXELS = 13.9
 
 
 @pytest.fixture(scope="module")
-def pages():
+def pages(module_of):
     """Name -> module of docs."""
     names = ("make_courses", "making.courses", "making.examples", "making.strategy_pages", "making.neural")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
-        yield {name.rpartition(".")[2]: importlib.import_module(name) for name in names}
-    sys.modules.pop("make_courses")
+    return {name.rpartition(".")[2]: module_of(name) for name in names}
 
 
 def page(name: str) -> str:

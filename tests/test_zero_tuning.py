@@ -1,27 +1,14 @@
 """What benchmarks/zero_tuning.py promises of its numbers, and what docs/zero-tuning.md says of them."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 @pytest.fixture
-def scripts(monkeypatch):
+def scripts(module_of):
     """(benchmark, its tasks, the section of the page)."""
-    for folder in ("benchmarks", "docs"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    import zero_tuning
-    import zero_tuning_tasks
-    from making import zero_tuning as page
-
-    yield zero_tuning, zero_tuning_tasks, page
-    for name in ("zero_tuning", "zero_tuning_tasks"):
-        sys.modules.pop(name)
+    return module_of("zero_tuning"), module_of("zero_tuning_tasks"), module_of("making.zero_tuning")
 
 
 def rows(benchmark, shares, *, warned=False):

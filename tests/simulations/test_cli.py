@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
-from examples import BASE, changed, table_section, write_table
+from examples import BASE, broken, call, changed, table_section, write_table
 from rich.console import Console
-from typer.testing import CliRunner
 
 import simulations.api.progress
 import simulations.listings
@@ -24,7 +24,6 @@ from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
 from userdp.problems.registry import PROBLEMS
 
-RUNNER = CliRunner()
 LOG_WARNINGS = cli.log_warnings
 
 
@@ -41,23 +40,16 @@ def config(tmp_path):
     return path
 
 
-def call(*arguments):
-    return RUNNER.invoke(cli.app, [str(argument) for argument in arguments])
-
-
 @pytest.mark.slow
 def test_run_writes_its_directory_and_tells_what_matters(config, tmp_path):
     outcome = call("run", config, "--output", tmp_path / "runs", "--seed", 8)
     assert outcome.exit_code == 0, outcome.stderr
     directory = tmp_path / "runs" / "small-dp_fed_sgd-seed8"
     assert json.loads((directory / "result.json").read_text())["seed"] == 8
-    assert "Guarantee." in outcome.stdout
     promised = json.loads((directory / "guarantee.json").read_text())["assumptions"]
-    assert promised
-    assert outcome.stdout.count("assuming: ") == len(promised)
-    assert "excess risk" in outcome.stdout
-    assert "initial model" in outcome.stdout
-    assert str(directory / "report.html") in outcome.stdout
+    assert outcome.stdout.count("assuming: ") == len(promised) > 0
+    for told in ("Guarantee.", "excess risk", "initial model", str(directory / "report.html")):
+        assert told in outcome.stdout
 
 
 def test_run_with_json_prints_the_result_and_nothing_else(config, tmp_path, monkeypatch):
@@ -160,75 +152,62 @@ def test_plan_with_json_prints_every_number(config):
     assert values["users"] == 400
     assert values["guarantee"]["holds"]
     assert values["numbers"]["clip_norm"] == 1.0
-    robust = json.loads(
-        call("plan", config, "--json", "--set", 'strategy={kind="robust_rounds", rounds=1, deviation=1.0}').stdout
-    )
-    assert 0 < robust["pass_probability"] <= 1
-
-
-def test_a_plan_with_a_test_shows_its_pass_probability(config):
-    outcome = call("plan", config, "--set", 'strategy={kind="robust_rounds", rounds=1, deviation=1.0}')
-    assert "pass_probability" in outcome.stdout
+    tested = ["plan", config, "--set", 'strategy={kind="robust_rounds", rounds=1, deviation=1.0}']
+    assert 0 < json.loads(call(*tested, "--json").stdout)["pass_probability"] <= 1
+    assert "pass_probability" in call(*tested).stdout
 
 
 @pytest.mark.slow
 def test_report_is_written_anew(config, tmp_path):
     call("run", config, "--output", tmp_path / "runs")
-    directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"
-    (directory / "report.html").unlink()
-    outcome = call("report", directory)
-    assert outcome.exit_code == 0
-    assert (directory / "report.html").is_file()
+    page = tmp_path / "runs" / "small-dp_fed_sgd-seed3" / "report.html"
+    page.unlink()
+    assert call("report", page.parent).exit_code == 0
+    assert page.is_file()
     empty = call("report", tmp_path)
     assert empty.exit_code == 2
-    assert "holds no config.toml" in empty.stderr
+    assert "holds no config.toml: give the directory of a run" in empty.stderr
 
 
 # Listings ----------------------------------------------------------------------------------------------------------
 
 
-def test_strategies_are_listed_with_papers_and_guarantees():
-    entries = json.loads(call("strategies", "--json").stdout)
-    assert [entry["name"] for entry in entries] == list(STRATEGIES)
-    for entry in entries:
-        assert {"name", "family", "paper", "unit", "guarantee", "cost", "needs"} <= entry.keys()
-        assert all(entry.values()), entry["name"]
+LISTED = {
+    "strategies": ([*STRATEGIES], "dp_fed_sgd", {"family", "paper", "unit", "guarantee", "cost", "needs"}),
+    "problems": ([*PROBLEMS], "one_hot_poisson", {"certificate"}),
+    "data": ([*POPULATIONS, "table", *PUBLIC_DATASETS], "movielens", {"users", "samples", "source"}),
+}
 
 
-def test_problems_are_listed_with_certificates():
-    entries = json.loads(call("problems", "--json").stdout)
-    assert [entry["name"] for entry in entries] == list(PROBLEMS)
-    assert {entry["name"]: entry["certificate"] for entry in entries}["torch"] == "none"
-    for entry in entries:
-        assert all(entry.values()) or entry["name"] == "linear"
+@pytest.mark.parametrize("verb", LISTED)
+def test_what_there_is_is_listed_for_programs_and_as_a_table_for_people(verb, monkeypatch):
+    names, one, keys = LISTED[verb]
+    entries = {entry["name"]: entry for entry in json.loads(call(verb, "--json").stdout)}
+    assert list(entries) == names
+    assert all(keys <= entry.keys() for entry in entries.values())
+    if verb == "data":
+        insteval = entries["insteval"]
+        assert (insteval["users"], insteval["samples"]) == (2972, 73421)
+        assert insteval["source"].startswith("https://")
+    else:
+        assert [name for name, entry in entries.items() if not all(entry.values())] in ([], ["linear"])
+    monkeypatch.setenv("COLUMNS", "200")
+    outcome = call(verb)
+    assert outcome.exit_code == 0
+    assert one in outcome.stdout
 
 
 def test_certificates_of_problems_are_in_words():
     told = {name: section.certificate for name, section in PROBLEMS.items()}
+    assert told["torch"] == "none"
     assert not [name for name, words in told.items() if re.search(r"\bA[1-4]\b", words)]
     assert [name for name, words in told.items() if "convex" not in words] == ["torch"]
     assert [name for name, words in told.items() if "not convex" in words] == ["biweight_regression"]
 
 
-def test_data_are_listed_with_sources():
-    entries = json.loads(call("data", "--json").stdout)
-    assert [entry["name"] for entry in entries] == [*POPULATIONS, "table", *PUBLIC_DATASETS]
-    insteval = next(entry for entry in entries if entry["name"] == "insteval")
-    assert (insteval["users"], insteval["samples"]) == (2972, 73421)
-    assert insteval["source"].startswith("https://")
-
-
-@pytest.mark.parametrize(
-    ("verb", "name"), [("strategies", "dp_fed_sgd"), ("problems", "one_hot_poisson"), ("data", "movielens")]
-)
-def test_listings_are_tables_for_people(verb, name):
-    outcome = RUNNER.invoke(cli.app, [verb], env={"COLUMNS": "200"})
-    assert outcome.exit_code == 0
-    assert name in outcome.stdout
-
-
-def test_one_strategy_is_shown_with_its_guarantee_cost_and_settings():
-    shown = RUNNER.invoke(cli.app, ["strategies", "dp_fed_sgd"], env={"COLUMNS": "300"}).stdout
+def test_one_strategy_is_shown_with_its_guarantee_cost_and_settings(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = call("strategies", "dp_fed_sgd").stdout
     (entry,) = json.loads(call("strategies", "dp_fed_sgd", "--json").stdout)
     for text in (entry["paper"], entry["cost"], entry["guarantee"][:60], *entry["settings"]):
         assert text in shown
@@ -243,21 +222,18 @@ def test_one_strategy_is_shown_with_its_guarantee_cost_and_settings():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--set", "privacy.epsilonn=1"], "unknown key privacy.epsilonn; did you mean privacy.epsilon?"),
-        (["--set", "privacy.epsilon=-1"], "privacy.epsilon = -1"),
-        (["--set", "privacy.delta=2.0"], "privacy.delta = 2.0"),
-        (["--set", "privacy.delta=0.5"], "at least 1/n"),
-        (["--engine", "spark"], "engine.kind = 'spark'"),
-        (["--seed", "-4"], "seed = -4"),
-        (["--set", 'strategy={kind="localized_robust_sgd"}', "--set", "data.users=30"], "data.users = 30: too few"),
+        (["run", "--set", "privacy.epsilonn=1"], "unknown key privacy.epsilonn; did you mean privacy.epsilon?"),
+        (["plan", "--set", "privacy.epsilon=-1"], "privacy.epsilon = -1"),
+        (["run", "--set", "privacy.delta=0.5"], "at least 1/n"),
+        (["plan", "--set", "privacy.delta=0.5"], "at least 1/n"),
+        (["run", "--engine", "spark"], "engine.kind = 'spark'"),
+        (["run", "--seed", "-4"], "seed = -4"),
+        (["run", "--set", 'strategy={kind="localized_robust_sgd"}', "--set", "data.users=30"], "data.users = 30: too"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("verb", ["run", "plan"])
-def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, verb, arguments, told):
-    if verb == "plan" and arguments[0] != "--set":
-        pytest.skip("plan has no such option")
-    outcome = call(verb, config, *arguments)
+def test_bad_input_is_one_sentence_and_exit_code_2(config, arguments, told):
+    outcome = call(*arguments, config)
     assert outcome.exit_code == 2
     assert outcome.stdout == ""
     assert told in outcome.stderr
@@ -267,28 +243,18 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, verb, argum
 
 @pytest.mark.slow
 def test_bad_data_files_are_exit_code_2(tmp_path):
-    raw = changed(
-        problem={"kind": "logistic"},
-        data=table_section(tmp_path / "absent.csv"),
-        privacy={"epsilon": 1.0, "delta": 1e-3},
-        output={"directory": str(tmp_path / "runs")},
-    )
+    raw = changed(problem={"kind": "logistic"}, data=table_section(tmp_path / "absent.csv"), privacy__delta=1e-3)
     path = tmp_path / "run.toml"
     path.write_text(parse_config(raw).toml(), encoding="utf-8")
-    outcome = call("run", path)
+    arguments = ["run", path, "--output", tmp_path / "runs"]
+    outcome = call(*arguments)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert "absent.csv does not exist" in outcome.stderr
     write_table(tmp_path / "absent.csv")
-    assert call("run", path).exit_code == 0
-    missing = call("run", path, "--set", "data.user=whom")
+    assert call(*arguments).exit_code == 0
+    missing = call(*arguments, "--set", "data.user=whom")
     assert missing.exit_code == 2
     assert "has no column 'whom'; did you mean 'who'?" in missing.stderr
-
-
-def test_a_missing_configuration_is_exit_code_2(tmp_path):
-    outcome = call("run", tmp_path / "absent.toml")
-    assert outcome.exit_code == 2
-    assert "does not exist" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -301,10 +267,7 @@ def test_a_missing_configuration_is_exit_code_2(tmp_path):
     ids=lambda value: type(value).__name__,
 )
 def test_failures_have_their_exit_codes(config, monkeypatch, error, code, told):
-    def failing(*arguments, **settings):
-        raise error
-
-    monkeypatch.setattr(simulations.runs.run, "run", failing)
+    monkeypatch.setattr(simulations.runs.run, "run", Mock(side_effect=error))
     outcome = call("run", config, "--json")
     assert (outcome.exit_code, outcome.stdout) == (code, "")
     assert told in outcome.stderr
@@ -318,12 +281,7 @@ def test_debug_shows_the_traceback(config):
 
 
 def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_path, monkeypatch):
-    from userdp.problems import Quadratic
-
-    def gradients(self, x, block):
-        raise RunFailed
-
-    monkeypatch.setattr(Quadratic, "user_gradients", gradients)
+    broken(monkeypatch)
     outcome = call("run", config, "--output", tmp_path / "runs", "--json")
     assert (outcome.exit_code, outcome.stdout) == (1, "")
     directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"
@@ -363,16 +321,18 @@ def test_every_verb_explains_itself(verb):
     assert "Usage" in outcome.stdout
 
 
+@pytest.mark.parametrize("verb", ["run", "plan", "compare", "advise"])
+def test_a_missing_configuration_is_exit_code_2(verb, tmp_path):
+    outcome = call(verb, tmp_path / "absent.toml")
+    assert outcome.exit_code == 2
+    assert "does not exist" in outcome.stderr
+
+
 @pytest.mark.slow
-def test_the_installed_command_starts_fast_and_ends_with_the_right_code(tmp_path):
+def test_the_installed_command_ends_with_the_right_code(tmp_path):
     command = shutil.which("userdp", path=os.path.dirname(sys.executable))
     start = [command] if command else [sys.executable, "-c", "from simulations.cli import main; main()"]
-    probe = "import sys, simulations.cli; print({'flwr', 'ray', 'torch', 'numpy'} & set(sys.modules))"
-    heavy = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert heavy.stdout.strip() == "set()"
-    outcome = subprocess.run(
-        [*start, "plan", str(tmp_path / "absent.toml")], capture_output=True, text=True, check=False
-    )
-    assert outcome.returncode == 2
-    assert outcome.stdout == ""
+    command = [*start, "plan", str(tmp_path / "absent.toml")]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
     assert "does not exist" in outcome.stderr

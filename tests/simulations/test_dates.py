@@ -1,13 +1,14 @@
 """A date that carries the signal, from the configuration to predictions on other people."""
 
 import tomllib
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed
+import tomli_w
+from examples import altered, changed
 
 from simulations import load_config, load_model, train
 from simulations.config.run_config import parse_config
@@ -79,64 +80,37 @@ def section(path, **settings):
     return {key: value for key, value in data.items() if value is not None}
 
 
+GIVEN = {"problem": {"kind": "logistic"}, "privacy": {"epsilon": 20.0, "delta": 1e-3}, "output": {"reference": False}}
+GIVEN |= {"strategy": ASKED["strategy"]}
+
+
 def configuration(path, **settings):
-    given = {
-        "problem": {"kind": "logistic"},
-        "privacy": {"epsilon": 20.0, "delta": 1e-3},
-        "strategy": ASKED["strategy"],
-    }
-    return parse_config(changed(data=section(path, **settings), **given, output={"reference": False}))
-
-
-FILE = """
-name = "dates"
-seed = 3
-problem = { kind = "logistic" }
-privacy = { epsilon = 20.0, delta = 1e-3 }
-strategy = { kind = "dp_fed_sgd", rounds = 20 }
-output = { reference = false }
-
-[data]
-kind = "table"
-path = "people.csv"
-user = "who"
-dates = { born = [1940-01-01, 2010-01-01T00:00:00Z] }
-date_parts = { visited = ["weekday"] }
-date_formats = { visited = "%d.%m.%Y" }
-impute = { born = 1975-01-01 }
-missing_indicators = ["born"]
-target = "ill"
-positive = 1
-users = 480
-test_fraction = 0.2
-"""
+    return parse_config(changed(data=section(path, **settings), **GIVEN))
 
 
 def test_a_file_with_dates_of_its_own_is_the_same_run_and_a_public_model_goes_on(trained, tmp_path):
     people().to_csv(tmp_path / "people.csv", index=False)
-    (tmp_path / "run.toml").write_text(FILE)
+    own = {
+        "dates": {"born": [date(1940, 1, 1), datetime(2010, 1, 1, tzinfo=UTC)]},
+        "impute": {"born": date(1975, 1, 1)},
+    }
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(changed(data=section("people.csv") | own, **GIVEN)))
+    assert "born = 1975-01-01" in (tmp_path / "run.toml").read_text()
     config = load_config(tmp_path / "run.toml")
     assert parse_config(tomllib.loads(config.toml())).data == config.data
     outcome = run(config, directory=tmp_path / "run", report=False)
     np.testing.assert_array_equal(outcome.model, trained.model)
-    warm = config.model_copy(
-        update={"problem": config.problem.model_copy(update={"initial_model": str(tmp_path / "run" / "model.npz")})}
-    )
-    again = run(warm, directory=tmp_path / "warm", report=False)
-    assert again.result["metrics"]["accuracy"] > 0.9
+    warm = altered(config, problem__initial_model=str(tmp_path / "run" / "model.npz"))
+    assert run(warm, directory=tmp_path / "warm", report=False).result["metrics"]["accuracy"] > 0.9
 
 
 def test_a_plan_needs_no_data_and_counts_the_features(tmp_path):
     config = configuration(tmp_path / "nowhere.csv")
     assert build_problem(config).dimension == 1 + 1 + 7 + 1  # born, whether it is missing, weekdays, intercept
     assert make_plan(config).users == 480
-
-
-def test_the_example_of_the_page_is_one():
     page = (Path(__file__).parents[2] / "docs" / "bring-a-table.md").read_text(encoding="utf-8")
-    example = page.partition("## Dates and times\n\n```toml\n")[2].partition("```")[0]
-    problem = {"kind": "quadratic"}
-    assert build_problem(parse_config(changed(problem=problem, **tomllib.loads(example)))).dimension == 2 + 1 + 12 + 7
+    example = tomllib.loads(page.partition("## Dates and times\n\n```toml\n")[2].partition("```")[0])
+    assert build_problem(parse_config(changed(problem={"kind": "quadratic"}, **example))).dimension == 2 + 1 + 12 + 7
 
 
 def test_a_silo_and_a_simulation_say_what_cannot_be_read(tmp_path, caplog):
@@ -144,8 +118,7 @@ def test_a_silo_and_a_simulation_say_what_cannot_be_read(tmp_path, caplog):
     people().assign(born="03/04/1970").to_csv(path, index=False)
     with pytest.raises(BadInput, match=r"the feature 'born' is declared as a date.*date_formats = \{ born = .*Private"):
         load_datasets(configuration(path))
-    config = configuration(path, users=480, test_fraction=0.0)
-    secure = config.model_copy(update={"privacy": config.privacy.model_copy(update={"noise": "secure"})})
+    secure = altered(configuration(path, users=480, test_fraction=0.0), privacy__noise="secure")
     prepare(secure, tmp_path / "silo", 0)
     assert any("'born' is declared as a date" in line for line in caplog.messages)
 

@@ -12,6 +12,7 @@ from userdp.accounting.costs import _test_losses
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "opendp", "dp_accounting", "scipy.stats", "scipy.signal", "mlflow"}
+HEAVY |= {"tensorboard"}
 NOT_BY_RUNS = HEAVY - {"pandas", "matplotlib"}
 """Rounds are written as a table, and the report has charts."""
 PROGRAM = """

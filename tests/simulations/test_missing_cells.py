@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from examples import call
 from scipy.special import expit
-from typer.testing import CliRunner
 
-from simulations import cli, load_model, plan, train
+from simulations import load_model, plan, train
 from userdp.errors import BadInput
 
 DECLARED = {
@@ -96,8 +96,8 @@ def test_a_saved_model_scores_a_file_as_it_was_trained(trained, tmp_path):
     frame.to_csv(tmp_path / "others.csv", index=False)
     saved = load_model(model.directory)
     np.testing.assert_array_equal(saved.predict(tmp_path / "others.csv"), model.predict(frame))
-    arguments = ["predict", str(model.directory), str(tmp_path / "others.csv"), "--output", str(tmp_path / "p.csv")]
-    told = json.loads(CliRunner().invoke(cli.app, [*arguments, "--json"]).stdout)
+    told = call("predict", model.directory, tmp_path / "others.csv", "--output", tmp_path / "p.csv", "--json")
+    told = json.loads(told.stdout)
     assert told["unusable_rows"] == 0
     assert told["metrics"] == saved.evaluate(frame)["this model"].to_dict()
 

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+from unittest.mock import Mock
 
 import pytest
 import tomli_w
-from examples import table_section, write_table
-from typer.testing import CliRunner
+from examples import call, table_section, write_table
 
 import simulations.runs.run
 from simulations import cli, load_model
@@ -57,22 +57,21 @@ def sent(folder):
 
 
 def predict(sent, *options):
-    table, output = sent.parent / "people.csv", sent.parent / "found.csv"
-    return CliRunner().invoke(cli.app, ["predict", str(sent), str(table), "--output", str(output), *options])
+    return call("predict", sent, sent.parent / "people.csv", "--output", sent.parent / "found.csv", *options)
 
 
-def test_the_digest_of_named_code_is_part_of_the_result(sent):
-    expected = hashlib.sha256((sent.parent / "code.py").read_bytes()).hexdigest()
-    assert json.loads((sent / "result.json").read_text())["code"] == {"module": expected}
+def refused(done, sent, told):
+    """What is said is on one line, as it were, and no code was run."""
+    assert done.exit_code == BAD_INPUT
+    assert told in " ".join(done.output.split())
+    assert not (sent.parent / "ran").exists()
 
 
 def test_code_of_a_run_directory_runs_only_when_trusted(sent, caplog):
-    digest = json.loads((sent / "result.json").read_text())["code"]["module"]
-    refused = predict(sent)
-    assert refused.exit_code == BAD_INPUT
-    told = " ".join(refused.output.split())
-    assert f"problem.module = '{sent.parent / 'code.py'}:make' (SHA-256 {digest})" in told
-    assert "add --trust-code" in told
+    digest = hashlib.sha256((sent.parent / "code.py").read_bytes()).hexdigest()
+    assert json.loads((sent / "result.json").read_text())["code"] == {"module": digest}
+    for told in (f"problem.module = '{sent.parent / 'code.py'}:make' (SHA-256 {digest})", "add --trust-code"):
+        refused(predict(sent), sent, told)
     with pytest.raises(BadInput, match="trust_code=True"):
         load_model(sent)
     assert not (sent.parent / "ran").exists()
@@ -85,10 +84,7 @@ def test_code_of_a_run_directory_runs_only_when_trusted(sent, caplog):
 
 def test_changed_code_is_refused_though_it_is_trusted(sent):
     (sent.parent / "code.py").write_text(CODE + "# another\n", encoding="utf-8")
-    refused = predict(sent, "--trust-code")
-    assert refused.exit_code == BAD_INPUT
-    assert "is not what the run had" in refused.output
-    assert not (sent.parent / "ran").exists()
+    refused(predict(sent, "--trust-code"), sent, "is not what the run had")
 
 
 @pytest.mark.parametrize(
@@ -99,20 +95,15 @@ def test_any_place_of_code_is_refused(sent, problem):
     if "module" not in problem:
         del changed["problem"]["module"]
     (sent / "config.toml").write_text(tomli_w.dumps(changed), encoding="utf-8")
-    refused = predict(sent)
-    assert refused.exit_code == BAD_INPUT
-    assert "os:abort" in refused.output
+    refused(predict(sent), sent, "os:abort")
 
 
 def test_resuming_a_directory_runs_its_code_only_when_trusted(folder):
     directory = folder / "run"
     directory.mkdir()
     (directory / "config.toml").write_text(parse_config(raw(folder)).toml(), encoding="utf-8")
-    refused = CliRunner().invoke(cli.app, ["run", "--resume", str(directory)])
-    assert refused.exit_code == BAD_INPUT
-    assert "add --trust-code" in " ".join(refused.output.split())
-    assert not (folder / "ran").exists()
-    done = CliRunner().invoke(cli.app, ["run", "--resume", str(directory), "--trust-code"])
+    refused(call("run", "--resume", directory), directory, "add --trust-code")
+    done = call("run", "--resume", directory, "--trust-code")
     assert done.exit_code == 0, done.output
     assert {"config.toml", "result.json", "model.npz"} <= {path.name for path in directory.iterdir()} & set(FILES)
 
@@ -125,24 +116,20 @@ class Killed(BaseException):
 def killed(folder, monkeypatch):
     """The directory of a run that ended behind its first round."""
 
-    def kill(record, plan):
-        raise Killed
-
+    config = parse_config(raw(folder))
     with monkeypatch.context() as patch:
         patch.setattr(simulations.runs.run._Course, "finish", lambda *_: None)
         with pytest.raises(Killed):
-            run(parse_config(raw(folder)), directory=folder / "run", report=False, checkpoint=True, progress=kill)
+            run(config, directory=folder / "run", report=False, checkpoint=True, progress=Mock(side_effect=Killed))
     (folder / "ran").unlink()
     return folder / "run"
 
 
 def test_who_began_a_run_resumes_it_without_another_word(killed, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
-    refused = CliRunner().invoke(cli.app, ["run", "--resume", str(killed)])
-    assert refused.exit_code == BAD_INPUT
-    assert not (killed.parent / "ran").exists()
+    refused(call("run", "--resume", killed), killed, "add --trust-code")
     monkeypatch.delenv("XDG_STATE_HOME")
-    done = CliRunner().invoke(cli.app, ["run", "--resume", str(killed)])
+    done = call("run", "--resume", killed)
     assert done.exit_code == 0, done.output
 
 
@@ -150,10 +137,7 @@ def test_a_directory_that_names_other_code_than_its_owner_ran_is_refused(killed)
     (killed.parent / "evil.py").write_text(CODE, encoding="utf-8")
     config = (killed / "config.toml").read_text(encoding="utf-8").replace("code.py", "evil.py")
     (killed / "config.toml").write_text(config, encoding="utf-8")
-    refused = CliRunner().invoke(cli.app, ["run", "--resume", str(killed)])
-    assert refused.exit_code == BAD_INPUT
-    assert "add --trust-code" in " ".join(refused.output.split())
-    assert not (killed.parent / "ran").exists()
+    refused(call("run", "--resume", killed), killed, "add --trust-code")
 
 
 def test_a_run_is_not_resumed_with_other_code(killed):

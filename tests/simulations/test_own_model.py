@@ -1,14 +1,13 @@
 """A newcomer's module, table and configuration, from the page to a trained model."""
 
 import json
-import logging
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from examples import call
 from own_model import CONFIGS, SONGS, beside
-from typer.testing import CliRunner
 
 from simulations import cli
 
@@ -21,15 +20,18 @@ def _quiet(monkeypatch):
     monkeypatch.setattr(cli, "log_warnings", lambda: None)
 
 
-def call(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+def beside_with(folder, *change):
+    """The page's files with fewer listeners, and with something replaced in their module."""
+    path, module = beside(folder, listeners=40, heard=10), folder / "own_model.py"
+    if change:
+        module.write_text(module.read_text().replace(*change))
+    return path
 
 
-def small(folder, *more):
-    """The page's files with fewer listeners, and a run of them."""
-    path = beside(folder, listeners=40, heard=10)
+def small(folder, *more, change=()):
+    """A run of them."""
     overrides = [part for override in (*SMALL, *more) for part in ("--set", override)]
-    return call("run", path, "--json", "--output", folder / "runs", *overrides)
+    return call("run", beside_with(folder, *change), "--json", "--output", folder / "runs", *overrides)
 
 
 @pytest.mark.parametrize(("language", "file"), [("python", "own_model.py"), ("toml", "own-model.toml")])
@@ -77,23 +79,16 @@ FAULTS = {
 
 @pytest.mark.parametrize(("change", "told"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_in_ones_own_module_is_told_in_one_sentence(tmp_path, change, told):
-    path = beside(tmp_path, listeners=40, heard=10)
-    module = tmp_path / "own_model.py"
-    module.write_text(module.read_text().replace(*change))
-    outcome = call("plan", path)
+    outcome = call("plan", beside_with(tmp_path, *change))
     assert outcome.exit_code == 2
     assert re.search(told, outcome.stderr.replace("\n", " "))
     assert len(outcome.stderr.strip().splitlines()) == 1
 
 
 def test_what_fails_on_somebodys_data_alone_is_quoted_in_a_simulation(tmp_path, caplog):
-    path = beside(tmp_path, listeners=40, heard=10)
-    module = tmp_path / "own_model.py"
     broken = "        if (codes == 8).any():\n            raise ValueError('song seven is too loud')\n        return"
-    module.write_text(module.read_text().replace("        return", broken, 1))
-    overrides = [part for override in SMALL for part in ("--set", override)]
-    more = ["--set", "data.test_fraction=0", "--set", "output.compare_with_initial=false"]
-    with caplog.at_level(logging.WARNING, "userdp"):
-        outcome = call("run", path, "--json", "--output", tmp_path / "runs", *overrides, *more)
+    outcome = small(
+        tmp_path, "data.test_fraction=0", "output.compare_with_initial=false", change=("        return", broken, 1)
+    )
     assert outcome.exit_code == 0, outcome.output
     assert "the loss fails on users' data (ValueError: song seven is too loud)" in caplog.text

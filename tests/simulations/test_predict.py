@@ -1,19 +1,18 @@
 """Scoring tables: predictions of a trained model, and the metrics that its run reported."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed, table_section, write_table
+from examples import call, changed, table_section, write_table
 from scipy.special import expit
-from typer.testing import CliRunner
 
-from simulations import TrainedModel, cli, load_config, load_model, train
+from simulations import load_config, load_model
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import field_of
-from simulations.runs.build import build_problem
 from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from userdp.data import public_file, split
@@ -66,6 +65,26 @@ def configuration(path, kind="logistic", **settings):
     return parse_config(raw)
 
 
+def made(folder, kind="logistic"):
+    """The configuration of a run in the folder, made on a table there."""
+    config = configuration(write_table(folder / "people.csv"), kind)
+    run(config, directory=folder / "run", report=False)
+    return config
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predict")
+    made(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    """A copy of a folder of a table, people.csv, and of a run on it, run."""
+    return shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+
+
 def write_held_out(config, table, path):
     """The rows of the users whom a run holds out, written to a table of their own."""
     labels = config.data.table(config.seed).labels
@@ -98,10 +117,13 @@ def test_the_held_out_table_gives_the_metrics_that_the_run_reported(tmp_path, ta
     measured = load_model(tmp_path / "run").evaluate(tmp_path / "held-out.csv")["this model"].to_dict()
     assert measured.keys() == reported.keys()
     assert measured == pytest.approx(reported, rel=1e-12, abs=0)
-    # The shell tells the same numbers.
-    done = call(tmp_path / "run", tmp_path / "held-out.csv", "--json", "--output", tmp_path / "p.csv")
-    assert json.loads(done.stdout)["metrics"] == measured
-    assert list(pd.read_csv(tmp_path / "p.csv")) == KINDS[kind][2]
+    # The shell tells the same numbers, and what it writes is in the list of what leaves.
+    done = predict(tmp_path / "run", tmp_path / "held-out.csv", "--json", "--output", tmp_path / "p.csv")
+    told, columns = json.loads(done.stdout), list(pd.read_csv(tmp_path / "p.csv"))
+    assert told["metrics"] == measured
+    assert columns == KINDS[kind][2]
+    assert {field_of("predict: FILE", column).kind for column in columns} == {"held-out"}
+    assert all(field_of("predict: --json", name) for name in told)
 
 
 def test_a_public_data_set_is_scored_by_its_own_columns(tmp_path, public_cache, monkeypatch):
@@ -126,8 +148,8 @@ def test_people_who_are_scored_need_no_column_that_says_who_is_held_out(tmp_path
     assert load_model(tmp_path / "run").evaluate(frame)[["this model", "initial model"]].notna().all(axis=None)
 
 
-def call(*arguments):
-    done = CliRunner().invoke(cli.app, ["predict", *map(str, arguments)])
+def predict(*words):
+    done = call("predict", *words)
     assert done.exit_code in (0, 2), done.output
     return done
 
@@ -139,8 +161,7 @@ def by_user(values, frame):
 
 @pytest.mark.parametrize("kind", ["logistic", "squared", "one_hot_squared", "torch"])
 def test_predictions_are_those_that_the_metrics_are_about(tmp_path, kind):
-    config = configuration(write_table(tmp_path / "people.csv"), kind)
-    run(config, directory=tmp_path / "run", report=False)
+    config = made(tmp_path, kind)
     saved, frame = load_model(tmp_path / "run"), pd.read_csv(tmp_path / "people.csv")
     found, metrics = saved.predict(frame), saved.evaluate(frame)["this model"]
     if kind == "logistic":
@@ -155,16 +176,17 @@ def test_predictions_are_those_that_the_metrics_are_about(tmp_path, kind):
         low, high = config.data.target_range
         errors = (found["prediction"] - frame["count"].clip(low, high)) / ((high - low) / 2)
         assert by_user(errors**2, frame) == pytest.approx(metrics["squared_error"], rel=1e-6)  # targets are float32
+        root = saved.in_target_units(saved.evaluate(frame)).loc["root mean squared error, in units of count"]
+        assert root["this model"] == pytest.approx((high - low) / 2 * metrics["squared_error"] ** 0.5)
 
 
-def test_a_logistic_prediction_by_hand(tmp_path):
-    config = configuration(write_table(tmp_path / "people.csv"))
-    x = run(config, directory=tmp_path / "run", report=False).model
+def test_a_logistic_prediction_by_hand(folder):
+    saved = load_model(folder / "run")
     people = pd.DataFrame({"team": ["green", "pink"], "height": [175, 260.0]}, index=[7, 3])
-    found = load_model(tmp_path / "run").predict(people)
+    found = saved.predict(people)
     assert list(found.index) == [7, 3]
     # A bound on ||a||_1 of 2 and an intercept: nothing is scaled down. 175 is the middle, 260 is clipped to the end.
-    scores = np.array([x[2] + x[4], x[0] + x[4]])
+    scores = np.array([saved.model[2] + saved.model[4], saved.model[0] + saved.model[4]])
     assert found["probability"].to_numpy() == pytest.approx(expit(scores), rel=1e-6)
     assert found["prediction"].tolist() == (scores > 0).astype(float).tolist()
 
@@ -180,18 +202,16 @@ def test_a_row_that_the_model_cannot_use_has_no_prediction_and_changes_no_other(
     pd.testing.assert_frame_equal(
         found[~unusable].reset_index(drop=True), saved.predict(frame[~unusable]).reset_index(drop=True)
     )
-    done = call(tmp_path / "run", table, "--output", tmp_path / "p.parquet")
+    done = predict(tmp_path / "run", table, "--output", tmp_path / "p.parquet")
     assert f"{unusable.sum()} of {len(frame)} rows get no prediction (NaN)" in done.stderr
     assert f"'height' in {unusable.sum()} of them" in done.stderr
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p.parquet"), found)
 
 
-def test_users_and_target_are_not_needed_for_predictions(tmp_path, monkeypatch):
-    config = configuration(write_table(tmp_path / "people.csv"))
-    run(config, directory=tmp_path / "run", report=False)
-    pd.read_csv(tmp_path / "people.csv")[["team", "height"]].to_csv(tmp_path / "others.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-    done = call("run", "others.csv")
+def test_users_and_target_are_not_needed_for_predictions(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    pd.read_csv("people.csv")[["team", "height"]].to_csv("others.csv", index=False)
+    done = predict("run", "others.csv")
     assert done.exit_code == 0
     assert "Not measured: the data file others.csv has no column 'who'" in " ".join(done.stdout.split())
     found = pd.read_csv("others-predictions.csv")
@@ -200,42 +220,23 @@ def test_users_and_target_are_not_needed_for_predictions(tmp_path, monkeypatch):
         load_model("run").predict(pd.DataFrame({"team": ["red"]}))
 
 
-def test_the_command_says_what_the_guarantee_covers(tmp_path):
-    config = configuration(write_table(tmp_path / "people.csv"))
-    run(config, directory=tmp_path / "run", report=False)
-    done = call(tmp_path / "run", tmp_path / "people.csv", "--output", tmp_path / "p.csv")
-    told = " ".join(done.stdout.split())
-    assert "(8, 0.001)-differential privacy for replacing one whole user" in told
-    assert "No guarantee covers the people of this table" in told
-    assert "initial model" in told
-    assert str(tmp_path / "p.csv") in told
-
-
-def test_errors_are_told_in_the_targets_units_too(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("logistic", ["(8, 0.001)-differential privacy for replacing one whole user"]),
+        ("squared", ["root mean squared error, in units of count", "calibration error, in units of count"]),
+    ],
+)
+def test_the_command_says_what_the_guarantee_covers_and_errors_in_the_targets_units(tmp_path, monkeypatch, kind, words):
     monkeypatch.setenv("COLUMNS", "200")
-    config = configuration(write_table(tmp_path / "people.csv"), "squared")
-    run(config, directory=tmp_path / "run", report=False)
-    done = call(tmp_path / "run", tmp_path / "people.csv", "--output", tmp_path / "p.csv")
+    made(tmp_path, kind)
+    done = predict(tmp_path / "run", tmp_path / "people.csv", "--output", tmp_path / "p.csv")
+    told = " ".join(done.stdout.split())
     saved = load_model(tmp_path / "run")
-    metrics = saved.evaluate(tmp_path / "people.csv")
-    told = saved.in_target_units(metrics)
-    # The target's range [0, 8] is scaled to [-1, 1].
-    root = 4 * metrics.loc["squared_error", "this model"] ** 0.5
-    assert told.loc["root mean squared error, in units of count", "this model"] == pytest.approx(root)
-    assert f"{root:.4g}" in done.stdout
-    for name in ("predicted minus observed", "squared error p90", "calibration error, in units of count"):
-        assert name in done.stdout
-    assert set(told.index) > set(metrics.index)
-
-
-def test_what_is_written_is_in_the_list_of_what_leaves(tmp_path):
-    for kind in ("logistic", "torch"):
-        run(configuration(write_table(tmp_path / "people.csv"), kind), directory=tmp_path / kind, report=False)
-        done = call(tmp_path / kind, tmp_path / "people.csv", "--json", "--output", tmp_path / "p.csv")
-        for column in pd.read_csv(tmp_path / "p.csv"):
-            assert field_of("predict: FILE", column).kind == "held-out"
-        for name in json.loads(done.stdout):
-            assert field_of("predict: --json", name)
+    units = saved.in_target_units(saved.evaluate(tmp_path / "people.csv"))
+    words += ["No guarantee covers the people of this table", "initial model", str(tmp_path / "p.csv")]
+    words += [f"{value:.4g}" for name, value in units["this model"].items() if name.startswith("root mean")]
+    assert [one for one in words if one not in told] == []
 
 
 def test_a_copy_for_others_predicts_the_same(tmp_path):
@@ -248,27 +249,14 @@ def test_a_copy_for_others_predicts_the_same(tmp_path):
     pd.testing.assert_frame_equal(*found)
 
 
-def test_a_model_read_back_is_the_one_that_was_trained(tmp_path):
-    path = write_table(tmp_path / "people.csv")
-    trained = train(configuration(path), directory=tmp_path / "run", progress=False)
-    saved = load_model(tmp_path / "run")
-    assert isinstance(trained, TrainedModel)
-    assert saved.guarantee == trained.guarantee
-    assert saved.config == trained.config
-    np.testing.assert_array_equal(saved.model, trained.model)
-    pd.testing.assert_frame_equal(saved.predict(path), trained.predict(pd.read_csv(path)))
-
-
 # Refusals ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_predicts_nothing_is_refused(tmp_path):
     path = write_table(tmp_path / "people.csv")
     data = table_section(path, target=None, positive=None)
-    run(
-        parse_config(changed(problem={"kind": "quadratic"}, data=data, privacy__delta=1e-3)), directory=tmp_path / "run"
-    )
-    done = call(tmp_path / "run", path, "--output", tmp_path / "p.csv")
+    run(parse_config(changed(data=data, privacy__delta=1e-3)), directory=tmp_path / "run", report=False)
+    done = predict(tmp_path / "run", path, "--output", tmp_path / "p.csv")
     assert done.exit_code == 2
     assert "problem.kind = 'quadratic' predicts nothing of a sample" in done.stderr
     assert not (tmp_path / "p.csv").exists()
@@ -288,8 +276,8 @@ def test_a_reconstruction_predicts_nothing():
 
 @pytest.mark.slow
 def test_a_run_on_simulated_users_is_refused(tmp_path):
-    run(parse_config(changed()), directory=tmp_path / "run")
-    done = call(tmp_path / "run", write_table(tmp_path / "people.csv"))
+    run(parse_config(changed()), directory=tmp_path / "run", report=False)
+    done = predict(tmp_path / "run", write_table(tmp_path / "people.csv"))
     assert done.exit_code == 2
     assert 'data.kind = "synthetic": samples of simulated users have no named columns' in done.stderr
 
@@ -304,29 +292,24 @@ def test_a_run_on_simulated_users_is_refused(tmp_path):
         (("run", "people.csv", "--output", "no/p.csv"), "cannot be written"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused(tmp_path, monkeypatch, arguments, told):
-    monkeypatch.chdir(tmp_path)
-    run(configuration(write_table(tmp_path / "people.csv")), directory=tmp_path / "run", report=False)
-    before = (tmp_path / "people.csv").read_bytes()
-    done = call(*arguments)
+def test_arguments_that_cannot_be_used_are_refused(folder, monkeypatch, arguments, told):
+    monkeypatch.chdir(folder)
+    before = (folder / "people.csv").read_bytes()
+    done = predict(*arguments)
     assert done.exit_code == 2
     assert told in done.stderr
-    assert (tmp_path / "people.csv").read_bytes() == before
+    assert (folder / "people.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["config.toml", "guarantee.json", "model.npz"])
-def test_a_damaged_file_is_refused(tmp_path, name):
-    run(configuration(write_table(tmp_path / "people.csv")), directory=tmp_path / "run", report=False)
-    whole = (tmp_path / "run" / name).read_bytes()
-    (tmp_path / "run" / name).write_bytes(whole[: len(whole) // 2] + b"\xff")
+def test_a_damaged_file_is_refused(folder, name):
+    path = folder / "run" / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] + b"\xff")
     with pytest.raises(BadInput, match="holds a damaged file"):
-        load_model(tmp_path / "run")
+        load_model(folder / "run")
 
 
-def test_a_model_of_another_run_is_refused(tmp_path):
-    config = configuration(write_table(tmp_path / "people.csv"))
-    run(config, directory=tmp_path / "run", report=False)
-    assert build_problem(config).dimension == 5
-    np.savez(tmp_path / "run" / "model.npz", x=np.zeros(4))
+def test_a_model_of_another_run_is_refused(folder):
+    np.savez(folder / "run" / "model.npz", x=np.zeros(4))
     with pytest.raises(BadInput, match=r"holds a model of shape \(4,\), but config.toml beside it needs \(5,\)"):
-        load_model(tmp_path / "run")
+        load_model(folder / "run")

@@ -5,8 +5,7 @@ import traceback
 
 import pandas as pd
 import pytest
-from examples import changed, table_section, write_table
-from typer.testing import CliRunner
+from examples import call, changed, table_section, write_table
 
 import simulations
 import userdp
@@ -14,7 +13,6 @@ from simulations import load_config, load_model, render
 from simulations.api.comparing import ComparisonResult
 from simulations.api.prediction import SavedModel
 from simulations.api.training import TrainedModel
-from simulations.cli import app
 from simulations.config.run_config import parse_config
 from simulations.runs.run import run
 from strategies import DPFedSGD, PublicFacts
@@ -85,14 +83,14 @@ def test_what_is_done_with_a_model_ends_there_too(path, tmp_path):
     saved = load_model(tmp_path / "run")
     unusable = SavedModel(UNKNOWN, saved.model, saved.guarantee)
     compared = ComparisonResult(pd.DataFrame({"main_metric": []}), "", None)
-    for call in (
+    for done in (
         lambda: saved.predict(pd.DataFrame({"nothing": [1]})),
         lambda: saved.evaluate(pd.DataFrame({"nothing": [1]})),
         lambda: saved.save(tmp_path / "run"),
         lambda: unusable.problem,
         compared.report,
     ):
-        assert len(files(raised(call))) == 1
+        assert len(files(raised(done))) == 1
 
 
 def test_every_public_function_of_the_package_is_shortened():
@@ -111,14 +109,12 @@ def test_signatures_are_those_that_were_written():
 
 
 def test_the_command_shows_what_lies_below_public_functions_if_asked(tmp_path, monkeypatch):
-    asked = ["predict", str(tmp_path), str(tmp_path / "table.csv")]
-    told = CliRunner().invoke(app, asked)
-    assert (told.exit_code, "Traceback" in told.stderr) == (2, False)
-    whole = CliRunner().invoke(app, [*asked, "--debug"])
-    assert whole.exit_code == 2
+    asked = ["predict", tmp_path, tmp_path / "table.csv"]
+    told, whole = call(*asked), call(*asked, "--debug")
+    assert (told.exit_code, whole.exit_code, "Traceback" in told.stderr) == (2, 2, False)
     assert "in load_model" in whole.stderr  # which is called by what the command calls
     monkeypatch.setenv(DEBUG, "1")
-    assert "in load_model" in CliRunner().invoke(app, asked).stderr
+    assert "in load_model" in call(*asked).stderr
 
 
 def test_a_strategys_own_options_are_refused_without_those_of_pydantic():

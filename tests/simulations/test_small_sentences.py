@@ -9,19 +9,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed, table_section, write_table
+from examples import ASKED, call, changed, table_section, write_table
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-import simulations
-import strategies
 import userdp
 from simulations import compare, plan, train
 from simulations.api.comparing import ComparisonResult
 from simulations.api.keywords import OF_A_COMPARISON, sections
 from simulations.api.scoring import score
-from simulations.cli import app
 from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import PrivacySection, parse_config
 from simulations.records.environment import own_version
@@ -35,17 +31,9 @@ from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput, PopulationTooSmall
 
 ROOT = Path(__file__).resolve().parents[2]
-DECLARED = {
-    "user": "who",
-    "features": ["height"],
-    "ranges": {"height": [150, 200]},
-    "target": "count",
-    "target_range": [0, 9],
-    "problem": "squared",
-    "epsilon": 8.0,
-    "delta": 1e-3,
-}
-CLIPPING = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 2}
+DECLARED = {key: value for key, value in ASKED.items() if key not in ("categorical", "positive", "users", "strategy")}
+DECLARED |= {"target": "count", "target_range": [0, 9], "problem": "squared"}
+CLIPPING = ASKED["strategy"]
 
 
 @pytest.fixture
@@ -66,14 +54,9 @@ def test_too_many_declared_users_are_offered_as_all_users(path):
 
 def test_a_list_of_epsilons_belongs_under_the_grid(path):
     told = r"privacy.epsilon = \[1.0, 4.0\]: put lists of values under \[grid\], \"privacy.epsilon\" = \[1.0, 4.0\]"
-    with pytest.raises(BadInput, match=told):
-        parse_comparison(comparison_of(path, epsilon=[1.0, 4.0]))
-
-
-def comparison_of(path, **privacy):
-    """What a file holds."""
     raw = sections(DECLARED | {"users": 48, "strategy": [CLIPPING]}, str(path), OF_A_COMPARISON, "comparison")
-    return raw | {"privacy": raw["privacy"] | privacy}
+    with pytest.raises(BadInput, match=told):
+        parse_comparison(raw | {"privacy": raw["privacy"] | {"epsilon": [1.0, 4.0]}})
 
 
 @pytest.mark.parametrize(
@@ -171,29 +154,26 @@ def test_columns_that_are_kept_stand_beside_the_predictions(path, tmp_path, suff
     table = tmp_path / f"others.{suffix}"
     people.to_csv(table, index=False) if suffix == "csv" else people.to_parquet(table)
     arguments = ["predict", tmp_path / "run", table, "--output", tmp_path / "p.csv", "--keep", "id", "--keep", "who"]
-    done = CliRunner().invoke(app, list(map(str, arguments)))
+    done = call(*arguments)
     assert done.exit_code == 0, done.output
     found = pd.read_csv(tmp_path / "p.csv", dtype=str)
     assert list(found) == ["id", "who", "prediction", "probability"]
     assert "--keep" not in done.output
-    assert "--keep COLUMN copies a column" in CliRunner().invoke(app, list(map(str, arguments[:-4]))).output
+    assert "--keep COLUMN copies a column" in call(*arguments[:-4]).output
     np.testing.assert_array_equal(found["id"], people["id"])  # zeros and all
-    with pytest.raises(BadInput, match="has no column 'idd'; did you mean 'id'"):
-        score(tmp_path / "run", table, tmp_path / "p.csv", ["idd"])
-    with pytest.raises(BadInput, match="--keep prediction: the predictions have a column of that name"):
-        score(tmp_path / "run", table, tmp_path / "p.csv", ["prediction"])
+    for wrong, told in (
+        ("idd", "has no column 'idd'; did you mean 'id'"),
+        ("prediction", "--keep prediction: the predictions have a column of that name"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            score(tmp_path / "run", table, tmp_path / "p.csv", [wrong])
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", [userdp, strategies, simulations])
-def test_dir_of_a_package_shows_its_public_names(package):
-    assert dir(package) == sorted(package.__all__)
-
-
 def test_the_command_knows_its_version():
-    done = CliRunner().invoke(app, ["--version"])
+    done = call("--version")
     assert done.exit_code == 0
     assert done.stdout.strip() == f"userdp {own_version()}"
 

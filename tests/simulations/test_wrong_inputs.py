@@ -4,25 +4,12 @@ from datetime import date
 
 import pandas as pd
 import pytest
-from examples import write_table
+from examples import ASKED, write_table
 
-from simulations.api.comparing import ComparisonResult
 from simulations.api.keywords import OF_A_RUN, sections
 from userdp import compare, plan, train
-from userdp.errors import BadInput
+from userdp.errors import BadInput, PopulationTooSmall
 
-ASKED = {
-    "user": "who",
-    "features": ["height"],
-    "ranges": {"height": [150, 200]},
-    "target": "passed",
-    "positive": "yes",
-    "users": 48,
-    "epsilon": 8.0,
-    "delta": 1e-3,
-    "problem": "logistic",
-    "strategy": {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 2},
-}
 CLASSES = {"kind": "torch", "loss": "cross_entropy", "outputs": 3}
 WORDS = {"target": "grade", "positive": None}
 NO_NUMBER = r"the target 'grade' .* its cells are text; for two classes set positive .*; for several .* target_levels"
@@ -125,10 +112,20 @@ def test_dates_as_bounds(frame, bound):
         ({"ridge": 1.0}, r"no setting 'ridge': the problem has it, so write problem=\{'kind': 'logistic', 'ridge': "),
         ({"rounds": 5, "strategy": None}, "there is no setting 'rounds'; those of a strategy stand in strategy="),
         ({"rounds": 5, "strategy": "no_such"}, "there is no setting 'rounds'; those of a strategy stand in strategy="),
+        ({"epsilom": 1.0}, "there is no setting 'epsilom'; did you mean 'epsilon'"),
+        ({"epsilon": None}, "privacy.epsilon is missing"),
+        ({"epsilon": "1"}, "privacy.epsilon"),
+        ({"strategy": "dp_fed_sdg"}, "strategy.kind = 'dp_fed_sdg' is unknown: did you mean 'dp_fed_sgd'"),
+        ({"ranges": None}, r"ranges has no \[low, high\] for the numeric feature 'height'"),
+        ({"user": "whom"}, "the DataFrame has no column 'whom'; did you mean 'who'"),
+        ({"users": 10**6}, "data.users = 1000000, but the data leave 48 training users"),
+        ({"path": "people.csv"}, "there is no setting 'path'"),
     ],
 )
 def test_settings_of_another_shape(frame, settings, told):
-    assert refused(frame, **settings).match(told)
+    found = refused(frame, **settings)
+    assert found.match(told)
+    assert isinstance(found.value, PopulationTooSmall) == ("users" in settings)
 
 
 @pytest.mark.parametrize(
@@ -168,23 +165,12 @@ def test_lists_may_be_those_of_pandas():
 )
 def test_a_comparison_of_budgets_in_whatever_holds_them(frame, epsilons):
     settings = {key: value for key, value in ASKED.items() if key not in ("epsilon", "strategy", "users")}
-    result = compare(
-        frame, strategies="dp_fed_sgd", epsilon=epsilons, all_users=60, seeds=1, progress=False, **settings
-    )
+    settings |= {"strategy": "dp_fed_sgd", "strategies": None}  # what is not given hides nothing
+    result = compare(frame, epsilon=epsilons, all_users=60, seeds=1, progress=False, **settings)
+    assert set(result.table["strategy"]) == {"dp_fed_sgd"}
     assert list(result.table["epsilon"]) == [1, 4]
     assert result.table["error_private"].isna().all()
     first, *_, last = lines = repr(result).splitlines()
     assert first == "value is the test loss, lower is better; one seed"
     assert last.startswith("2 runs on the same people")
     assert len(lines) <= 6
-
-
-def test_strategies_that_are_not_given_hide_no_strategy(frame):
-    result = compare(frame, **ASKED | {"strategy": "dp_fed_sgd", "strategies": None}, seeds=1, progress=False)
-    assert list(result.table["strategy"]) == ["dp_fed_sgd"]
-
-
-def test_a_comparison_counts_its_seeds():
-    rows = {"strategy": ["a", "a"], "epsilon": 1.0, "seed": [0, 1], "value": [1.0, 2.0], "initial": 3.0}
-    table = pd.DataFrame({**rows, "reference_private": 0.5, "main_metric": "test_loss"})
-    assert "means over 2 seeds" in repr(ComparisonResult(table, "", None))

@@ -5,10 +5,10 @@ Seeds are fixed, so a test that passes passes always; bounds of the whole regist
 
 import json
 
+import examples
 import numpy as np
 import pytest
 from examples import changed
-from typer.testing import CliRunner
 
 from simulations import cli
 from simulations.audit.canaries import attacks
@@ -23,42 +23,32 @@ from userdp.arrays.sparse_rows import clip_rows
 from userdp.audit import Gaussian
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes import pipeline
+from userdp.nodes import node as nodes
 from userdp.nodes.computations import Computation
 from userdp.problems import Softmax
 
 NAMES = [name for name in STRATEGIES if name != "non_private"]
 TOGETHER = 1 - 0.05 / len(NAMES)
-GAUSSIAN = [
-    "dp_fed_sgd",
-    "dp_fed_avg",
-    "recentred_clipping",
-    "adaptive_clipping",
-    "dp_ftrl",
-    "projected_sgd",
-    "local_dp",
-    "sample_clipped_sgd",
-]
+GAUSSIAN = ["dp_fed_sgd", "dp_fed_avg", "recentred_clipping", "adaptive_clipping", "dp_ftrl"]
+GAUSSIAN += ["projected_sgd", "local_dp", "sample_clipped_sgd"]
 
 
 def config_of(name, epsilon=1.0, delta=1e-5, **options):
     """A short run of 4096 users, on a loss that the strategy can be run with."""
     strategy = STRATEGIES[name]
-    problem = {"kind": "quadratic", "bound": 6.0, "radius": 1.0}
-    population = "gaussian"
+    problem, population = {"kind": "quadratic", "bound": 6.0, "radius": 1.0}, "gaussian"
     if strategy.about.example_problem["kind"] != "quadratic":
         problem, population = dict(strategy.about.example_problem) | {"target_range": [-1.0, 1.0]}, "linear_regression"
-    data = {"kind": "synthetic", "population": population, "dimension": 2, "users": 4096, "samples_per_user": 1}
-    return parse_config(
-        {
-            "name": "attacked",
-            "problem": problem,
-            "data": data,
-            "privacy": {"epsilon": epsilon, "delta": delta, "unit": strategy.about.units[0]},
-            "strategy": {"kind": name} | dict(strategy.about.example) | options,
-            "preparation": "none",
-        }
+    raw = changed(
+        name="attacked",
+        seed=None,
+        problem=problem,
+        data={"kind": "synthetic", "population": population, "dimension": 2, "users": 4096, "samples_per_user": 1},
+        privacy={"epsilon": epsilon, "delta": delta, "unit": strategy.about.units[0]},
+        strategy={"kind": name} | dict(strategy.about.example) | options,
+        preparation="none",
     )
+    return parse_config(raw)
 
 
 # --- Claims ----------------------------------------------------------------------------------------------------------
@@ -115,8 +105,8 @@ def test_users_who_are_clipped_too_late_are_found(monkeypatch):
     def too_late(total, rows, clip_norm, lengths):
         total += 1.8 * clip_rows(rows, clip_norm).sum(axis=0)
 
-    monkeypatch.setattr(pipeline, "add_clipped_rows", too_late)
-    assert audit(config_of("dp_fed_sgd", 1.0), runs=200, workers=0).refuted
+    monkeypatch.setattr(nodes, "add_clipped_rows", too_late)
+    assert audit(config_of("dp_fed_sgd"), runs=200, workers=0).refuted
 
 
 @pytest.mark.slow
@@ -130,20 +120,14 @@ def test_noise_of_a_strategy_of_the_exponential_mechanism_that_is_missing_is_fou
 # --- Instances -------------------------------------------------------------------------------------------------------
 
 
-def test_an_instance_has_the_cohorts_and_the_noise_of_the_run():
-    found = Instance.of(config_of("dp_fed_sgd", rounds=8, cohort=1024))
+def test_an_instance_has_the_cohorts_and_the_noise_of_the_run_and_a_strategy_of_its_own_for_each_seed():
+    found, whole = (Instance.of(config_of("dp_fed_sgd", rounds=8, **more)) for more in ({"cohort": 1024}, {}))
     assert found.plan.cohort * 4 == found.facts.users < 4096
-    whole = Instance.of(config_of("dp_fed_sgd", rounds=8))
-    assert found.plan.numbers["participations"] == 2
-    assert whole.plan.numbers["participations"] == 8
+    assert [one.plan.numbers["participations"] for one in (found, whole)] == [2, 8]
     assert found.plan.guarantee.epsilon == pytest.approx(1.0, rel=1e-6)
-
-
-def test_runs_of_an_instance_are_those_of_a_strategy_made_for_their_seed():
-    instance = Instance.of(config_of("dp_fed_sgd"))
-    assert instance.strategy(5).noise_seed == 5
-    assert instance.strategy(5) is not instance.template
-    assert not instance.template.result.rounds
+    assert found.strategy(5).seed == 5
+    assert found.strategy(5) is not found.template
+    assert not found.template.result.rounds
 
 
 def test_innovations_take_off_what_all_directions_share():
@@ -172,20 +156,22 @@ def attack_of(instance, beginning):
 
 
 def test_the_reach_of_an_attack_is_known_from_a_few_runs():
-    instance = Instance.of(config_of("dp_fed_sgd", 4.0))
-    attack = attack_of(instance, "127 canaries at the edge, ")
-    claimed = Gaussian.of(4.0, 1e-5)
-    found = Observer.of(instance, attack).reach(attack, 3)
-    assert 0.9 * claimed.membership_accuracy < found < 1.1 * claimed.membership_accuracy
+    claimed = Gaussian.of(4.0, 1e-5).membership_accuracy
+    found = reach_of(Instance.of(config_of("dp_fed_sgd", 4.0)), "127 canaries at the edge, ")
+    assert 0.9 * claimed < found < 1.1 * claimed
     zero = Instance.of(config_of("projected_sgd", 4.0, clip_norm=1e-300))
-    assert Observer.of(zero, attack_of(zero, "a canary at the edge a")).reach(0, 3) < 0.6
+    assert reach_of(zero, "a canary at the edge a") < 0.6
+
+
+def reach_of(instance, beginning):
+    attack = attack_of(instance, beginning)
+    return Observer.of(instance, attack).reach(attack, 3)
 
 
 def test_norms_that_cut_corners_off_are_reached_along_columns():
     instance = Instance.of(config_of("projected_sgd", 4.0))
-    corner, column = (attack_of(instance, f"127 canaries at the edge{where}") for where in (", ", " of a column"))
-    assert Observer.of(instance, corner).reach(corner, 3) < 0.55
-    assert Observer.of(instance, column).reach(column, 3) > 0.6
+    assert reach_of(instance, "127 canaries at the edge, ") < 0.55
+    assert reach_of(instance, "127 canaries at the edge of a column") > 0.6
 
 
 def test_canaries_come_in_the_first_rounds_that_many_take_part_in():
@@ -216,15 +202,14 @@ def test_canaries_who_share_a_column_are_not_taken_for_directions_of_their_own()
     assert made.features[0, 0, 2] != made.features[1, 0, 2]
 
 
-def test_a_strategy_that_promises_nothing_is_refused():
-    with pytest.raises(BadInput, match="promises nothing"):
-        audit(config_of("non_private"), workers=0)
-
-
-@pytest.mark.parametrize("runs", [0, 199])
-def test_too_few_runs_are_refused(runs):
-    with pytest.raises(BadInput, match="runs"):
-        audit(config_of("dp_fed_sgd"), runs=runs, workers=0)
+def test_too_few_runs_are_refused_and_one_run_asks_for_canaries_and_for_users_who_are_protected():
+    for runs in (0, 199):
+        with pytest.raises(BadInput, match="runs"):
+            audit(config_of("dp_fed_sgd"), runs=runs, workers=0)
+    with pytest.raises(BadInput, match="canaries"):
+        audit_one_run(wide(), canaries=3)
+    with pytest.raises(BadInput, match="user level"):
+        audit_one_run(config_of("non_private"), canaries=20)
 
 
 def test_another_strategy_takes_the_file_s_budget_and_a_unit_that_it_protects():
@@ -239,14 +224,8 @@ def test_another_strategy_takes_the_file_s_budget_and_a_unit_that_it_protects():
 
 
 def wide(sampling="disjoint", epsilon=8.0):
-    return parse_config(
-        changed(
-            data__dimension=512,
-            privacy__epsilon=epsilon,
-            privacy__delta=1e-5,
-            strategy={"kind": "dp_fed_sgd", "rounds": 2, "clip_norm": 1.0, "sampling": sampling},
-        )
-    )
+    strategy = {"kind": "dp_fed_sgd", "rounds": 2, "clip_norm": 1.0, "sampling": sampling}
+    return parse_config(changed(data__dimension=512, privacy__epsilon=epsilon, strategy=strategy))
 
 
 @pytest.mark.slow
@@ -277,13 +256,6 @@ def test_canaries_say_nothing_where_an_answer_is_no_gradient():
     np.testing.assert_allclose(gradients.values, [[1, 1, 0, 0, 0, 0]])
 
 
-def test_one_run_asks_for_canaries_and_for_users_who_are_protected():
-    with pytest.raises(BadInput, match="canaries"):
-        audit_one_run(wide(), canaries=3)
-    with pytest.raises(BadInput, match="user level"):
-        audit_one_run(config_of("non_private"), canaries=20)
-
-
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
@@ -292,12 +264,7 @@ def call(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "log_warnings", lambda: None)
     file = tmp_path / "run.toml"
     file.write_text(config_of("dp_fed_sgd", 4.0).toml(), encoding="utf-8")
-
-    def called(*arguments):
-        given = ["audit", file, "--workers", 0, "--output", tmp_path / "audits", *arguments]
-        return CliRunner().invoke(cli.app, [str(one) for one in given])
-
-    return called
+    return lambda *words: examples.call("audit", file, "--workers", 0, "--output", tmp_path / "audits", *words)
 
 
 @pytest.mark.slow
@@ -307,14 +274,8 @@ def test_the_command_prints_and_writes_claim_measurement_and_what_they_mean(call
     for told in ("stands", "Guarantee.", "without their data"):
         assert told in " ".join(outcome.stdout.split())
     directory = tmp_path / "audits" / "attacked-dp_fed_sgd-audit"
-    assert {one.name for one in directory.iterdir()} == {
-        "audit.json",
-        "config.toml",
-        "report.html",
-        "trade-off.csv",
-        "trade-off.svg",
-        "trade-off.png",
-    }
+    files = {"audit.json", "config.toml", "report.html", *(f"trade-off.{end}" for end in ("csv", "svg", "png"))}
+    assert {one.name for one in directory.iterdir()} == files
     values = json.loads((directory / "audit.json").read_text())
     assert 2.0 < values["measured_epsilon"] <= values["claimed_epsilon"]
     assert values["most_guess_success"]["0.5"] == pytest.approx(0.82, abs=0.02)

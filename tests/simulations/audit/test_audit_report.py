@@ -61,24 +61,18 @@ def page_of(directory, *found, wanted=None, refusals=None):
 
 def test_the_page_tells_claim_measurement_confidence_canaries_runs_versions_and_seed(tmp_path):
     page, values = page_of(tmp_path, FOUND)
-    assert "The claim stands" in page
-    for told in (shown(2.0), shown(1.37), chance(0.95), FOUND.attack, "900", "of 3 rounds", "32 users", "seed is 11"):
-        assert told in page
-    assert f"Measured: at least {shown(1.37)}, with confidence" in page
-    for told in ("1,980 of 3,150 guesses", chance(1980 / 3150), "n is public", "nodes clip as told"):
-        assert told in page
-    for package, number in values["versions"].items():
-        assert f"{package} {number}" in page
-    assert "userdp audit config.toml --runs 1000 --confidence 0.95" in page
-
-
-def test_the_page_translates_epsilon_into_the_success_of_attacks(tmp_path):
-    page, values = page_of(tmp_path, FOUND)
-    claim, left = Gaussian.of(2.0, 1e-5), Gaussian(0.41)
+    told = [shown(2.0), shown(1.37), chance(0.95), FOUND.attack, "900", "of 3 rounds", "32 users", "seed is 11"]
+    told += ["The claim stands", f"Measured: at least {shown(1.37)}, with confidence", "1,980 of 3,150 guesses"]
+    told += [chance(1980 / 3150), "n is public", "nodes clip as told", "&lt;everybody&gt;"]
+    told += [f"{package} {number}" for package, number in values["versions"].items()]
+    told += ["userdp audit config.toml --runs 1000 --confidence 0.95"]
+    # Epsilon as the success of attacks.
+    claim = Gaussian.of(2.0, 1e-5)
     assert values["claimed_mu"] == claim.mu
-    for law in (claim, left):
+    for law in (claim, Gaussian(0.41)):
         for probability in (law.membership_accuracy, *(law.guess_success(rate) for rate in (0.01, 0.1, 0.5))):
-            assert f'<td class="number">{chance(probability)}</td>' in page
+            told += [f'<td class="number">{chance(probability)}</td>']
+    assert [words for words in told if words not in page] == []
 
 
 def test_the_page_is_complete_in_itself_and_shows_the_trade_off(tmp_path):
@@ -88,7 +82,6 @@ def test_the_page_is_complete_in_itself_and_shows_the_trade_off(tmp_path):
     assert page.count("<svg") == page.count("</svg>") == 1
     for line in ("claimed", "not refuted", "blind", "measured", "false positives", "false negatives"):
         assert f">{line}</text>" in page
-    assert "&lt;everybody&gt;" in page
     assert {path.name for path in tmp_path.glob("trade-off.*")} == {f"trade-off.{end}" for end in ("csv", "svg", "png")}
 
 

@@ -8,9 +8,9 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from examples import COMPARISON, call
 
-from simulations import cli, compare
+from simulations import compare
 from simulations.comparison import oracle
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare as run_all
@@ -24,23 +24,11 @@ from simulations.runs.build import load_datasets
 from simulations.runs.released_copy import copy_released
 from userdp.errors import BadInput
 
-SMALL = {
-    "name": "small",
-    "seeds": 2,
-    "problem": {"kind": "quadratic", "bound": 5.0},
-    "data": {
-        "kind": "synthetic",
-        "population": "gaussian",
-        "dimension": 3,
-        "users": 300,
-        "test_users": 0,
-        "samples_per_user": 4,
-    },
-    "privacy": {"epsilon": 4.0, "delta": 1e-5},
-    "strategy": [{"kind": "dp_fed_sgd", "rounds": 2}],
-    "against_oracle": True,
-}
+SMALL = COMPARISON | {"strategy": COMPARISON["strategy"][:1], "grid": {}, "against_oracle": True}
+SMALL |= {"privacy": {"epsilon": 4.0, "delta": 1e-5}}
+SEARCH = {"cost": "free, tuned on public synthetic data", "public_seed": 1000}
 ORACLES = [name_of(kind) for kind in STRATEGIES]
+NUMBER = {"features": ["a"], "ranges": {"a": [0.0, 1.0]}}
 
 
 def changed(**settings):
@@ -48,7 +36,7 @@ def changed(**settings):
 
 
 def run_config(**settings):
-    raw = {name: value for name, value in changed(**settings).items() if name not in ("seeds", "against_oracle")}
+    raw = {key: value for key, value in changed(**settings).items() if key not in ("seeds", "against_oracle", "grid")}
     return parse_config(raw | {"seed": 7, "strategy": {"kind": "dp_fed_sgd"}})
 
 
@@ -75,18 +63,12 @@ def test_its_strategies_stand_beside_those_of_the_file_and_say_what_they_are():
 def test_its_seed_is_neither_compared_nor_tuned_on():
     assert parse_comparison(SMALL).oracle_seed == 1000
     assert parse_comparison(changed(seeds=[0, 1000])).oracle_seed == 1001
-    search = {"dp_fed_sgd": {"clip_norm": [0.1, 1.0]}}
-    tuning = {"cost": "free, tuned on public synthetic data", "public_seed": 1000, "repeats": 2, "search": search}
+    tuning = SEARCH | {"repeats": 2, "search": {"dp_fed_sgd": {"clip_norm": [0.1, 1.0]}}}
     comparison = parse_comparison(changed(tuning=tuning))
     assert comparison.oracle_seed == 1002
     assert [bool(comparison.candidates(cell)) for cell in comparison.cells] == [True] * 2 + [False] * 6
-
-
-def test_a_search_cannot_be_declared_for_the_oracle():
-    search = {ORACLES[0]: {"clip_norm": [0.1, 1.0]}}
-    tuning = {"cost": "free, tuned on public synthetic data", "public_seed": 1000, "search": search}
     with pytest.raises(BadInput, match="no strategy has this label or kind"):
-        parse_comparison(changed(tuning=tuning))
+        parse_comparison(changed(tuning=SEARCH | {"search": {ORACLES[0]: {"clip_norm": [0.1, 1.0]}}}))
 
 
 # What settings are multiples of ------------------------------------------------------------------------------------
@@ -203,43 +185,33 @@ def test_it_is_labelled_everywhere_and_never_the_best(tmp_path, few):
 
 
 @pytest.mark.slow
-def test_an_oracle_without_a_result_is_no_private_strategy(tmp_path, few):
-    outcome = run_all(parse_comparison(SMALL), workers=0, directory=tmp_path, limit=2)  # the references alone
-    assert all(one["error_private"] for one in outcome.rows)
+@pytest.mark.parametrize(
+    ("settings", "limit", "told"),
+    [
+        ({}, 2, ""),  # the references alone are run
+        ({"data": {"kind": "table", "path": "nowhere.parquet", "user": "u"} | NUMBER}, None, "nowhere.parquet"),
+    ],
+    ids=["not run", "data that cannot be looked at"],
+)
+def test_an_oracle_without_a_result_is_no_private_strategy_and_no_crash(tmp_path, few, settings, limit, told):
+    outcome = run_all(parse_comparison(changed(**settings)), workers=0, directory=tmp_path, limit=limit)
+    assert all(one["error_private"] and told in one["error_private"] for one in outcome.rows)
     overall = (tmp_path / "report.md").read_text().partition("## Over all settings")[2].partition("\n## ")[0]
     for name in ORACLES:
         assert f"| {name} ({ORACLE}) | - |" in overall
 
 
 @pytest.mark.slow
-def test_data_that_cannot_be_looked_at_are_a_reason_and_no_crash(tmp_path, few):
-    missing = {"kind": "table", "path": "nowhere.parquet", "user": "u", "features": ["a"], "ranges": {"a": [0.0, 1.0]}}
-    outcome = run_all(parse_comparison(changed(data=missing)), workers=0, directory=tmp_path)
-    assert all("nowhere.parquet" in one["error_private"] for one in outcome.rows)
-
-
-@pytest.mark.slow
 def test_the_command_and_python_take_it_as_the_file_does(tmp_path, few):
     file = tmp_path / "small.toml"
     file.write_text(parse_comparison(changed(against_oracle=False)).toml())
-    arguments = ["compare", str(file), "--against-oracle", "--workers", "0", "--output", str(tmp_path), "--json"]
-    told = CliRunner().invoke(cli.app, arguments)
+    told = call("compare", file, "--against-oracle", "--workers", 0, "--output", tmp_path, "--json")
     assert told.exit_code == 0
     assert {one["strategy"] for one in json.loads(told.stdout) if one["oracle"]} == set(ORACLES)
     assert tomllib.loads((tmp_path / "small" / "comparison.toml").read_text())["against_oracle"] is True
     frame = pd.DataFrame({"u": np.repeat(np.arange(60), 2), "a": np.linspace(0, 1, 120)})
-    found = compare(
-        frame,
-        user="u",
-        features=["a"],
-        ranges={"a": [0, 1]},
-        problem={"kind": "quadratic", "bound": 1.0},
-        strategy=["dp_fed_sgd"],
-        epsilon=4.0,
-        delta=1e-4,
-        seeds=1,
-        against_oracle=True,
-    )
+    asked = {"problem": {"kind": "quadratic", "bound": 1.0}, "strategy": ["dp_fed_sgd"], "epsilon": 4.0, "delta": 1e-4}
+    found = compare(frame, user="u", **NUMBER, **asked, seeds=1, against_oracle=True)
     assert set(found.table.loc[found.table["oracle"], "strategy"]) == set(ORACLES)
 
 

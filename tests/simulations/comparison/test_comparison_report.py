@@ -7,6 +7,7 @@ import shutil
 
 import pandas as pd
 import pytest
+from examples import COMPARISON
 
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
@@ -18,18 +19,11 @@ from userdp.accounting.composition import add_or_remove_to_replace_one
 from userdp.errors import BadInput
 
 FILES = ("results.parquet", "rounds.parquet", "comparison.json", "comparison.toml")
-RAW = {
+RAW = COMPARISON | {
     "name": "terms",
     "seeds": 3,
     "problem": {"kind": "quadratic", "bound": 6.0},
-    "data": {
-        "kind": "synthetic",
-        "population": "gaussian",
-        "dimension": 3,
-        "users": 400,
-        "test_users": 0,
-        "samples_per_user": 4,
-    },
+    "data": COMPARISON["data"] | {"users": 400},
     "privacy": {"delta": 1e-5, "unit": "user"},
     "strategy": [
         {"kind": "dp_fed_sgd", "rounds": 2},
@@ -68,6 +62,14 @@ def folder(tmp_path_factory):
     return small, recorded
 
 
+@pytest.fixture
+def copied(folder, tmp_path):
+    """A copy of its four files."""
+    for name in FILES:
+        shutil.copy(folder[0] / name, tmp_path / name)
+    return tmp_path
+
+
 def lines_of(markdown, heading):
     """Strategy -> its line in a ranking of the Markdown report."""
     section = markdown.partition(f"### {heading}")[2].partition("\n##")[0]
@@ -89,28 +91,20 @@ def test_rounds_file_holds_every_measured_round_of_every_finished_cell(folder):
         assert own["value"].iloc[-1] == cell["value"]
 
 
-def test_the_report_is_made_from_four_files_and_refuses_to_do_with_three(folder, tmp_path):
-    directory, _ = folder
-    assert (directory / "report.html").is_file()
-    for name in FILES[1:]:
-        shutil.copy(directory / name, tmp_path / name)
-    with pytest.raises(BadInput, match=r"results\.parquet"):
-        render_comparison(tmp_path)
+def test_the_report_is_made_from_four_files_and_refuses_to_do_with_three(copied):
+    (copied / "results.parquet").unlink()
+    with pytest.raises(BadInput, match=r"holds no results\.parquet"):
+        render_comparison(copied)
 
 
 @pytest.mark.slow
-def test_the_course_is_the_median_over_seeds_and_a_run_that_ended_early_keeps_its_last_model(
-    folder, tmp_path, monkeypatch
-):
-    directory, _ = folder
-    for name in FILES:
-        shutil.copy(directory / name, tmp_path / name)
-    rounds = pd.read_parquet(tmp_path / "rounds.parquet")
+def test_the_course_is_the_median_over_seeds_and_a_run_that_ended_early_keeps_its_last_model(copied, monkeypatch):
+    rounds = pd.read_parquet(copied / "rounds.parquet")
     rounds = rounds[(rounds["strategy"] != "poisson") | (rounds["seed"] != 0) | (rounds["round"] <= 10)]
-    rounds.to_parquet(tmp_path / "rounds.parquet")
+    rounds.to_parquet(copied / "rounds.parquet")
     seen = []
     monkeypatch.setattr("simulations.comparison.report.rounds_chart", lambda point, *_: seen.append(point) or "")
-    render_comparison(tmp_path)
+    render_comparison(copied)
     (course,) = [point["course"]["poisson"] for point in seen if point["values"]["privacy.epsilon"] == 8.0]
     assert [line["round"] for line in course] == list(range(1, 33))  # the first two find who is heard, and the clip
     own = rounds[(rounds["strategy"] == "poisson") & (rounds["privacy.epsilon"] == 8.0)]
@@ -205,16 +199,11 @@ def test_nothing_is_predicted_where_the_argument_does_not_reach(sections, key):
     assert expected_slope(config_of(**sections), key) is None
 
 
-def test_heterogeneous_users_and_given_means_inside_the_domain_are_covered():
+def test_a_comparison_has_a_slope_only_where_all_its_points_agree():
     config = config_of(data={"heterogeneity": 0.1, "mean": [0.5, -1.0, 0.0]})
     assert expected_slope(config, "data.users").power == -2.0
-
-
-def test_a_comparison_has_a_slope_only_where_all_its_points_agree():
     assert expected_slopes(parse_comparison(RAW))["quadratic"]["privacy.epsilon"]["power"] == -2.0
-    raw = changed()
-    raw["grid"]["privacy.epsilon"] = [1.0, 20.0]
-    assert expected_slopes(parse_comparison(raw)) == {}
+    assert expected_slopes(parse_comparison(changed(grid={"privacy.epsilon": [1.0, 20.0]}))) == {}
 
 
 def guide(points, power=-2.0):
@@ -239,12 +228,6 @@ def test_a_predicted_slope_is_drawn_beside_the_best_private_strategy_where_priva
     assert not sweep_chart(points(), "n", "n", ["a", "b"], "title")[1]
 
 
-def test_the_page_says_why_a_slope_is_expected(folder):
-    page = (folder[0] / "report.html").read_text()
-    assert "theory: slope \N{MINUS SIGN}2" in page
-    assert "Theory: where privacy costs more than sampling" in page
-
-
 @pytest.mark.slow
 def test_labels_of_settings_do_not_touch():
     points = [point_of({"a": 0.1}, n=n) for n in (1, 1.01, 10, 10_000, 2_000_000)]
@@ -257,25 +240,32 @@ def test_labels_of_settings_do_not_touch():
 # On what terms -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_every_line_of_a_ranking_says_its_relation_and_what_it_means_for_replacing_one(folder, epsilon):
-    lines = lines_of((folder[0] / "report.md").read_text(), f"quadratic, epsilon = {epsilon:g}")
+@pytest.fixture(params=[1.0, 8.0])
+def ranked(request, folder):
+    """(epsilon, the lines of its ranking, strategy -> its first row)."""
+    epsilon, rows = request.param, pd.read_parquet(folder[0] / "results.parquet")
+    own = rows[rows["privacy.epsilon"] == epsilon].groupby("strategy").first()
+    markdown = (folder[0] / "report.md").read_text()
+    return epsilon, lines_of(markdown, f"quadratic, epsilon = {epsilon:g}"), own.T
+
+
+def test_every_line_of_a_ranking_says_its_relation_and_what_it_means_for_replacing_one(ranked):
+    epsilon, lines, rows = ranked
     assert "user level, replace one |" in lines["dp_fed_sgd"]
     assert "level" not in lines["non_private"]
     assert "no privacy" in lines["non_private"]
-    rows = pd.read_parquet(folder[0] / "results.parquet")
-    one = rows[(rows["strategy"] == "poisson") & (rows["privacy.epsilon"] == epsilon)].iloc[0]
+    one = rows["poisson"]
     replaced, delta = add_or_remove_to_replace_one(one["spent_epsilon"], one["delta"])
+    assert (one["replace_one_epsilon"], one["replace_one_delta"]) == pytest.approx((replaced, delta))
     told = f"epsilon = {shown_claim(replaced)}, delta = {shown_claim(delta)}" if epsilon == 1 else "none at this delta"
     assert (delta < 1 / one["users"]) == (epsilon == 1)
     assert f"add or remove; to replace one: {told}" in lines["poisson"]
+    assert rows["dp_fed_sgd"]["replace_one_epsilon"] == rows["dp_fed_sgd"]["spent_epsilon"]
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side_by_side(folder, epsilon):
-    lines = lines_of((folder[0] / "report.md").read_text(), f"quadratic, epsilon = {epsilon:g}")
-    rows = pd.read_parquet(folder[0] / "results.parquet")
-    one = rows[(rows["strategy"] == "sample_clipped_sgd") & (rows["privacy.epsilon"] == epsilon)].iloc[0]
+def test_a_sample_level_strategy_is_ranked_at_user_level_with_both_epsilons_side_by_side(folder, ranked):
+    epsilon, lines, rows = ranked
+    one = rows["sample_clipped_sgd"]
     assert (one["unit"], one["group"], one["spent_epsilon"]) == ("user", 4, pytest.approx(epsilon, rel=1e-3))
     assert one["sample_level_epsilon"] < epsilon / 3
     told = (
@@ -304,32 +294,34 @@ def test_strategies_with_the_same_promise_stand_under_it_together(folder):
         assert text.count(f"- **{label}**") == 1
 
 
-def test_the_report_says_how_to_do_it_again(folder):
+def test_the_report_says_how_to_do_it_again_and_why_a_slope_is_expected(folder):
     versions = json.loads((folder[0] / "comparison.json").read_text())["versions"]
-    for name in ("report.html", "report.md"):
+    told = [
+        "userdp compare comparison.toml",
+        "seeds 0, 1, 2",
+        *(f"{package} {one}" for package, one in versions.items()),
+    ]
+    of_the_page = ["theory: slope \N{MINUS SIGN}2", "Theory: where privacy costs more than sampling"]
+    for name, words in (("report.html", told + of_the_page), ("report.md", told)):
         text = (folder[0] / name).read_text()
-        assert "userdp compare comparison.toml" in text
-        assert "seeds 0, 1, 2" in text
-        assert all(f"{package} {number}" in text for package, number in versions.items())
+        assert [one for one in words if one not in text] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fallen", [1e-15, 0.0, -0.3])
-def test_no_share_of_a_way_is_shown_where_the_reference_did_not_get_below_the_initial_model(folder, tmp_path, fallen):
-    for name in FILES:
-        shutil.copy(folder[0] / name, tmp_path / name)
-    frame = pd.read_parquet(tmp_path / "results.parquet")
+def test_no_share_of_a_way_is_shown_where_the_reference_did_not_get_below_the_initial_model(folder, copied, fallen):
+    frame = pd.read_parquet(copied / "results.parquet")
     stuck = frame["privacy.epsilon"] == 1.0
     frame.loc[stuck, "reference_private"] = frame.loc[stuck, "initial"].median() * (1 - fallen)
-    frame.to_parquet(tmp_path / "results.parquet")
-    render_comparison(tmp_path)
+    frame.to_parquet(copied / "results.parquet")
+    render_comparison(copied)
     told = "Training without privacy did not get below the initial model, so no way is measured"
     for name in ("report.html", "report.md"):
-        text = (tmp_path / name).read_text()
+        text = (copied / name).read_text()
         assert f"{told} (quadratic, epsilon = 1)" in text
         assert "did not converge" in text
         assert told not in (folder[0] / name).read_text()
-    markdown = (tmp_path / "report.md").read_text()
+    markdown = (copied / "report.md").read_text()
     for heading, measured in (("quadratic, epsilon = 1", False), ("quadratic, epsilon = 8", True)):
         line = lines_of(markdown, heading)["dp_fed_sgd"]
         assert ("%" in line) == measured

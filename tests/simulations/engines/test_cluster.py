@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import logging
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from helpers import MARK, PATIENCE, FaultyQuadratic, federation_of, final, local_grid, make
+from helpers import MARK, PATIENCE, FaultyQuadratic, federation_of, final, forgive_ray, local_grid, make
 
 from simulations import load_config
 from simulations.engines.grids import shards
@@ -51,26 +50,24 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.slow
-# Ray leaves the pipes and handles of its processes to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@forgive_ray
 def test_a_machine_lost_amid_a_round_changes_no_bit(cluster, tmp_path, caplog):
     """Every user is marked, so that whichever actor is on the second machine takes it down, in its first round."""
     data = np.full((USERS, 2), 0.5)
     data[:, 0] = MARK
     federation, once = federation_of(data), tmp_path / "happened"
     problem = FaultyQuadratic(2, "machine", once, spared=cluster.head_node.node_id)
-    method = make(DPFedSGD, problem, USERS, 10.0, 1e-3, rounds=3)
-    with (
-        caplog.at_level(logging.WARNING, logger="userdp"),
-        RayGrid(problem, federation, shards(USERS, PER_NODE), address=cluster.address) as grid,
-    ):
-        result = method.start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+
+    def started(grid):
+        with grid:
+            method = make(DPFedSGD, problem, USERS, 10.0, 1e-3, rounds=3)
+            return method.start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+
+    result = started(RayGrid(problem, federation, shards(USERS, PER_NODE), address=cluster.address))
     assert once.exists()
     assert "an actor died" in caplog.text
     assert result.missing_users == 0
-    with local_grid(problem, federation, PER_NODE) as grid:
-        whole = make(DPFedSGD, problem, USERS, 10.0, 1e-3, rounds=3).start(grid)
-    np.testing.assert_array_equal(final(result), final(whole))
+    np.testing.assert_array_equal(final(result), final(started(local_grid(problem, federation, PER_NODE))))
 
 
 # --- The page ---------------------------------------------------------------------------------------------------------

@@ -1,17 +1,24 @@
 """Nodes that fail: counted as missing up to the allowed share, then the run stops and keeps what it has."""
 
-import gc
-import logging
-import os
 import re
-import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
-from helpers import MARK, PATIENCE, ChangedNode, FaultyQuadratic, federation_of, final, local_grid, make, run
+from helpers import (
+    MARK,
+    PATIENCE,
+    ChangedNode,
+    FaultyQuadratic,
+    federation_of,
+    final,
+    forgive_ray,
+    local_grid,
+    make,
+    own_ray,
+    run,
+)
 
 from simulations.engines import ray_grid
 from simulations.engines.grids import LocalGrid, shards
@@ -36,26 +43,45 @@ def method_of(strategy=DPFedSGD, problem=PROBLEM, **options):
     return make(strategy, problem, USERS, 10.0, 1e-3, **options)
 
 
-def grid_with(change, nodes=(3,), problem=PROBLEM):
+def nodes_with(change, nodes=(3,), problem=PROBLEM):
     """Ten nodes, some of whose answers are changed."""
     healthy = [Node(problem, FEDERATION, users) for users in shards(USERS, PER_NODE)]
-    return LocalGrid([ChangedNode(node, change) if at in nodes else node for at, node in enumerate(healthy)])
+    return [ChangedNode(node, change) if at in nodes else node for at, node in enumerate(healthy)]
+
+
+def grid_with(change, nodes=(3,)):
+    return LocalGrid(nodes_with(change, nodes))
+
+
+def trained(grid, **options):
+    """(the strategy, what it gives on the grid)."""
+    with grid:
+        method = method_of(**options)
+        return method, method.start(grid)
 
 
 def failing(answer):
     raise OSError("disk of the clinic in Bern failed at user 34")
 
 
+MISSING = "node 4 counts as missing"
 FAULTS = {
-    "raises": failing,
-    "too few columns": lambda answer: replace(answer, values=answer.values[:, :1]),
-    "flat values": lambda answer: replace(answer, values=answer.values.ravel()),
-    "a row too many": lambda answer: replace(answer, values=np.vstack([answer.values, answer.values[:1]])),
-    "other users": lambda answer: replace(answer, users=answer.users + 1),
-    "fewer users": lambda answer: replace(answer, users=answer.users[:-1]),
-    "users twice": lambda answer: replace(answer, users=np.concatenate([answer.users, answer.users])),
-    "no users": lambda answer: replace(answer, users=answer.users[:0]),
+    "raises": (failing, MISSING),
+    "too few columns": (
+        lambda answer: replace(answer, values=answer.values[:, :1]),
+        r"values must be numbers of shape \((1|10), 2\)",
+    ),
+    "flat values": (lambda answer: replace(answer, values=answer.values.ravel()), MISSING),
+    "a row too many": (lambda answer: replace(answer, values=np.vstack([answer.values, answer.values[:1]])), MISSING),
+    "other users": (lambda answer: replace(answer, users=answer.users + 1), MISSING),
+    "fewer users": (lambda answer: replace(answer, users=answer.users[:-1]), MISSING),
+    "users twice": (
+        lambda answer: replace(answer, users=np.concatenate([answer.users, answer.users])),
+        r"users must be whole numbers of shape \(10\)",
+    ),
+    "no users": (lambda answer: replace(answer, users=answer.users[:0]), MISSING),
 }
+"""Fault -> what a node answers, and what the log says of it beside that the node counts as missing."""
 SUM_FAULTS = {
     "a sum beyond the clip": lambda answer: replace(answer, values=answer.values * 0 + 11.0),
     "a sum that is not a number": lambda answer: replace(answer, values=answer.values * np.nan),
@@ -69,40 +95,25 @@ SUM_FAULTS = {
 @pytest.mark.parametrize("strategy", [DPFedSGD, RobustRounds])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_faulty_node_counts_as_missing_and_the_run_goes_on(strategy, fault, caplog):
-    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(FAULTS[fault]) as grid:
-        method = method_of(strategy)
-        result = method.start(grid)
+    change, told = FAULTS[fault]
+    method, result = trained(grid_with(change), strategy=strategy)
     assert [record.missing_users for record in result.rounds] == [PER_NODE] * method.plan.rounds
     assert result.missing_users == PER_NODE * method.plan.rounds
-    assert "node 4 counts as missing" in caplog.text
+    assert MISSING in caplog.text
+    assert re.search(told, caplog.text)
     assert np.isfinite(final(result)).all()
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("too few columns", r"values must be numbers of shape \(1, 2\)"),
-        ("users twice", r"users must be whole numbers of shape \(10\)"),
-    ],
-)
-def test_the_log_says_what_a_reply_should_have_held(fault, told, caplog):
-    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(FAULTS[fault]) as grid:
-        method_of().start(grid)
-    assert re.search(told, caplog.text)
-
-
 @pytest.mark.parametrize("fault", SUM_FAULTS, ids=str)
-def test_a_sum_that_clipped_users_cannot_add_up_to_counts_as_missing(fault, caplog):
-    with caplog.at_level(logging.WARNING, logger="userdp"), grid_with(SUM_FAULTS[fault]) as grid:
-        result = method_of().start(grid)
+def test_a_sum_that_clipped_users_cannot_add_up_to_counts_as_missing(fault):
+    _, result = trained(grid_with(SUM_FAULTS[fault]))
     assert [record.missing_users for record in result.rounds] == [PER_NODE] * 3
     assert np.isfinite(final(result)).all()
 
 
 def test_a_sum_that_clipped_users_just_can_add_up_to_is_taken():
     largest = np.array([[PER_NODE * 1.0, 0.0]])
-    with grid_with(lambda answer: replace(answer, values=largest)) as grid:
-        assert method_of().start(grid).missing_users == 0
+    assert trained(grid_with(lambda answer: replace(answer, values=largest)))[1].missing_users == 0
 
 
 def test_rows_that_are_not_finite_become_zero_and_are_counted_by_user():
@@ -111,15 +122,12 @@ def test_rows_that_are_not_finite_become_zero_and_are_counted_by_user():
         values[2], values[5, 1] = np.nan, -np.inf
         return replace(answer, values=values)
 
-    with grid_with(change) as grid:
-        result = method_of(RobustRounds).start(grid)
+    _, result = trained(grid_with(change), strategy=RobustRounds)
     assert (result.non_finite_users, result.missing_users) == (2, 0)
 
 
 def test_a_missing_node_leaves_zeros_the_planned_divisor_and_the_planned_noise():
-    with grid_with(failing) as grid:
-        method = method_of(rounds=1, clip_norm=5.0, learning_rate=1.0, seed=8)
-        result = method.start(grid)
+    method, result = trained(grid_with(failing), rounds=1, clip_norm=5.0, learning_rate=1.0, seed=8)
     noise = stream(8, "noise", 0, 0).normal(scale=method.scheme.mechanism.standard_deviation, size=2)
     np.testing.assert_allclose(final(result), np.clip(0.5 * 90 / 100 - noise, -2, 2), rtol=1e-12)
     assert method.scheme.mechanism.l2_sensitivity == 2 * 5.0 / USERS
@@ -166,7 +174,7 @@ def test_a_run_that_fails_keeps_what_was_released_and_recorded_before():
 
 
 def test_error_messages_name_the_kind_of_failure_and_no_data(caplog):
-    with caplog.at_level(logging.WARNING, logger="userdp"), pytest.raises(RunFailed, match="OSError") as error:
+    with pytest.raises(RunFailed, match="OSError") as error:
         method_of().start(grid_with(failing, nodes=range(10)))
     assert "Bern" not in str(error.value) + caplog.text
 
@@ -191,8 +199,8 @@ class Quoting(LocalGrid):
 @pytest.mark.parametrize("train", [True, False], ids=["in a round", "asked whom it holds"])
 def test_what_an_app_says_when_it_fails_is_neither_logged_nor_told(train, caplog):
     """Texts of errors may quote data, whoever's app it is; their kind does not."""
-    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)]
-    with caplog.at_level(logging.WARNING), pytest.raises(RunFailed, match="users of a cohort did not answer") as error:
+    nodes = nodes_with(None, nodes=())
+    with pytest.raises(RunFailed, match="users of a cohort did not answer") as error:
         method_of().start(Quoting(nodes, dict.fromkeys(range(1, 6), train)), roster_timeout=0)
     seen = caplog.text + str(error.value)
     assert ("its app failed: ValueError" if train else "could not say whom it holds: ValueError") in seen
@@ -219,24 +227,15 @@ class TwoFaced(LocalGrid):
 
 
 def test_a_second_answer_and_an_answer_nobody_asked_for_are_ignored(caplog):
-    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)]
-    with caplog.at_level(logging.WARNING, logger="userdp"), TwoFaced(nodes) as grid:
-        result = method_of().start(grid)
+    _, result = trained(TwoFaced(nodes_with(None, nodes=())))
     assert result.missing_users == 0
     np.testing.assert_array_equal(final(result), final(run(method_of(), FEDERATION, PER_NODE)))
-    assert "node 99 counts as missing: it was not asked, or answered twice" in caplog.text
-    assert "node 2 counts as missing: it was not asked, or answered twice" in caplog.text
-
-
-def test_users_without_a_node_count_as_missing_in_every_round():
-    nodes = [Node(PROBLEM, FEDERATION, users) for users in shards(USERS, PER_NODE)[:9]]
-    with LocalGrid(nodes) as grid:
-        result = method_of().start(grid, roster_timeout=0.0)
-    assert [record.missing_users for record in result.rounds] == [PER_NODE] * 3
+    for node in (2, 99):
+        assert f"node {node} counts as missing: it was not asked, or answered twice" in caplog.text
 
 
 def test_a_local_grid_whose_time_is_up_asks_nobody_else(caplog):
-    with caplog.at_level(logging.WARNING, logger="userdp"), local_grid(PROBLEM, FEDERATION, PER_NODE) as grid:
+    with local_grid(PROBLEM, FEDERATION, PER_NODE) as grid:
         method = method_of()
         with pytest.raises(RunFailed, match="did not answer"):
             method.start(grid, timeout=-1.0)
@@ -256,26 +255,22 @@ def test_a_number_of_rounds_that_is_not_the_plans_is_refused():
 # --- Ray: nodes that hang or die ---------------------------------------------------------------------------------
 
 
-# Ray leaves the pipes and handles of its processes to the garbage collector.
-forgive_ray = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-
-
 @pytest.fixture(scope="module")
 def actors():
-    """One Ray for the tests below; its actors import `helpers` from this folder."""
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        here = Path(__file__).resolve().parents[2]
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    """One Ray for the tests below."""
+    with own_ray(num_cpus=8):
         yield
-        with warnings.catch_warnings():  # it ends in the teardown of whichever test is the last, forgiving or not
-            warnings.simplefilter("ignore", ResourceWarning)
-            ray.shutdown()
-            gc.collect()
+
+
+PATIENT = {"timeout": PATIENCE, "roster_timeout": PATIENCE}
+LAST = [np.arange(90), np.arange(90, USERS)]
+"""Two nodes, of which the second has the marked user."""
+
+
+def on_ray(caplog, method, blocks=LAST, workers=2, **patient):
+    """What the strategy gives on actors."""
+    with RayGrid(method.original, MARKED, blocks, workers) as grid:
+        return method.start(grid, **PATIENT | patient)
 
 
 @pytest.mark.parametrize("fault", ["raise", "sleep"])
@@ -284,12 +279,8 @@ def actors():
 @pytest.mark.usefixtures("actors")
 def test_a_node_that_fails_once_is_missing_for_one_round_and_back_in_the_next(fault, tmp_path, caplog):
     """Alone with its actor; after a hang a fresh actor takes its place."""
-    problem = FaultyQuadratic(2, fault, tmp_path / "happened")
-    blocks = [np.arange(90), np.arange(90, USERS)]
-    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, workers=2) as grid:
-        method = method_of(problem=problem, rounds=3)
-        timeout = 60 if fault == "sleep" else PATIENCE  # in which a fresh actor has to start, too
-        result = method.start(grid, timeout=timeout, roster_timeout=PATIENCE)
+    timeout = 60 if fault == "sleep" else PATIENCE  # in which a fresh actor has to start, too
+    result = on_ray(caplog, method_of(problem=FaultyQuadratic(2, fault, tmp_path / "happened")), timeout=timeout)
     assert [record.missing_users for record in result.rounds] == [10, 0, 0]
     assert "node 2 counts as missing: its app failed" in caplog.text or fault == "sleep"
     wanted = {"raise": "node 2 counts as missing", "sleep": "an actor did not answer in time"}
@@ -301,11 +292,9 @@ def test_a_node_that_fails_once_is_missing_for_one_round_and_back_in_the_next(fa
 @pytest.mark.usefixtures("actors")
 def test_an_actor_that_dies_amid_a_round_changes_no_bit(tmp_path, caplog):
     """Another in its place is asked the same, and computes the same."""
-    once, blocks = tmp_path / "happened", shards(USERS, PER_NODE)
-    problem = FaultyQuadratic(2, "exit", once)
-    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 3) as grid:
-        result = method_of(problem=problem).start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
-    assert once.exists()
+    problem = FaultyQuadratic(2, "exit", tmp_path / "happened")
+    result = on_ray(caplog, method_of(problem=problem), shards(USERS, PER_NODE), workers=3)
+    assert problem.once.exists()
     assert "an actor died" in caplog.text
     assert result.missing_users == 0
     with local_grid(problem, MARKED, PER_NODE) as grid:
@@ -323,10 +312,8 @@ def test_an_actor_that_dies_loses_a_masked_sum(tmp_path, caplog, monkeypatch):
         RayGrid, "_answers", lambda grid, asked, *how: questions.append(asked) or answers(grid, asked, *how)
     )
     problem = FaultyQuadratic(2, "exit", tmp_path / "happened")
-    blocks = [np.arange(90), np.arange(90, USERS)]
-    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 2) as grid:
-        method = DPFedSGD(problem, PublicFacts(USERS), Privacy(10.0, 1e-3, trust="sum"), rounds=1, clip_norm=1.0)
-        result = method.start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
+    method = DPFedSGD(problem, PublicFacts(USERS), Privacy(10.0, 1e-3, trust="sum"), rounds=1, clip_norm=1.0)
+    result = on_ray(caplog, method)
     assert caplog.text.count("an actor died") == 1
     assert sum(any(map(ray_grid._masked, asked.values())) for asked in questions) == 1  # nobody is asked in its place
     assert "a round is lost" in caplog.text
@@ -336,24 +323,11 @@ def test_an_actor_that_dies_loses_a_masked_sum(tmp_path, caplog, monkeypatch):
 @pytest.mark.slow
 @forgive_ray
 @pytest.mark.usefixtures("actors")
-def test_an_actor_that_dies_of_every_attempt_leaves_its_users_missing(caplog):
-    problem = FaultyQuadratic(2, "exit")
-    blocks = [np.arange(90), np.arange(90, USERS)]
-    with caplog.at_level(logging.WARNING, logger="userdp"), RayGrid(problem, MARKED, blocks, 2) as grid:
-        result = method_of(problem=problem, rounds=1).start(grid, timeout=PATIENCE, roster_timeout=PATIENCE)
-    assert result.missing_users == 10
+def test_an_actor_that_dies_of_every_attempt_leaves_its_users_missing_and_too_many_stop_the_run(caplog):
+    method = method_of(problem=FaultyQuadratic(2, "exit"), rounds=1)
+    assert on_ray(caplog, method).missing_users == 10
     assert caplog.text.count("an actor died") == ATTEMPTS
-
-
-@pytest.mark.slow
-@forgive_ray
-@pytest.mark.usefixtures("actors")
-def test_a_node_that_never_recovers_beyond_the_allowed_share_stops_the_run():
-    data = np.full((USERS, 2), 0.5)
-    data[5, 0] = MARK
-    problem = FaultyQuadratic(2, "exit")
-    with RayGrid(problem, federation_of(data), [np.arange(50), np.arange(50, USERS)], workers=2) as grid:
-        method = method_of(problem=problem)
-        with pytest.raises(RunFailed, match=r"too many users of a cohort .*ActorDied"):
-            method.start(grid, roster_timeout=PATIENCE)
+    method = method_of(problem=method.original)
+    with pytest.raises(RunFailed, match=r"too many users of a cohort .*ActorDied"):
+        on_ray(caplog, method, [np.arange(50), np.arange(50, USERS)])
     assert not method.result.rounds

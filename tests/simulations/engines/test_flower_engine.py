@@ -5,35 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import write_table
+import tomli_w
+from examples import changed, write_table
+from helpers import PATIENCE, forgive_ray
 from helpers_flower import FlowerEngine
+from own_model import beside
 
 from simulations.config.run_config import load_config
 from simulations.runs.run import run
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIG = """
-name = "on-flower"
-seed = 5
-[problem]
-kind = "quadratic"
-bound = 6.0
-radius = 1.0
-[data]
-kind = "synthetic"
-population = "gaussian"
-dimension = 4
-users = 400
-test_users = 50
-samples_per_user = 20
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-[strategy]
-kind = "dp_fed_sgd"
-rounds = 3
-learning_rate = 1.0
-"""
+CONFIG = changed(name="on-flower", seed=5, problem={"kind": "quadratic", "bound": 6.0, "radius": 1.0})
+CONFIG |= {"data": CONFIG["data"] | {"dimension": 4, "samples_per_user": 20}}
+CONFIG |= {"strategy": {"kind": "dp_fed_sgd", "rounds": 3, "learning_rate": 1.0}}
 
 
 REGRESSION = (
@@ -72,7 +56,7 @@ def engine(tmp_path_factory):
 )
 def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, tmp_path, nodes, overrides):
     path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
+    path.write_text(tomli_w.dumps(CONFIG))
     write_table(tmp_path / "people.csv", users=500)  # 400 of whom train
     there = tmp_path / "flower"
     engine.run(ROOT, nodes, {"config": str(path), "overrides": "; ".join(overrides), "output": str(there)})
@@ -86,3 +70,66 @@ def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, t
     np.testing.assert_allclose(model, here.model, rtol=1e-9, atol=1e-12)
     for name, value in here.result["metrics"].items():
         assert result["metrics"][name] == pytest.approx(value, rel=1e-9)
+
+
+# A recurrent module on a table of sequences: in this process, in Ray's and in Flower's -------------------------------
+
+
+SMALL = (
+    "data.all_users=40",
+    "strategy.rounds=2",
+    "output.reference=false",
+    'problem.precision="double"',  # in single, rounding decides where Adam goes first
+)
+pytestmark = forgive_ray
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return beside(tmp_path_factory.mktemp("own"), listeners=40, heard=20)
+
+
+@pytest.fixture(scope="module")
+def local(path, tmp_path_factory):
+    return run(load_config(path, SMALL), directory=tmp_path_factory.mktemp("local") / "run", report=False)
+
+
+def agree(found, expected):
+    assert np.abs(expected).max() > 0.01
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", ["users_per_node=1", "users_per_node=32", 'kind="ray", workers=2', 'kind="ray", workers=1'], ids=str
+)
+def test_engines_and_layouts_give_the_same_model(path, local, tmp_path, engine):
+    patient = f"engine={{{engine}, roster_timeout={PATIENCE}}}"  # actors import torch first
+    outcome = run(load_config(path, [*SMALL, patient]), directory=tmp_path / "run", report=False)
+    agree(outcome.model, local.model)
+    assert outcome.result["computed"] is not None
+    for name, value in local.result["metrics"].items():
+        assert outcome.result["metrics"][name] == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.parametrize("execution", ["loop", "grouped"])
+def test_ways_of_computing_give_the_same_model(path, local, tmp_path, execution):
+    overrides = [*SMALL, f'problem.execution="{execution}"']
+    agree(run(load_config(path, overrides), directory=tmp_path / "run", report=False).model, local.model)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_flowers_engine_gives_the_same_model(path, local, tmp_path):
+    (tmp_path / "home").mkdir()
+    engine, there = FlowerEngine(tmp_path / "home"), tmp_path / "run"
+    overrides = "; ".join([*SMALL, f"engine.roster_timeout={PATIENCE}"])
+    try:
+        engine.run(ROOT, 4, {"config": str(path), "overrides": overrides, "output": str(there)})
+    finally:
+        engine.stop()
+    result = json.loads((there / "result.json").read_text())
+    assert result["engine"] == "flower"
+    assert result["computed"] is None  # nodes of other processes measured for themselves
+    agree(np.load(there / "model.npz")["x"], local.model)

@@ -1,18 +1,17 @@
 """Which GPU an actor gets: shares that Ray sets aside, and what is said where there is none."""
 
-import gc
-import logging
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from examples import changed
-from helpers import PATIENCE, final, local_grid, make
+from helpers import PATIENCE, final, forgive_ray, local_grid, make, own_ray
 
 import simulations.runs.run
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import shards
 from simulations.engines.ray_grid import RayGrid
-from simulations.runs.build import build_problem, make_plan
+from simulations.runs.build import make_plan
 from simulations.runs.run import run
 from strategies import DPFedSGD
 from userdp.data import Gaussian, SyntheticFederation
@@ -21,11 +20,7 @@ from userdp.problems import Quadratic
 
 USERS = 200
 PROBLEM = Quadratic(3, 5.0, 2.0)
-pytestmark = [
-    # Ray leaves the pipes and handles of its processes to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = forgive_ray
 TORCH = {"problem": {"kind": "torch", "loss": "mse", "has_targets": False, "outputs": 3}}
 
 
@@ -38,15 +33,10 @@ def trained(grid):
 
 
 @pytest.fixture
-def gpus_as_ray_counts_them(monkeypatch):
+def gpus_as_ray_counts_them():
     """A Ray that believes in two GPUs: it shares out what it is told there is."""
-    import ray
-
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=6, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    yield ray
-    ray.shutdown()
-    gc.collect()  # here, where the warnings about Ray's handles are expected
+    with own_ray(num_cpus=6, num_gpus=2) as ray:
+        yield ray
 
 
 @pytest.mark.slow
@@ -72,28 +62,12 @@ def test_a_share_lies_on_one_gpu_as_a_whole(there, each, shares):
     assert RayGrid._shares(None, there, each) == shares
 
 
-def test_a_share_of_a_gpu_that_nobody_would_use_is_refused():
-    with pytest.raises(BadInput, match=r"engine\.gpus_per_actor = 0\.5 with engine\.device = 'cpu'"):
-        parse_config(changed(engine__kind="ray", engine__gpus_per_actor=0.5))
-    section = parse_config(changed(engine__device="auto", engine__gpus_per_actor=0.5)).engine
-    assert (section.device, section.gpus_per_actor) == ("auto", 0.5)
-
-
 def test_the_configured_share_reaches_the_actors(monkeypatch):
     seen = []
-
-    class Recorded(RayGrid):
-        def __init__(self, *arguments):
-            seen.append(arguments[3:])
-            raise RunFailed("enough")
-
-    monkeypatch.setattr(simulations.runs.run, "RayGrid", Recorded)
+    monkeypatch.setattr(simulations.runs.run, "RayGrid", lambda *given: nullcontext(seen.append(given[3:])))
     engine = {"kind": "ray", "workers": 3, "device": "auto", "gpus_per_actor": 0.25}
     config = parse_config(changed(engine=engine))
-    with (
-        pytest.raises(RunFailed, match="enough"),
-        simulations.runs.run.make_grid(config, PROBLEM, simulations.runs.run.load_datasets(config)),
-    ):
+    with simulations.runs.run.make_grid(config, PROBLEM, simulations.runs.run.load_datasets(config)):
         pass
     assert seen == [(3, None, 0.25)]
 
@@ -107,21 +81,9 @@ def test_a_run_on_a_gpu_that_is_not_there_stops_before_it_writes_and_its_plan_do
     assert not (tmp_path / "run").exists()
 
 
-def test_losses_that_numpy_computes_refuse_a_gpu_in_their_plan():
-    with pytest.raises(BadInput, match=r"problem\.kind = 'quadratic' is computed on the processor"):
-        make_plan(parse_config(changed(engine__device="cuda")))
-    assert build_problem(parse_config(changed(engine__device="auto"))).dimension == 3
-
-
 def test_auto_gives_the_processors_model_where_there_is_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     strategy = {"kind": "dp_fed_avg", "clip_norm": 1.0, "rounds": 2, "local_epochs": 2, "local_batch": 2}
-    models = [
-        run(
-            parse_config(changed(**TORCH, strategy=strategy, engine__device=device)),
-            directory=tmp_path / device,
-            report=False,
-        ).model
-        for device in ("auto", "cpu")
-    ]
-    np.testing.assert_array_equal(*models)
+    configs = {name: parse_config(changed(**TORCH, strategy=strategy, engine__device=name)) for name in ("auto", "cpu")}
+    outcomes = [run(config, directory=tmp_path / name, report=False) for name, config in configs.items()]
+    np.testing.assert_array_equal(*(outcome.model for outcome in outcomes))

@@ -1,9 +1,8 @@
 """P8: one seed, one answer, whichever grid carries the messages and however the users are laid out."""
 
-import gc
-import logging
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +15,10 @@ from helpers import (
     content_of,
     federation_of,
     final,
+    forgive_ray,
     local_grid,
     make,
+    own_ray,
     run,
 )
 from hypothesis import given, settings
@@ -76,11 +77,7 @@ METHODS = {
     "stopped_sgd": (StoppedSGD, {"oracle_share": 0.05}),
     "non_private": (NonPrivate, {"rounds": 5}),
 }
-pytestmark = [
-    # Ray leaves the pipes and handles of its processes to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = forgive_ray
 each_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -106,22 +103,14 @@ def trace(grid, name, seed=3):
 @pytest.fixture(scope="module")
 def ray_grids():
     """Grids on one private Ray by name, made once: starting an actor takes seconds."""
-    import ray
-
-    pair = federation_of(PAIR)
     recipes = {
         "one worker": (population(), shards(USERS), 1),
         "two workers": (population(), shards(USERS), 2),
         "one user a node": (population(), shards(USERS, 1), 1),
-        "pair": (pair, shards(2, 1), 1),
+        "pair": (federation_of(PAIR), shards(2, 1), 1),
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    with own_ray(num_cpus=8):
         yield {name: RayGrid(PROBLEM, *recipe) for name, recipe in recipes.items()}
-        ray.shutdown()
-        gc.collect()  # here, where the warnings about Ray's handles are expected
 
 
 # --- A grid that starts Ray by itself --------------------------------------------------------------------------------
@@ -156,28 +145,21 @@ def test_ray_gives_the_local_grids_answer_bit_for_bit_with_any_number_of_workers
 
 @pytest.mark.sweep(1)
 @each_method
-@pytest.mark.parametrize("users_per_node", [1, 7, 200])
-def test_other_layouts_give_the_same_answer_to_rounding(name, users_per_node):
+@pytest.mark.parametrize("layout", [1, 7, 200, pytest.param("one user a node", marks=pytest.mark.slow)])
+def test_other_layouts_give_the_same_answer_to_rounding(name, layout, request):
     released, _ = trace(local_grid(PROBLEM, population()), name)
-    other, _ = trace(local_grid(PROBLEM, population(), users_per_node), name)
-    np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-@each_method
-def test_one_user_a_node_over_ray_gives_the_same_answer_to_rounding(name, ray_grids):
-    released, _ = trace(local_grid(PROBLEM, population()), name)
-    other, _ = trace(ray_grids["one user a node"], name)
-    np.testing.assert_allclose(other, released, rtol=1e-9, atol=1e-12)
+    on_ray = isinstance(layout, str)
+    grid = request.getfixturevalue("ray_grids")[layout] if on_ray else local_grid(PROBLEM, population(), layout)
+    np.testing.assert_allclose(trace(grid, name)[0], released, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.sweep(2)
 @each_method
 def test_the_order_of_replies_does_not_matter(name):
-    grid = local_grid(PROBLEM, population(), 11)
     shuffled = ShuffledGrid([Node(PROBLEM, population(), users) for users in shards(USERS, 11)])
-    released, facts = trace(grid, name)
-    same, same_facts = trace(shuffled, name)
+    (released, facts), (same, same_facts) = (
+        trace(grid, name) for grid in (local_grid(PROBLEM, population(), 11), shuffled)
+    )
     np.testing.assert_array_equal(same, released)
     assert same_facts == facts
 
@@ -185,10 +167,8 @@ def test_the_order_of_replies_does_not_matter(name):
 @pytest.mark.sweep(2)
 @each_method
 def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name):
-    first, _ = trace(local_grid(PROBLEM, population()), name)
-    again, _ = trace(local_grid(PROBLEM, population()), name)
+    first, again, other = (trace(local_grid(PROBLEM, population()), name, seed)[0] for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
-    other, _ = trace(local_grid(PROBLEM, population()), name, seed=4)
     assert np.any(other[-1] != first[-1]) == (name != "non_private")
 
 
@@ -241,17 +221,12 @@ def question(user, node):
 
 def test_messages_can_be_pushed_and_their_replies_pulled_once(pair_grid):
     assert list(pair_grid.get_node_ids()) == [1, 2]
+    assert list(pair_grid.send_and_receive([])) == []
     ids = list(pair_grid.push_messages([question(1, 2), question(0, 1)]))
-    replies = list(pair_grid.pull_messages(ids))
-    assert {reply.metadata.reply_to_message_id for reply in replies} == set(ids)
-    users = {1: np.array([0]), 2: np.array([1])}
-    nodes = [reply.metadata.src_node_id for reply in replies]
-    values = {
-        node: read_answer(reply, users[node], Computation(), 3).values
-        for node, reply in zip(nodes, replies, strict=True)
-    }
-    np.testing.assert_array_equal(values[1], [[-1, -2, -3]])
-    np.testing.assert_array_equal(values[2], [[-4, -5, -5]])  # the bound of the problem is 5
+    replies = {reply.metadata.src_node_id: reply for reply in pair_grid.pull_messages(ids)}
+    assert {reply.metadata.reply_to_message_id for reply in replies.values()} == set(ids)
+    values = [read_answer(replies[node], np.array([node - 1]), Computation(), 3).values for node in (1, 2)]
+    np.testing.assert_array_equal(values, [[[-1, -2, -3]], [[-4, -5, -5]]])  # the bound of the problem is 5
     assert list(pair_grid.pull_messages(ids)) == []
 
 
@@ -264,21 +239,13 @@ def test_rows_come_back_without_a_copy(pair_grid):
     assert array.numpy().flags.writeable == isinstance(pair_grid, LocalGrid)
 
 
-def test_a_question_for_foreign_users_is_an_error_reply(pair_grid, caplog):
-    with caplog.at_level(logging.WARNING, logger="userdp"):
-        (reply,) = pair_grid.send_and_receive([question(1, 1)])
+def test_a_question_for_foreign_users_is_an_error_reply_and_one_to_nobody_is_refused(pair_grid, caplog):
+    (reply,) = pair_grid.send_and_receive([question(1, 1)])
     assert reply.has_error()
     assert reply.error.reason == "BadInput"
     assert "users that it does not hold" in caplog.text
-
-
-def test_a_message_to_nobody_is_refused(pair_grid):
     with pytest.raises(BadInput, match="there is no node 3"):
         pair_grid.send_and_receive([question(0, 3)])
-
-
-def test_no_messages_no_replies(pair_grid):
-    assert list(pair_grid.send_and_receive([])) == []
 
 
 def test_a_grid_makes_messages_and_keeps_its_run():
@@ -305,11 +272,8 @@ def test_blas_gets_its_threads_back():
 def test_a_cluster_that_cannot_be_reached_is_a_failed_run(monkeypatch):
     import ray
 
-    def refuse(**settings):
-        raise ConnectionError(f"no cluster at {settings['address']}")
-
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "init", Mock(side_effect=ConnectionError("no cluster at 10.0.0.1:6379")))
     with pytest.raises(RunFailed, match=r"engine.address = '10.0.0.1:6379': Ray cannot be reached"):
         RayGrid(PROBLEM, population(), shards(USERS), address="10.0.0.1:6379")
 

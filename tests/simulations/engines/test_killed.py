@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from examples import changed
 from helpers import PATIENCE
 from helpers_flower import FlowerEngine
 from helpers_killed import QUIET, left
@@ -18,15 +19,9 @@ from simulations.records.run_directory import CHECKPOINT
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-c", "from simulations.cli import main; main()", "run"]
-CONFIG = {
-    "name": "killed",
-    "seed": 3,
-    "problem": {"kind": "quadratic", "bound": 6.0, "radius": 1.0},
-    "data": {"kind": "synthetic", "population": "gaussian", "dimension": 4, "users": 400, "test_users": 50},
-    "privacy": {"epsilon": 4.0, "delta": 1e-5},
-    "strategy": {"kind": "dp_ftrl", "rounds": 40, "learning_rate": 0.01, "factorisation": "buffered"},
-    "output": {"reference": False},
-}
+CONFIG = changed(name="killed", problem={"kind": "quadratic", "bound": 6.0, "radius": 1.0}, output={"reference": False})
+CONFIG |= {"data": CONFIG["data"] | {"dimension": 4}}
+CONFIG |= {"strategy": {"kind": "dp_ftrl", "rounds": 40, "learning_rate": 0.01, "factorisation": "buffered"}}
 NODES = 8
 """On every engine: the last bits of a sum are those of the blocks it was added up in."""
 pytestmark = pytest.mark.slow

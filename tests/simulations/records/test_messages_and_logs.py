@@ -15,7 +15,7 @@ from helpers import content_of
 from scipy.sparse import csr_array
 
 from simulations.engines.grids import LocalGrid
-from simulations.records.log_kinds import LINE_KINDS, PLACES, LogLine
+from simulations.records.log_kinds import LINE_KINDS, PLACES
 from simulations.records.log_lines import LOG_LINES
 from strategies import STRATEGIES
 from strategies.core.public_facts import PublicFacts
@@ -36,9 +36,22 @@ PACKAGES = ("userdp", "strategies", "simulations")
 METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
+def calls(*packages):
+    """(file, call) of every call in the source."""
+    for path in sorted(path for package in packages for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
 def names_in(content):
     """Record and key of every field."""
     return {f"{record}.{key}" for record, values in content.items() for key in values}
+
+
+def strategy_of(name):
+    """A short run of 400 people."""
+    privacy = Privacy(8.0, 1e-4, unit=STRATEGIES[name].about.units[0])
+    return STRATEGIES[name](problem_of(name), PublicFacts(400, 1, 1, 400), privacy, seed=1, **options_of(name))
 
 
 # Messages ----------------------------------------------------------------------------------------------------------
@@ -63,15 +76,8 @@ class Recorded(LocalGrid):
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_field_of_the_messages_of_a_run_is_listed(name):
-    problem = problem_of(name)
-    people = halves(problem)
-    strategy = STRATEGIES[name](
-        problem,
-        public=PublicFacts(400, 1, 1, 400),
-        privacy=Privacy(8.0, 1e-4, unit=STRATEGIES[name].about.units[0]),
-        seed=1,
-        **options_of(name),
-    )
+    strategy = strategy_of(name)
+    problem, people = strategy.original, halves(strategy.original)
     with Recorded([Node(problem, people, np.arange(200)), Node(problem, people, np.arange(200, 400))]) as grid:
         strategy.start(grid)
     assert {kind for kind, _, _ in grid.seen} == {"query", "train"}
@@ -133,29 +139,19 @@ def test_an_error_tells_its_kind_and_nothing_else():
     assert failed(silent, "MemoryError").error.reason is None
 
 
-def test_a_field_of_a_message_that_nobody_listed_is_named():
-    with pytest.raises(LookupError, match=r"facts.heights is not in strategies/wire/message_fields.py"):
-        message_field("train", "node", "facts.heights")
-
-
 # Logs --------------------------------------------------------------------------------------------------------------
 
 
 def log_calls():
     """(module, level, text, values as the source has them) of every call of a logger."""
-    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+    for path, call in calls(*PACKAGES):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-                continue
-            logger = ast.unparse(call.func.value)
-            if call.func.attr in METHODS and (logger in {"log", "logger", "logging"} or "getLogger" in logger):
-                text, *values = call.args
-                assert isinstance(text, ast.Constant), (
-                    f"{module}: what a line says stands in the source, not in a variable"
-                )
-                assert not call.keywords, f"{module}: keywords of a log call are not looked at"
-                yield module, call.func.attr, text.value, tuple(ast.unparse(value) for value in values)
+        logger = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        if logger and call.func.attr in METHODS and (logger in {"log", "logger", "logging"} or "getLogger" in logger):
+            text, *values = call.args
+            assert isinstance(text, ast.Constant), f"{module}: what a line says stands in the source, not in a variable"
+            assert not call.keywords, f"{module}: keywords of a log call are not looked at"
+            yield module, call.func.attr, text.value, tuple(ast.unparse(value) for value in values)
 
 
 def key_of(line):
@@ -171,28 +167,21 @@ def test_every_line_of_a_log_is_listed_with_the_values_that_it_shows():
 
 def test_every_line_says_on_whose_machine_it_is_and_of_what_kind():
     for line in LOG_LINES:
-        assert line.place in PLACES
-        assert line.kind in LINE_KINDS
+        assert (line.place in PLACES, line.kind in LINE_KINDS) == (True, True)
         assert len(re.findall(r"%[sd]", line.text)) == line.text.count("%") == len(line.values)
         assert all(line.values.values())
 
 
 def test_no_other_way_to_print_is_used_below_the_command_line():
     """`print` and `warnings` would pass the list by; the commands alone talk to people."""
-    for package in ("userdp", "strategies"):
-        for path in (ROOT / package).rglob("*.py"):
-            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(call, ast.Call):
-                    assert ast.unparse(call.func) not in {"print", "warnings.warn", "sys.stderr.write"}, path
+    for path, call in calls("userdp", "strategies"):
+        assert ast.unparse(call.func) not in {"print", "warnings.warn", "sys.stderr.write"}, path
 
 
 def written_by(message):
     """The listed lines that a message of a log can be."""
-    return [line for line in LOG_LINES if re.fullmatch(pattern_of(line), message, flags=re.DOTALL)]
-
-
-def pattern_of(line: LogLine):
-    return ".*".join(re.escape(part) for part in re.split(r"%[sd]", line.text))
+    patterns = {line.text: ".*".join(map(re.escape, re.split(r"%[sd]", line.text))) for line in LOG_LINES}
+    return [line for line in LOG_LINES if re.fullmatch(patterns[line.text], message, flags=re.DOTALL)]
 
 
 @pytest.mark.parametrize("name", ["dp_fed_sgd", "recentred_clipping", "robust_rounds", "local_dp"])
@@ -205,8 +194,7 @@ def test_lines_of_the_server_are_the_same_whatever_one_user_holds(name, caplog):
         people = halves(problem)
         if worst:
             people = ColumnarFederation(replace(people.block(np.arange(400)), features=spoilt(people)))
-        facts = PublicFacts(400, 1, 1, 400)
-        strategy = STRATEGIES[name](problem, public=facts, privacy=Privacy(8.0, 1e-4), seed=1, **options_of(name))
+        strategy = strategy_of(name)
         with LocalGrid([Node(problem, people, np.arange(400))]) as grid:
             strategy.start(grid)
         strategy.summary()
@@ -230,3 +218,5 @@ def test_fields_of_messages_are_listed_once_and_say_who_may_know_them():
     assert len({(field.message, field.sender, field.name) for field in MESSAGE_FIELDS}) == len(MESSAGE_FIELDS)
     assert {field.kind for field in MESSAGE_FIELDS} == set(KNOWLEDGE)
     assert all(field.told for field in MESSAGE_FIELDS)
+    with pytest.raises(LookupError, match=r"facts.heights is not in strategies/wire/message_fields.py"):
+        message_field("train", "node", "facts.heights")

@@ -44,12 +44,9 @@ def leaving_out(measure, owners):
 # One draw ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_mean_over_users_by_hand():
+def test_a_mean_over_users_by_hand_and_by_its_influences_where_users_have_one_sample_each():
     assert error_of_mean(np.array([1.0, 3.0])) == pytest.approx(1.0)  # deviation sqrt(2), over the root of 2
     assert math.isnan(error_of_mean(np.array([1.0])))
-
-
-def test_the_influences_of_a_mean_give_the_error_of_that_mean_where_users_have_one_sample_each():
     values = np.random.default_rng(0).normal(size=20)
     found = error_of_influences((values - values.mean()) / 20, np.arange(20))
     assert found == pytest.approx(error_of_mean(values))
@@ -194,12 +191,13 @@ def test_other_losses_have_what_can_be_told():
 
 
 def test_what_cannot_be_told_is_left_out():
-    assert standard_errors(held_out(Logistic(2, 2.0, 5.0), np.zeros(2), [])) == {}
-    assert standard_errors(held_out(Logistic(2, 2.0, 5.0), np.zeros(2), [block_of(1)])) == {}
-    diverged = held_out(Poisson(2, 4.0, 1e4, count_bound=3.0), np.array([1e4, 1e4]), [block_of(10)])
+    logistic, few = Logistic(2, 2.0, 5.0), block_of(10)
+    for blocks in ([], [block_of(1)]):
+        assert standard_errors(held_out(logistic, np.zeros(2), blocks)) == {}
+    diverged = held_out(Poisson(2, 4.0, 1e4, count_bound=3.0), np.array([1e4, 1e4]), [few])
     assert standard_errors(diverged) == {}
-    one_class = Block(block_of(10).features, block_of(10).offsets, np.ones_like(block_of(10).targets))
-    assert "auc" not in standard_errors(held_out(Logistic(2, 2.0, 5.0), np.ones(2), [one_class]))
+    one_class = Block(few.features, few.offsets, np.ones_like(few.targets))
+    assert "auc" not in standard_errors(held_out(logistic, np.ones(2), [one_class]))
 
 
 def test_the_loss_above_the_optimum_has_the_error_of_differences():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import tomllib
 from collections import Counter
 from typing import Any
@@ -10,11 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from any_strategy import options_of
-from examples import changed
-from typer.testing import CliRunner
+from examples import COMPARISON, broken, call, changed
+from strategies.samples.sample_strategy import SampleStrategy
 
 import simulations.runs.trackers
-from simulations import cli
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
@@ -36,12 +36,11 @@ from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from strategies import STRATEGIES
 from strategies.core.snapshots import Snapshot
-from strategies.samples.sample_options import SampleLevelOptions
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 
 USERS, ROWS = 320, 2
-DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevelOptions)}
+DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleStrategy)}
 """Strategies that need the public number of samples."""
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
@@ -53,15 +52,8 @@ each_strategy = pytest.mark.parametrize("name", STRATEGIES)
 def write(path, *, worst_user=None, fewer_of=None):
     """A table of 400 people of two rows; one of them with one row, or with the worst cells and 40 rows more."""
     rng = np.random.default_rng(0)
-    total = 400 * ROWS
-    table = pd.DataFrame(
-        {
-            "who": np.repeat([f"user{i:03d}" for i in range(400)], ROWS),
-            "a": rng.uniform(-0.5, 0.5, total),
-            "b": rng.uniform(-0.5, 0.5, total),
-            "y": rng.uniform(-1, 1, total),
-        }
-    )
+    numbers = {name: rng.uniform(-most, most, 400 * ROWS) for name, most in (("a", 0.5), ("b", 0.5), ("y", 1.0))}
+    table = pd.DataFrame({"who": np.repeat([f"user{i:03d}" for i in range(400)], ROWS)} | numbers)
     if fewer_of is not None:
         table = table.drop(index=table.index[table["who"] == fewer_of][1:])
     if worst_user is not None:
@@ -73,15 +65,8 @@ def write(path, *, worst_user=None, fewer_of=None):
 
 
 def configuration(name, path, *, noise="seeded", trackers=()):
-    data = {
-        "kind": "table",
-        "path": str(path),
-        "user": "who",
-        "features": ["a", "b"],
-        "ranges": {"a": [-1.0, 1.0], "b": [-1.0, 1.0]},
-        "users": USERS,
-        "max_samples": ROWS,
-    }
+    data = {"kind": "table", "path": str(path), "user": "who", "users": USERS, "max_samples": ROWS}
+    data |= {"features": ["a", "b"], "ranges": {"a": [-1.0, 1.0], "b": [-1.0, 1.0]}}
     problem: dict[str, Any] = {"radius": 2.0, **STRATEGIES[name].about.example_problem}
     if problem["kind"] != "quadratic":
         data |= {"target": "y", "target_range": [-1.0, 1.0]}
@@ -162,8 +147,8 @@ class Told:
 
 def drown(monkeypatch):
     """Noise so large that what it is added to cannot be seen: what is released is the noise alone."""
-    gaussian, laplace, choose = SeededNoise.gaussian, SeededNoise.laplace, SeededNoise.choose
-    for method, original in (("gaussian", gaussian), ("laplace", laplace), ("choose", choose)):
+    for method in ("gaussian", "laplace", "choose"):
+        original = getattr(SeededNoise, method)
 
         def alone(self, value, scale, original=original):
             return original(self, np.zeros(np.shape(value)), scale)
@@ -178,10 +163,10 @@ def drown(monkeypatch):
 @pytest.mark.sweep(1)
 @each_strategy
 def test_what_is_public_does_not_depend_on_a_persons_data(tmp_path, name):
+    output = parse_config(changed(output={"reference": False, "anyway": True})).output
+
     def go(path):
-        config = configuration(name, path).model_copy(
-            update={"output": parse_config(changed(output={"reference": False, "anyway": True})).output}
-        )
+        config = configuration(name, path).model_copy(update={"output": output})
         return read(run(config, directory=tmp_path / "run", report=False).directory)
 
     different = differing(*neighbours(name, tmp_path, go))
@@ -207,10 +192,8 @@ def test_what_is_not_private_is_a_function_of_what_was_released(tmp_path, monkey
     drown(monkeypatch)
 
     def go(path):
-        directory = run(
-            configuration(name, path, noise=noise, trackers=["mlflow"]),
-            directory=tmp_path / "run",
-        ).directory
+        config = configuration(name, path, noise=noise, trackers=["mlflow"])
+        directory = run(config, directory=tmp_path / "run").directory
         return read(directory), (directory / "report.html").read_text()
 
     (first, page), (second, other) = neighbours(name, tmp_path, go)
@@ -235,15 +218,12 @@ def without_private(page):
 # The list ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_field_is_listed_once_and_its_name_says_whether_it_is_private():
+def test_every_field_of_every_file_is_listed_once_and_its_name_says_whether_it_is_private():
     assert not [key for key, times in Counter((field.file, field.name) for field in all_fields()).items() if times > 1]
     for field in all_fields():
         assert field.kind in KINDS
         assert is_private(field.name) == (field.kind == "private"), field
         assert field.told
-
-
-def test_the_list_has_every_file_that_a_run_writes():
     assert set(FILES) <= {field.file for field in all_fields()}
 
 
@@ -257,18 +237,7 @@ def test_a_field_that_nobody_listed_stays_at_home():
 
 @pytest.mark.slow
 def test_every_field_of_a_comparison_is_listed(tmp_path):
-    raw = {
-        "name": "small",
-        "seeds": 1,
-        "problem": {"kind": "quadratic", "bound": 5.0},
-        "data": {"kind": "synthetic", "population": "gaussian", "dimension": 2, "users": 300, "samples_per_user": 2},
-        "privacy": {"delta": 1e-5},
-        "strategy": [
-            {"kind": "dp_fed_sgd", "rounds": 2},
-            {"kind": "localized_robust_sgd", "label": "too-few", "batch": 5000},
-        ],
-        "grid": {"privacy.epsilon": [1.0, 4.0]},
-    }
+    raw = COMPARISON | {"seeds": 1, "strategy": COMPARISON["strategy"][::2]}
     folder = compare(parse_comparison(raw), workers=0, directory=tmp_path / "c").directory
     for path in [*folder.rglob("*.json"), *folder.rglob("*.parquet")]:
         own = path.parent == folder or path.name == "cell.json"
@@ -280,16 +249,7 @@ def test_every_field_of_a_comparison_is_listed(tmp_path):
 
 def test_sentences_of_a_failed_run_hold_no_counts(tmp_path, monkeypatch, caplog):
     """One node of eight fails: how many people it holds is for the holder of the data alone."""
-    from userdp.nodes.node import Node
-
-    original = Node.compute
-
-    def compute(self, x, users, computation):
-        if self.users[0] == 0:
-            raise OSError("no disk")
-        return original(self, x, users, computation)
-
-    monkeypatch.setattr(Node, "compute", compute)
+    broken(monkeypatch, lambda node, x: node.users[0] == 0)
     raw = changed(data__users=203, strategy__max_missing=0.01, privacy__delta=1e-4)
     with pytest.raises(RunFailed) as failed:
         run(parse_config(raw), directory=tmp_path / "run")
@@ -330,10 +290,8 @@ def test_a_copy_for_others_holds_what_the_guarantee_covers_and_nothing_else(test
 
 @pytest.mark.slow
 def test_the_copy_for_others_is_made_from_the_command_line(tested, tmp_path):
-    done = CliRunner().invoke(cli.app, ["report", str(tested), "--released", str(tmp_path / "copy")])
-    assert done.exit_code == 0
-    assert done.stdout.strip() == str(tmp_path / "copy" / "report.html")
-    again = CliRunner().invoke(cli.app, ["report", str(tested), "--released", str(tmp_path / "copy")])
+    done, again = (call("report", tested, "--released", tmp_path / "copy") for _ in range(2))
+    assert (done.exit_code, done.stdout.strip()) == (0, str(tmp_path / "copy" / "report.html"))
     assert again.exit_code == 2
     assert "must be a new or an empty folder" in again.stderr
 
@@ -349,10 +307,7 @@ def test_the_copy_for_others_is_made_from_the_command_line(tested, tmp_path):
 )
 def test_what_must_not_be_handed_on_is_refused(tested, tmp_path, change, told):
     file, old, new = change
-    own = tmp_path / "run"
-    own.mkdir()
-    for path in tested.iterdir():
-        (own / path.name).write_bytes(path.read_bytes())
+    own = shutil.copytree(tested, tmp_path / "run")
     if old is None:
         (own / file).unlink()
     else:

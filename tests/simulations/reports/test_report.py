@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from io import StringIO
 
 import numpy as np
@@ -9,17 +10,18 @@ from examples import changed, table_section, write_table
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from simulations.api.plans import show_plan
 from simulations.config.run_config import parse_config
 from simulations.records.released_fields import RELEASED
-from simulations.reports.explain import show_promise, shown, shown_apart
+from simulations.reports.explain import NOTHING_PROMISED, show_promise, shown, shown_apart, shown_promise
 from simulations.reports.plots import _scale as scale_of
 from simulations.reports.plots import course_chart, score_chart
-from simulations.reports.report import page, promise, render
+from simulations.reports.report import _numbers, page, promise, render
 from simulations.reports.standing import NOT_RELEASED, about_constant, standing
 from simulations.reports.units import in_target_units
-from simulations.runs.build import load_datasets
+from simulations.runs.build import load_datasets, make_plan
 from simulations.runs.run import run
-from userdp.errors import BadInput
+from userdp.accounting.composition import promises_something
 
 ROBUST = {"kind": "localized_robust_sgd", "batch": 500, "phases": 2, "deviation": 1.0}
 
@@ -35,6 +37,12 @@ def page_of(directory):
     return (directory / "report.html").read_text(encoding="utf-8")
 
 
+def made(folder, **settings):
+    """(a run's directory, its page)."""
+    directory = run(parse_config(changed(**settings)), directory=folder / "run").directory
+    return directory, page_of(directory)
+
+
 def test_the_page_is_complete_in_itself(robust):
     page = page_of(robust)
     assert "<script" not in page
@@ -43,12 +51,15 @@ def test_the_page_is_complete_in_itself(robust):
     assert page.count("<svg") == page.count("</svg>") == 3
 
 
-def test_the_page_says_what_is_promised_and_from_whom(robust):
+def test_the_page_says_what_is_promised_and_from_whom_and_marks_what_the_guarantee_does_not_cover(robust):
     page, guarantee = page_of(robust), json.loads((robust / "guarantee.json").read_text())
     assert f"epsilon = {shown(guarantee['epsilon'])}" in page
     assert "user level" in page
     for sentence in [guarantee["adversary"], guarantee["accountant"], *guarantee["assumptions"]]:
         assert sentence.replace("'", "&#39;") in page
+    assert "Measured on the released model with held-out users. Simulation only, not covered" in page
+    assert "exact about them, and no guarantee covers them" in page
+    assert "Exact, from private data: for the holder of the data alone; not covered by the\nguarantee." in page
 
 
 def test_the_page_compares_with_the_initial_model_and_with_no_privacy(robust):
@@ -56,13 +67,6 @@ def test_the_page_compares_with_the_initial_model_and_with_no_privacy(robust):
     for values in (result["metrics"], result["reference"]["initial"], result["reference_private"]["non_private"]):
         assert shown(values["excess_risk"]) in page
     assert page.index("Better than the initial model") < page.index("The plan")
-
-
-def test_the_page_marks_what_the_guarantee_does_not_cover(robust):
-    page = page_of(robust)
-    assert "Measured on the released model with held-out users. Simulation only, not covered" in page
-    assert "exact about them, and no guarantee covers them" in page
-    assert "Exact, from private data: for the holder of the data alone; not covered by the\nguarantee." in page
 
 
 def test_the_page_explains_the_plan_and_how_to_do_it_again(robust):
@@ -77,8 +81,7 @@ def test_the_page_explains_the_plan_and_how_to_do_it_again(robust):
 
 @pytest.mark.slow
 def test_warnings_of_the_plan_and_failed_tests_are_shown(robust, tmp_path):
-    for name in ("config.toml", "plan.json", "result.json", "guarantee.json", "rounds.parquet", "data.json"):
-        (tmp_path / name).write_bytes((robust / name).read_bytes())
+    shutil.copytree(robust, tmp_path, dirs_exist_ok=True)
     plan = json.loads((tmp_path / "plan.json").read_text())
     plan["warnings"] = ["the noise is expected to drown the <signal>"]
     (tmp_path / "plan.json").write_text(json.dumps(plan))
@@ -91,22 +94,21 @@ def test_warnings_of_the_plan_and_failed_tests_are_shown(robust, tmp_path):
 
 
 def test_a_model_worse_than_doing_nothing_is_called_that_at_the_top(tmp_path):
-    raw = changed(privacy__epsilon=0.01, output={"reference": False, "anyway": True})
-    page = page_of(run(parse_config(raw), directory=tmp_path / "run").directory)
+    _, page = made(tmp_path, privacy__epsilon=0.01, output={"reference": False, "anyway": True})
     assert page.index("WORSE than the initial model") < page.index("The privacy guarantee")
 
 
 def test_no_guarantee_is_plain(tmp_path):
-    raw = changed(strategy={"kind": "non_private"})
-    page = page_of(run(parse_config(raw), directory=tmp_path / "run").directory)
+    _, page = made(tmp_path, strategy={"kind": "non_private"})
     assert "No privacy guarantee" in page
     assert "treat the model as if it were the data" in page
     assert "epsilon = " not in page.split("Metrics")[0]
 
 
-def test_a_run_without_metrics_has_a_page_too(tmp_path):
-    raw = changed(problem={"kind": "huber", "bound": 5.0}, data__test_users=0)
-    page = page_of(run(parse_config(raw), directory=tmp_path / "run").directory)
+def test_a_run_of_nobody_held_out_and_no_closed_form_is_not_measured_and_has_a_page_too(tmp_path):
+    directory, page = made(tmp_path, problem={"kind": "huber", "bound": 5.0}, data__test_users=0)
+    result = json.loads((directory / "result.json").read_text())
+    assert (result["metrics"], result["better_than_initial"]) == ({}, None)
     assert "Not measured" in page
     assert "<svg" not in page
 
@@ -119,10 +121,9 @@ def test_the_page_tells_what_loading_the_table_clipped_and_did_not_know(tmp_path
         categorical={"team": ["Red"]},
         test_fraction=0.0,
     )
-    raw = changed(problem={"kind": "logistic"}, data=data, output={"reference": False})
-    directory = run(parse_config(raw), directory=tmp_path / "run").directory
+    directory, page = made(tmp_path, problem={"kind": "logistic"}, data=data, output={"reference": False})
     counted = json.loads((directory / "data.json").read_text())["table_private"]
-    public, private = page_of(directory).split('id="figures_private"')
+    public, private = page.split('id="figures_private"')
     assert 0 < counted["clipped"]["height"] < 240 == counted["samples"] == counted["unknown_levels"]["team"]
     assert f"(height: {counted['clipped']['height']} of 240)" in private
     assert "240 cells that hold none of the declared levels of their column (team: 240 of 240)" in private
@@ -155,11 +156,9 @@ def test_errors_are_told_in_the_units_of_the_target(tmp_path, monkeypatch):
 
 
 def test_what_a_clip_is_tuned_by_stands_in_the_private_section_alone(tmp_path):
-    directory = run(parse_config(changed(data__users=100, privacy__delta=1e-4)), directory=tmp_path / "run").directory
-    rounds = pd.read_parquet(directory / "rounds.parquet")
-    told = page(directory)
+    directory, told = made(tmp_path, data__users=100, privacy__delta=1e-4)
     public, _, private = told.partition('id="figures_private"')
-    lengths = rounds["fact.median_length_private"]
+    lengths = pd.read_parquet(directory / "rounds.parquet")["fact.median_length_private"]
     assert "median length" not in public
     row = private.partition("<td>median length</td>")[2].partition("</tr>")[0]
     assert [f">{shown(value)}<" in row for value in (lengths.iloc[0], lengths.median(), lengths.iloc[-1])] == [True] * 3
@@ -176,11 +175,6 @@ def test_public_data_have_the_units_that_they_declare():
     assert in_target_units({"absolute_error": 0.5}, {"target": "t", "target_range": [0, 10]}) == {
         "absolute error, in units of t": 2.5
     }
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"holds no config.toml: give the directory of a run"):
-        render(tmp_path)
 
 
 # Sentences ---------------------------------------------------------------------------------------------------------
@@ -260,17 +254,9 @@ def test_the_verdict_tells_what_is_explained_and_where_the_constant_comes_from()
 
 
 def test_numbers_are_short():
-    assert [shown(value) for value in (0.123456, 12345.6, 1234567, 1e-7, None, True, False, "x", 2e9)] == [
-        "0.1235",
-        "12,346",
-        "1,234,567",
-        "1e-07",
-        "none",
-        "yes",
-        "no",
-        "x",
-        "2e+09",
-    ]
+    short = {0.123456: "0.1235", 12345.6: "12,346", 1234567: "1,234,567", 1e-7: "1e-07", 2e9: "2e+09"}
+    short |= {None: "none", True: "yes", False: "no", "x": "x"}
+    assert {value: shown(value) for value in short} == short
 
 
 # Charts ------------------------------------------------------------------------------------------------------------
@@ -278,12 +264,11 @@ def test_numbers_are_short():
 
 def test_charts_follow_the_colours_of_the_page():
     rounds = pd.DataFrame({"round": [1, 2, 3], "metric.test_loss": [1.0, None, 0.5]})
-    chart = course_chart(rounds, "test_loss", 2.0, {"initial model": 2.0})
-    assert "currentColor" in chart
-    assert "#010203" not in chart
-    assert "initial model" in chart
-    assert "xmlns" not in chart
-    assert chart == course_chart(rounds, "test_loss", 2.0, {"initial model": 2.0})
+    chart, again = (course_chart(rounds, "test_loss", 2.0, {"initial model": 2.0}) for _ in range(2))
+    assert chart == again
+    assert {"currentColor", "initial model"} == {
+        word for word in ("currentColor", "initial model", "#010203", "xmlns") if word in chart
+    }
 
 
 @pytest.mark.parametrize(
@@ -298,9 +283,7 @@ def test_a_chart_is_logarithmic_where_positive_values_span_orders(values, scale)
 
 def test_the_score_chart_holds_score_and_threshold():
     rounds = pd.DataFrame({"round": [1, 2], "fact.score_private": [9.0, 8.0], "fact.threshold": [5.0, 5.0]})
-    chart = score_chart(rounds)
-    assert "threshold" in chart
-    assert "agreement" in chart
+    assert [word for word in ("threshold", "agreement") if word not in score_chart(rounds)] == []
 
 
 def test_a_guarantee_is_printed_with_what_it_rests_on():
@@ -309,3 +292,28 @@ def test_a_guarantee_is_printed_with_what_it_rests_on():
     show_promise("(1, 1e-06)-differential privacy", ["honest nodes", "secret cohorts"], console)
     told = [line.strip() for line in console.export_text().splitlines()]
     assert told == ["Guarantee. (1, 1e-06)-differential privacy", "assuming: honest nodes", "assuming: secret cohorts"]
+
+
+# A promise for adding or removing, told as one for replacing: only where it promises something -----------------------
+
+
+@pytest.mark.parametrize(("delta", "users", "something"), [(1e-5, 1000, True), (1e-3, 1000, False), (0.3, 2, True)])
+def test_a_delta_of_one_in_all_users_promises_nothing(delta, users, something):
+    """A mechanism that publishes one user drawn at random keeps to it."""
+    assert promises_something(delta, users) is something
+    assert (shown_promise(2.0, delta, users) == NOTHING_PROMISED) is not something
+
+
+@pytest.mark.parametrize(("epsilon", "nothing"), [(1.0, False), (8.0, True)])
+def test_a_plan_prints_no_delta_that_promises_nothing(capsys, monkeypatch, epsilon, nothing):
+    monkeypatch.setenv("COLUMNS", "200")
+    strategy = {"kind": "dp_fed_sgd", "rounds": 4, "sampling": "poisson", "cohort": 40}
+    plan = make_plan(parse_config(changed(strategy=strategy, privacy__epsilon=epsilon, privacy__delta=1e-4)))
+    assert (plan.numbers["replace_one_delta"] >= 1 / plan.users) is nothing
+    show_plan(plan, plan.as_dict(), {})
+    lines = [line for line in capsys.readouterr().out.splitlines() if "replace_one" in line]
+    assert len(lines) == 2
+    assert all((NOTHING_PROMISED in line) is nothing for line in lines)
+    in_the_report = {name: value for name, value, _ in _numbers(plan.as_dict())}
+    for name in ("replace one epsilon", "replace one delta"):
+        assert (in_the_report[name] == NOTHING_PROMISED) is nothing

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from examples import call
 from scipy import stats
-from typer.testing import CliRunner
 
-from simulations.cli import app
-from simulations.comparison.config import load_comparison
+from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import load_config, parse_config
 from simulations.reports.explain import shown
@@ -63,62 +62,40 @@ def test_the_files_own_strategy_has_the_files_settings(found):
     assert sum(each.configured for each in found) == 1
 
 
-TABLE = {
-    "kind": "table",
-    "path": "/nowhere/visits.csv",
-    "user": "patient",
-    "target": "y",
-    "target_range": [0.0, 1.0],
-    "features": ["age"],
-    "ranges": {"age": [0.0, 100.0]},
-}
+TABLE = {"kind": "table", "path": "/nowhere/visits.csv", "user": "patient", "target": "y", "target_range": [0.0, 1.0]}
+TABLE |= {"features": ["age"], "ranges": {"age": [0.0, 100.0]}}
+WORDS = ["auto (*)", "refuses:", "one user is", "compare risks within one relation"]
+WORDS += ["Predicted for a loss equally curved in all directions"]
 
 
-def test_no_data_are_opened():
+def test_no_data_are_opened_and_facts_that_are_not_declared_are_asked_for():
     raw = RAW | {"problem": {"kind": "squared"}, "data": TABLE | {"users": 500}}
     assert any(each.plan is not None for each in advise(parse_config(raw)))
-
-
-def test_facts_that_are_not_declared_are_asked_for():
     with pytest.raises(BadInput, match=r"data\.users is missing"):
-        advise(parse_config(RAW | {"problem": {"kind": "squared"}, "data": TABLE}))
+        advise(parse_config(raw | {"data": TABLE}))
 
 
-def test_no_number_is_cut_off_on_a_narrow_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    table = CliRunner().invoke(app, ["advise", str(CONFIGS / "quickstart.toml")])
+@pytest.mark.parametrize(("width", "words"), [("80", []), ("120", WORDS)])
+def test_the_command_shows_a_table_in_which_no_number_is_cut_off(monkeypatch, width, words):
+    monkeypatch.setenv("COLUMNS", width)
+    table = call("advise", CONFIGS / "quickstart.toml")
     assert table.exit_code == 0, table.output
-    assert "replaced" in table.output
     assert "…" not in table.output
-
-
-def test_the_command_shows_a_table_or_json(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    file = str(CONFIGS / "quickstart.toml")
-    table = CliRunner().invoke(app, ["advise", file])
-    assert table.exit_code == 0, table.output
-    assert "auto (*)" in table.output
-    assert "refuses:" in table.output
     told = " ".join(table.output.split())
-    assert "Predicted for a loss equally curved in all directions" in told
-    assert "one user is" in table.output
-    assert "replaced" in table.output
-    assert "compare risks within one relation" in told
-    for command in (["advise", file, "--json"], ["plan", file, "--all", "--json"]):
-        values = json.loads(CliRunner().invoke(app, command).stdout)
-        assert {each["strategy"] for each in values} == set(STRATEGIES) - {"non_private"}
+    assert [one for one in ["replaced", *words] if one not in told] == []
+
+
+@pytest.mark.parametrize("command", [["advise"], ["plan", "--all"]], ids=" ".join)
+def test_the_command_tells_of_every_strategy_as_json(command):
+    values = json.loads(call(*command, CONFIGS / "quickstart.toml", "--json").stdout)
+    assert {each["strategy"] for each in values} == set(STRATEGIES) - {"non_private"}
 
 
 @pytest.mark.slow
 def test_strategies_come_out_in_about_the_order_that_advice_gives(tmp_path):
     names = ["auto", "dp_fed_sgd", "dp_fed_avg", "dp_ftrl", "local_dp", "winsorized_rotation", "localized_clipping"]
-    comparison = tmp_path / "comparison.toml"
-    sections = [f'name = "order"\nseeds = 2\n[output]\ndirectory = "{tmp_path}"']
-    for name, values in (("problem", RAW["problem"]), ("data", RAW["data"]), ("privacy", RAW["privacy"])):
-        sections.append(f"[{name}]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items()))
-    sections += [f'[[strategy]]\nkind = "{name}"' for name in names]
-    comparison.write_text("\n".join(sections), encoding="utf-8")
-    outcome = compare(load_comparison(comparison), workers=0)
+    raw = RAW | {"name": "order", "seeds": 2, "strategy": [{"kind": name} for name in names]}
+    outcome = compare(parse_comparison(raw), workers=0, directory=tmp_path)
     rows = outcome.rows
     predicted = {each.strategy: each.predicted for each in advise(parse_config(RAW | {"strategy": {"kind": "auto"}}))}
     measured = {name: sum(row["metric.excess_risk"] for row in rows if row["strategy"] == name) for name in names}

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import helpers_killed
@@ -15,14 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-from examples import changed, table_section, write_table
+from examples import call, changed, table_section, write_table
 from helpers_killed import killed_at, left
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import simulations.records.checkpoints
-from simulations import cli
 from simulations.config.run_config import load_config, parse_config
 from simulations.engines.grids import LocalGrid
 from simulations.records.checkpoints import Checkpoints
@@ -65,8 +62,10 @@ def every_round(monkeypatch):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole") / "run"
-    run(SEEDED, directory=directory, checkpoint=True, report=False)
-    return left(directory)
+    go(directory, checkpoint=True)
+    found = left(directory)
+    assert set(found["files"]) == set(FILES) - {"report.html"}
+    return found
 
 
 def kept_at(config, directory, name=CHECKPOINT):
@@ -75,21 +74,36 @@ def kept_at(config, directory, name=CHECKPOINT):
     return None if snapshot is None else snapshot.get("round")
 
 
+def go(directory, config=SEEDED, **how):
+    return run(config, directory=directory, report=False, **how)
+
+
+def refused(directory, told, config=SEEDED, **how):
+    with pytest.raises(BadInput, match=told) as caught:
+        go(directory, config, **{"resume": True} | how)
+    return str(caught.value)
+
+
+def arrays_of(path):
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
 def rounds_in(directory):
     path = directory / "rounds.parquet"
     return len(pd.read_parquet(path)) if path.exists() else 0
 
 
-def test_nothing_but_a_run_s_files_is_left(whole):
-    assert set(whole["files"]) == set(FILES) - {"report.html"}
-
-
 @pytest.mark.sweep(6)
 @pytest.mark.parametrize("moment", range(0, 34, 3))
 def test_a_run_killed_at_any_moment_goes_on_to_the_bit(tmp_path, whole, moment):
-    assert killed_at(SEEDED, tmp_path / "run", moment)
-    run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
-    assert left(tmp_path / "run") == whole
+    """Some in a folder that was moved meanwhile."""
+    directory = tmp_path / "run"
+    assert killed_at(SEEDED, directory, moment)
+    if moment % 2:
+        directory = shutil.move(directory, tmp_path / "elsewhere")
+    go(directory, resume=True)
+    assert left(directory) == whole
 
 
 def test_a_run_killed_again_and_again_goes_on(tmp_path, whole):
@@ -122,7 +136,7 @@ def test_under_secure_noise_the_charge_is_on_disk_first_and_nobody_is_asked_twic
         return deliver(self, messages, timeout)
 
     monkeypatch.setattr(LocalGrid, "_deliver", heard)
-    outcome = run(config, directory=directory, resume=True, report=False)
+    outcome = go(directory, config, resume=True)
     # The roster asks without a round.
     rounds = {int(each.metadata.group_id) for each in questions if each.metadata.group_id}
     assert rounds == set(range(max(asked, kept) + 1, ROUNDS + 1))
@@ -140,64 +154,55 @@ def drawn_at(directory):
 
 
 @pytest.mark.slow
-def test_the_cohort_of_a_lost_round_is_the_one_that_was_asked(tmp_path):
+def test_the_cohort_of_a_lost_round_is_the_one_that_was_asked(tmp_path, monkeypatch):
     """Under random allocation another one would let somebody take part more often than accounted."""
-    directory = tmp_path / "run"
-    moment = next(
-        each
-        for each in range(10, 40)
-        if killed_at(SAMPLED, directory / str(each), each)
-        and (kept_at(SAMPLED, directory / str(each), ASKED) or 0) > (kept_at(SAMPLED, directory / str(each)) or 9)
-        and drawn_at(directory / str(each))["index"] >= 0  # no round of the preparation, which asks everybody
+    folder = next(
+        folder
+        for each, folder in ((each, tmp_path / str(each)) for each in range(10, 40))
+        if killed_at(SAMPLED, folder, each)
+        and (kept_at(SAMPLED, folder, ASKED) or 0) > (kept_at(SAMPLED, folder) or 9)
+        and drawn_at(folder)["index"] >= 0  # no round of the preparation, which asks everybody
     )
-    asked = drawn_at(directory / str(moment))
-    cohorts = []
-    allocated = AllocatedBatches.cohort
+    asked = drawn_at(folder)
+    cohorts, allocated = [], AllocatedBatches.cohort
 
     def heard(self, index):
         cohorts.append((index, allocated(self, index)))
         return cohorts[-1][1]
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(AllocatedBatches, "cohort", heard)
-        run(SAMPLED, directory=directory / str(moment), resume=True, report=False)
+    monkeypatch.setattr(AllocatedBatches, "cohort", heard)
+    go(folder, SAMPLED, resume=True)
     assert cohorts[0][0] == asked["index"]
     np.testing.assert_array_equal(cohorts[0][1], asked["cohort"])
 
 
-def test_another_configuration_is_refused_field_by_field(tmp_path):
-    assert killed_at(SEEDED, tmp_path / "run", 20)
+def test_another_configuration_is_refused_field_by_field(tmp_path, killed):
+    directory = shutil.copytree(killed, tmp_path / "run")
     other = parse_config(changed(output={"reference": False}, privacy__epsilon=3.0, strategy__rounds=4, seed=9))
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    with pytest.raises(BadInput) as refused:
-        run(other, directory=tmp_path / "run", resume=True, report=False)
-    text = str(refused.value)
-    assert "checkpoint.npz belongs to a run with other settings (" in text
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    text = refused(directory, r"checkpoint\.npz belongs to a run with other settings \(", other)
     assert text.endswith("): resume with the config.toml in the same folder")
-    assert "damaged" not in text
     for told in ("privacy.epsilon is 4.0 there and 3.0 here", "strategy.rounds is 3 there and 4 here", "seed is 3"):
         assert told in text
-    assert "clip_norm" not in text
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    assert not [word for word in ("damaged", "clip_norm") if word in text]
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_a_setting_that_is_not_there_and_other_versions_are_refused(tmp_path, monkeypatch):
-    assert killed_at(SEEDED, tmp_path / "run", 20)
+def test_a_setting_that_is_not_there_and_other_versions_are_refused(tmp_path, monkeypatch, killed):
+    directory = shutil.copytree(killed, tmp_path / "run")
     other = parse_config(changed(output={"reference": False}, strategy__learning_rate=0.5))
-    with pytest.raises(BadInput, match=r"strategy\.learning_rate is 'not set' there and 0.5 here"):
-        run(other, directory=tmp_path / "run", resume=True, report=False)
+    refused(directory, r"strategy\.learning_rate is 'not set' there and 0.5 here", other)
     monkeypatch.setattr(simulations.records.checkpoints, "versions", lambda: {"userdp": "9", "numpy": "1"})
-    with pytest.raises(BadInput, match=r"versions\.numpy is '.*' there and '1' here; versions\.userdp"):
-        run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+    refused(directory, r"versions\.numpy is '.*' there and '1' here; versions\.userdp")
 
 
-def rewritten(directory, **changes):
-    """The checkpoint with other values in its text; whole, with the checksums that belong to it."""
-    path = directory / CHECKPOINT
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    text = json.dumps(json.loads(arrays["state_private"].tobytes()) | changes)
+def rewritten(path, **changes):
+    """The file with other values in its text; whole, with the checksums that belong to it. Returns the former ones."""
+    arrays = arrays_of(path)
+    before = json.loads(arrays["state_private"].tobytes())
+    text = json.dumps(before | changes)
     np.savez(path, **arrays | {"state_private": np.frombuffer(text.encode(), np.uint8)})
+    return before
 
 
 @pytest.mark.parametrize(
@@ -210,47 +215,16 @@ def rewritten(directory, **changes):
 )
 def test_a_whole_file_of_another_version_is_not_called_damaged(tmp_path, killed, changes, told):
     directory = shutil.copytree(killed, tmp_path / "run")
-    rewritten(directory, **changes)
-    with pytest.raises(BadInput, match=told) as refused:
-        run(SEEDED, directory=directory, resume=True, report=False)
-    assert "damaged" not in str(refused.value)
+    rewritten(directory / CHECKPOINT, **changes)
+    assert "damaged" not in refused(directory, told)
 
 
 def test_a_directory_whose_preparation_was_another_is_refused(tmp_path):
     """A file that the version before wrote, with the settings of today in its text; its clips followed other rules."""
     directory = shutil.copytree(Path(__file__).parent / "former", tmp_path / "run")
-    today = Checkpoints(directory, FORMER)._settings
     for name in (CHECKPOINT, ASKED):
-        with np.load(directory / name) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        kept = json.loads(arrays["state_private"].tobytes())
-        assert kept["format"] == 1
-        text = np.frombuffer(json.dumps(kept | today).encode(), np.uint8)
-        np.savez(directory / name, **arrays | {"state_private": text})
-    with pytest.raises(BadInput, match="resume with the version of userdp that the run began with"):
-        run(FORMER, directory=directory, resume=True, report=False)
-
-
-@pytest.mark.parametrize(("kernels", "goes_on"), [("own", True), ("torch", False)])
-def test_a_checkpoint_from_before_there_was_a_setting_goes_on_as_its_run_began(tmp_path, kernels, goes_on):
-    config = parse_config(changed(problem={"kind": "torch", "loss": "mse", "kernels": kernels}))
-    checkpoints = Checkpoints(tmp_path, config)
-    checkpoints.keep(Snapshot, must=True)
-    configuration = tomllib.loads(config.toml())
-    del configuration["problem"]["kernels"], configuration["output"]["directory"]
-    rewritten(tmp_path, configuration=configuration)
-    if goes_on:
-        assert checkpoints.read() is not None
-    else:
-        with pytest.raises(BadInput, match=r"problem\.kernels is 'own' there and 'torch' here"):
-            checkpoints.read()
-
-
-def test_a_directory_that_was_moved_goes_on(tmp_path, whole):
-    assert killed_at(SEEDED, tmp_path / "run", 20)
-    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    run(SEEDED, directory=tmp_path / "elsewhere", resume=True, report=False)
-    assert left(tmp_path / "elsewhere") == whole
+        assert rewritten(directory / name, **Checkpoints(directory, FORMER)._settings)["format"] == 1
+    refused(directory, "resume with the version of userdp that the run began with", FORMER)
 
 
 @pytest.fixture(scope="module")
@@ -265,8 +239,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path, killed, share):
     directory = shutil.copytree(killed, tmp_path / "run")
     path = directory / CHECKPOINT
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(BadInput, match=r"checkpoint\.npz cannot be read .*damaged or cut short"):
-        run(SEEDED, directory=directory, resume=True, report=False)
+    refused(directory, r"checkpoint\.npz cannot be read .*damaged or cut short")
 
 
 @settings(max_examples=25, deadline=None)
@@ -290,11 +263,9 @@ def test_a_checkpoint_with_a_wrong_byte_is_refused_or_the_same(killed, place, fl
 
 def test_a_checkpoint_of_pickled_objects_is_refused_without_reading_them(tmp_path, killed):
     directory = shutil.copytree(killed, tmp_path / "run")
-    with np.load(directory / CHECKPOINT) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    np.savez(directory / CHECKPOINT, **arrays | {"state_private.array0": np.array([Trap()], dtype=object)})
-    with pytest.raises(BadInput, match="cannot be read"):
-        run(SEEDED, directory=directory, resume=True, report=False)
+    trap = {"state_private.array0": np.array([Trap()], dtype=object)}
+    np.savez(directory / CHECKPOINT, **arrays_of(directory / CHECKPOINT) | trap)
+    refused(directory, "cannot be read")
     assert not Trap.sprung
 
 
@@ -309,12 +280,6 @@ def spring():
     Trap.sprung = True
 
 
-def test_an_ended_run_has_nothing_to_resume(tmp_path):
-    run(SEEDED, directory=tmp_path / "run", checkpoint=True, report=False)
-    with pytest.raises(BadInput, match="has ended: there is nothing to resume"):
-        run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
-
-
 def test_a_run_that_failed_goes_on(tmp_path, monkeypatch, whole):
     deliver, calls = LocalGrid._deliver, []
 
@@ -326,16 +291,16 @@ def test_a_run_that_failed_goes_on(tmp_path, monkeypatch, whole):
 
     monkeypatch.setattr(LocalGrid, "_deliver", failing)
     with pytest.raises(KeyboardInterrupt):
-        run(SEEDED, directory=tmp_path / "run", checkpoint=True, report=False)
+        go(tmp_path / "run", checkpoint=True)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["error"] == "interrupted"
-    run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+    go(tmp_path / "run", resume=True)
     assert left(tmp_path / "run") == whole
 
 
-def test_two_processes_do_not_run_in_one_directory(tmp_path):
-    assert killed_at(SEEDED, tmp_path / "run", 20)
-    with Checkpoints(tmp_path / "run", SEEDED).held(), pytest.raises(BadInput, match="is under way"):
-        run(SEEDED, directory=tmp_path / "run", resume=True, report=False)
+def test_two_processes_do_not_run_in_one_directory(tmp_path, killed):
+    directory = shutil.copytree(killed, tmp_path / "run")
+    with Checkpoints(directory, SEEDED).held():
+        refused(directory, "is under way")
 
 
 def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
@@ -343,11 +308,9 @@ def test_what_was_asked_in_secret_is_not_run_anew(tmp_path):
     moment = next(each for each in range(3, 20) if killed_at(SECURE, directory, each) and (directory / ASKED).exists())
     assert moment < 20
     assert not rounds_in(directory)
-    with pytest.raises(BadInput, match="goes on with --resume"):
-        run(SECURE, directory=directory, report=False)
+    refused(directory, "goes on with --resume", SECURE, resume=False)
     (directory / CHECKPOINT).unlink()
-    with pytest.raises(BadInput, match=r"checkpoint\.npz is missing, though users were asked"):
-        run(SECURE, directory=directory, resume=True, report=False)
+    refused(directory, r"checkpoint\.npz is missing, though users were asked", SECURE)
 
 
 def test_a_kill_amid_a_write_leaves_the_checkpoint_before(tmp_path, monkeypatch):
@@ -395,16 +358,15 @@ def test_only_the_owner_reads_a_checkpoint(killed):
 
 def test_the_command_resumes_without_a_file_and_with_the_same(tmp_path, whole):
     assert killed_at(SEEDED, tmp_path / "run", 20)
-    done = CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run"), "--seed", "9"])
-    assert done.exit_code == BAD_INPUT
-    done = CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run"), "--json"])
+    assert call("run", "--resume", tmp_path / "run", "--seed", "9").exit_code == BAD_INPUT
+    done = call("run", "--resume", tmp_path / "run", "--json")
     assert done.exit_code == 0, done.output
     (tmp_path / "run" / "report.html").unlink()
     assert left(tmp_path / "run") == whole
-    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "run")]).exit_code == BAD_INPUT
-    assert CliRunner().invoke(cli.app, ["run", "--resume", str(tmp_path / "absent")]).exit_code == BAD_INPUT
+    refused(tmp_path / "run", "has ended: there is nothing to resume")
+    for arguments in (["--resume", tmp_path / "run"], ["--resume", tmp_path / "absent"], []):
+        assert call("run", *arguments).exit_code == BAD_INPUT
     assert not (tmp_path / "absent").exists()
-    assert CliRunner().invoke(cli.app, ["run"]).exit_code == BAD_INPUT
 
 
 MODULE = "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))\n"

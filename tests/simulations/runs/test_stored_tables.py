@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import PATIENCE
+from examples import altered
+from helpers import PATIENCE, forgive_ray
 from helpers_killed import left
 
 from simulations import train
@@ -25,6 +26,16 @@ ROOT = Path(__file__).resolve().parents[3]
 ROOM_MIB = 160
 """What a run may take beyond one on a small table: batches, parts and blocks of 16 MiB."""
 COLUMNS = 63
+READ = """
+import pathlib, resource, sys
+import pandas, pyarrow.parquet
+from userdp.data import read_table
+status = dict(line.split(':') for line in open('/proc/self/status') if line.startswith('VmSize'))
+limit = (int(status['VmSize'].split()[0]) << 10) + (240 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+path, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
+read_table(path, user='who', features=names, ranges={names[0]: [-4, 4]}, memory=0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +68,7 @@ RAY = {"kind": "ray", "workers": 2, "users_per_node": 30, "roster_timeout": PATI
 
 
 @pytest.mark.parametrize("engine", [{"kind": "local"}, pytest.param(RAY, marks=pytest.mark.slow)], ids=["local", "ray"])
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@forgive_ray
 def test_a_run_leaves_the_same_to_the_last_bit(table, tmp_path, engine):
     """Rounds, metrics, the reference without privacy, and counts of what was clipped."""
     found = {}
@@ -89,10 +100,8 @@ def test_a_run_goes_on_with_other_memory(table, tmp_path):
     kept = Snapshot({"round": 2}, {})
     Checkpoints(tmp_path, configuration(table)).keep(lambda: kept, must=True)
     assert Checkpoints(tmp_path, configuration(table, memory=0)).read().kept.values == kept.values
-    config = configuration(table)
-    other = config.model_copy(update={"data": config.data.model_copy(update={"max_samples": 9})})
     with pytest.raises(BadInput, match=r"data\.max_samples"):
-        Checkpoints(tmp_path, other).read()
+        Checkpoints(tmp_path, altered(configuration(table), data__max_samples=9)).read()
 
 
 def test_in_python_too(table):
@@ -137,20 +146,7 @@ def test_a_file_of_three_times_the_memory_trains_in_batches_alone(streaming, tmp
 def test_a_row_group_larger_than_memory_is_read_page_by_page(streaming, tmp_path):
     """All rows in one group: what is read at once is a batch of it."""
     streaming.write_table(tmp_path, 400, COLUMNS, group_mib=401)
-    script = "\n".join(
-        [
-            "import resource",
-            "from pathlib import Path",
-            "from userdp.data import read_table",
-            "import pandas, pyarrow.parquet",
-            "status = dict(line.split(':') for line in open('/proc/self/status') if line.startswith('VmSize'))",
-            "limit = (int(status['VmSize'].split()[0]) << 10) + (240 << 20)",
-            "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))",
-            f"names = ['x_[1-{COLUMNS}]']",
-            f"path = Path({str(tmp_path / 'table.parquet')!r})",
-            "read_table(path, user='who', features=names, ranges={names[0]: [-4, 4]}, memory=0)",
-        ]
-    )
+    command = [sys.executable, "-c", READ, str(tmp_path / "table.parquet"), f"x_[1-{COLUMNS}]"]
     environment = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

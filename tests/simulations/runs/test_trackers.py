@@ -7,11 +7,12 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
-from examples import BASE, changed
+from examples import BASE, broken, changed
 from helpers import PATIENCE
 
 import simulations.runs.trackers
@@ -21,13 +22,13 @@ from simulations.records.released_fields import SHARED, kept
 from simulations.runs.run import run
 from simulations.runs.trackers import ARTIFACTS, TRACKERS, tracking
 from userdp.errors import BadInput, RunFailed
-from userdp.nodes.node import Node
 
 # What MLflow's store does with SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 
 ROBUST = {"kind": "robust_rounds", "rounds": 3, "deviation": 1.0, "learning_rate": 0.5}
 """A strategy with a fact that is not released."""
+SAME = ("metrics", "guarantee")
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +92,11 @@ def text(read, name):
 
 def stored(outcome, name):
     return json.loads((outcome.directory / name).read_text())
+
+
+def steps(client, found):
+    """The rounds that MLflow has of a run."""
+    return [point.step for point in client.get_metric_history(found.info.run_id, "spent_epsilon")]
 
 
 def columns(outcome):
@@ -169,15 +175,15 @@ def test_mlflow_keeps_the_files_of_the_run_but_no_model_and_no_private_fact(mlfl
     client, (found,) = mlflow_runs(mlflow, local(tmp_path))
     files = {item.path for item in client.list_artifacts(found.info.run_id)}
     assert files == {*ARTIFACTS, "result.json", "report.html"}
-    told = Path(client.download_artifacts(found.info.run_id, "result.json", str(tmp_path))).read_text()
+    told, promised, report = (
+        Path(client.download_artifacts(found.info.run_id, name, str(tmp_path))).read_text()
+        for name in ("result.json", "guarantee.json", "report.html")
+    )
     assert json.loads(told) == kept("result.json", outcome.result, SHARED)
     assert "_private" not in told
-    promised = Path(client.download_artifacts(found.info.run_id, "guarantee.json", str(tmp_path)))
-    assert promised.read_text() == (outcome.directory / "guarantee.json").read_text()
+    assert promised == (outcome.directory / "guarantee.json").read_text()
     assert (tmp_path / "mlruns").is_dir()
-    own = (outcome.directory / "report.html").read_text()
-    report = Path(client.download_artifacts(found.info.run_id, "report.html", str(tmp_path))).read_text()
-    assert "before the test's noise" in own
+    assert "before the test's noise" in (outcome.directory / "report.html").read_text()
     assert "before the test's noise" not in report
     assert "<h2>The course of the run</h2>" in report
     assert "fact.score_private" in pd.read_parquet(outcome.directory / "rounds.parquet")
@@ -215,32 +221,22 @@ def test_runs_that_start_side_by_side_share_a_new_store(mlflow, tmp_path):
 def test_an_experiment_that_another_run_makes_meanwhile_is_shared(mlflow, tmp_path, monkeypatch):
     original, answers = mlflow.MlflowClient.get_experiment_by_name, [None]
     go(tmp_path, "mlflow")
+
+    def get(self, name):
+        return answers.pop() if answers else original(self, name)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            mlflow.MlflowClient,
-            "get_experiment_by_name",
-            lambda self, name: answers.pop() if answers else original(self, name),
-        )
+        patch.setattr(mlflow.MlflowClient, "get_experiment_by_name", get)
         go(tmp_path, "mlflow", seed=4)
-    _, runs = mlflow_runs(mlflow, local(tmp_path))
+    client, runs = mlflow_runs(mlflow, local(tmp_path))
     assert {one.info.run_name for one in runs} == {"small-dp_fed_sgd-seed3", "small-dp_fed_sgd-seed4"}
+    assert [steps(client, one) for one in runs] == [[1, 2, 3]] * 2
 
 
 def test_a_store_that_refuses_is_told_before_anything_is_run(mlflow, tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow.MlflowClient, "create_experiment", lambda *_: 1 / 0)
     with pytest.raises(BadInput, match=r"output\.trackers: mlflow cannot be opened \(ZeroDivisionError\)"):
         go(tmp_path, "mlflow")
-
-
-@pytest.mark.slow
-def test_another_run_in_the_same_directory_is_another_run_of_mlflow(mlflow, tmp_path):
-    for _ in range(2):
-        go(tmp_path, "mlflow")
-    client, runs = mlflow_runs(mlflow, local(tmp_path))
-    assert len(runs) == 2
-    for one in runs:
-        steps = [point.step for point in client.get_metric_history(one.info.run_id, "spent_epsilon")]
-        assert steps == [1, 2, 3]
 
 
 def test_a_run_that_fails_is_a_failed_run_of_mlflow_with_its_rounds_and_its_reason(mlflow, tmp_path, monkeypatch):
@@ -250,7 +246,7 @@ def test_a_run_that_fails_is_a_failed_run_of_mlflow_with_its_rounds_and_its_reas
     assert found.info.status == "FAILED"
     reason = json.loads((tmp_path / "small-dp_fed_sgd-seed3" / "result.json").read_text())["error"]
     assert found.data.tags["userdp.error"] == reason
-    assert [point.step for point in client.get_metric_history(found.info.run_id, "spent_epsilon")] == [1]
+    assert steps(client, found) == [1]
     assert {item.path for item in client.list_artifacts(found.info.run_id)} == {*ARTIFACTS, "result.json"}
 
 
@@ -322,8 +318,7 @@ def test_a_run_that_fails_leaves_its_events_and_its_reason(tensorboard, tmp_path
 
 
 def test_a_run_that_cannot_write_its_end_still_closes_its_events(tensorboard, tmp_path):
-    raw = parse_config(BASE)
-    (tmp_path / "config.toml").write_text(raw.toml())
+    (tmp_path / "config.toml").write_text(parse_config(BASE).toml())
     (tmp_path / "plan.json").write_text('{"numbers": {}, "warnings": [], "guarantee": {}}')
     with tracking(["tensorboard"], tmp_path):
         pass
@@ -332,28 +327,11 @@ def test_a_run_that_cannot_write_its_end_still_closes_its_events(tensorboard, tm
 
 def _stopped(folder, monkeypatch, *trackers):
     """A run that fails in its second round."""
-    original = Node.compute
-
-    def compute(self, x, users, computation):
-        if np.abs(x).max() > 0:
-            raise ZeroDivisionError("a user's value")
-        return original(self, x, users, computation)
-
-    monkeypatch.setattr(Node, "compute", compute)
+    broken(monkeypatch, lambda node, x: np.abs(x).max() > 0)
     return go(folder, *trackers)
 
 
 # Both, and neither --------------------------------------------------------------------------------------------------
-
-
-def test_trackers_do_not_change_the_run(monkeypatch, tmp_path):
-    plain = go(tmp_path / "plain")
-    with noting(monkeypatch) as made:
-        tracked = go(tmp_path / "tracked", "mlflow")
-    assert len(made[0].rounds) == 3
-    np.testing.assert_array_equal(plain.model, tracked.model)
-    assert plain.result["metrics"] == tracked.result["metrics"]
-    assert plain.result["guarantee"] == tracked.result["guarantee"]
 
 
 def test_a_tracker_is_told_only_what_the_run_directory_holds(monkeypatch, tmp_path):
@@ -408,14 +386,12 @@ def test_a_tracker_that_fails_does_not_stop_the_run_and_is_told_of_once(monkeypa
 
 
 def test_an_interrupt_stops_the_run_and_the_tracker_is_told(monkeypatch, tmp_path):
-    def stop(record, plan):
-        raise KeyboardInterrupt
-
+    config, stop = parse_config(changed(output={"trackers": ["mlflow"]})), Mock(side_effect=KeyboardInterrupt)
     with noting(monkeypatch) as made, pytest.raises(KeyboardInterrupt):
-        run(parse_config(changed(output={"trackers": ["mlflow"]})), directory=tmp_path / "run", progress=stop)
-    assert [number for number, _ in made[0].rounds] == [1]
-    assert made[0].endings[0].error == "interrupted"
-    assert list(made[0].endings[0].files) == ["result.json"]
+        run(config, directory=tmp_path / "run", progress=stop)
+    (told,) = made
+    assert [number for number, _ in told.rounds] == [1]
+    assert (told.endings[0].error, [*told.endings[0].files]) == ("interrupted", ["result.json"])
 
 
 @pytest.mark.parametrize("name", TRACKERS)
@@ -427,36 +403,22 @@ def test_a_missing_package_is_told_before_the_directory_is_touched(monkeypatch, 
 
 
 def test_a_tracker_that_cannot_be_opened_is_told_without_its_address(monkeypatch, tmp_path):
-    def refuse(directory, parameters):
-        raise ConnectionError("http://me:password@example.org does not answer")
-
-    closed = []
     first = Noted(tmp_path, {})
-    monkeypatch.setattr(first, "finish", closed.append)
+    refuse = Noted(tmp_path, {}, ("round",)).round
     fakes = {"mlflow": ("json", "json", lambda *_: first), "tensorboard": ("json", "json", refuse)}
     monkeypatch.setattr(simulations.runs.trackers, "TRACKERS", fakes)
     with pytest.raises(BadInput, match=r"output\.trackers: tensorboard cannot be opened \(ConnectionError\)") as caught:
         go(tmp_path, "mlflow", "tensorboard")
     assert "password" not in str(caught.value)
-    assert closed == [None]
+    assert first.endings == [None]
     assert not first.rounds
 
 
-def test_an_unknown_tracker_is_refused():
-    with pytest.raises(BadInput, match=r"output\.trackers.*'wandb'.*'mlflow' or 'tensorboard'"):
-        parse_config(changed(output={"trackers": ["wandb"]}))
-
-
-def test_a_tracker_named_twice_is_opened_once(monkeypatch, tmp_path):
+def test_trackers_do_not_change_the_run_and_one_named_twice_is_opened_once(monkeypatch, tmp_path):
+    plain = go(tmp_path / "plain")
     with noting(monkeypatch) as made:
-        go(tmp_path, "mlflow", "mlflow")
-    assert len(made) == 1
-
-
-@pytest.mark.slow
-def test_nothing_of_a_tracker_is_imported_unless_it_is_asked_for():
-    code = "import simulations.runs.run, sys; sys.exit(bool({'mlflow', 'tensorboard'} & sys.modules.keys()))"
-    assert (
-        subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).resolve().parents[3]).returncode
-        == 0
-    )
+        tracked = go(tmp_path / "tracked", "mlflow", "mlflow")
+    (told,) = made
+    assert len(told.rounds) == 3
+    np.testing.assert_array_equal(plain.model, tracked.model)
+    assert [plain.result[name] for name in SAME] == [tracked.result[name] for name in SAME]

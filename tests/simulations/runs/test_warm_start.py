@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from examples import changed, table_section, write_table
+from examples import ASKED, changed, table_section, write_table
 
 from simulations import load_config, load_model, plan, train
 from simulations.comparison.config import load_comparison
@@ -20,18 +20,7 @@ from userdp.errors import BadInput
 LASSO = {"kind": "private_lasso", "l1_radius": 0.5, "rounds": 3}
 CLIPPING = {"kind": "dp_fed_sgd", "clip_norm": 1.0, "rounds": 4}
 MEAN = [0.6, -0.6, 0.6]
-PEOPLE = {
-    "user": "who",
-    "features": ["height"],
-    "ranges": {"height": [150, 200]},
-    "categorical": {"team": ["red", "green", "blue"]},
-    "target": "passed",
-    "positive": "yes",
-    "users": 48,
-    "epsilon": 8.0,
-    "delta": 1e-3,
-    "strategy": CLIPPING,
-}
+PEOPLE = {key: value for key, value in ASKED.items() if key != "problem"}
 
 
 @pytest.fixture
@@ -82,7 +71,7 @@ def test_the_loss_of_round_0_is_that_of_the_public_model(tmp_path):
     assert after["initial model"] == before["this model"]
 
 
-def test_the_guarantee_and_the_plan_say_that_the_model_is_public(trained):
+def test_the_plan_says_that_the_model_is_public_and_predicts_nothing_of_a_start_that_no_bound_knows(trained):
     told = "the initial model is public: model.npz was made without these users' data, or what it cost them is counted"
     planned, cold = make_plan(warm(trained[1])), make_plan(parse_config(changed()))
     assert any(each.startswith(told) for each in planned.guarantee.assumptions)
@@ -91,13 +80,10 @@ def test_the_guarantee_and_the_plan_say_that_the_model_is_public(trained):
     assert not any("initial model" in each for each in cold.guarantee.assumptions)
     assert "initial_model" not in cold.numbers
     assert (planned.guarantee.epsilon, planned.noise) == (cold.guarantee.epsilon, cold.noise)
-
-
-def test_nothing_is_predicted_of_a_start_that_no_bound_knows(trained):
-    planned, cold = make_plan(warm(trained[1])), make_plan(parse_config(changed()))
     assert cold.forecast.start is not None
-    assert planned.forecast.start is None
-    assert planned.forecast.excess is None
+    assert (planned.forecast.start, planned.forecast.excess) == (None, None)
+    assert warm(trained[1]).run_directory.name == "small-dp_fed_sgd-warm-seed3"
+    assert parse_config(changed()).run_directory.name == "small-dp_fed_sgd-seed3"
 
 
 @pytest.mark.slow
@@ -107,34 +93,24 @@ def test_advice_for_a_warm_start_predicts_nothing_and_says_where_it_starts(train
         assert found.plan is None or found.plan.numbers["initial_model"] == "model.npz"
 
 
-def test_directories_of_warm_starts_are_named_so(trained):
-    assert warm(trained[1]).run_directory.name == "small-dp_fed_sgd-warm-seed3"
-    assert parse_config(changed()).run_directory.name == "small-dp_fed_sgd-seed3"
-
-
-def written(path, content):
-    path.write_bytes(content)
-    return path
-
-
-def other_arrays(path):
-    np.savez(path, weights=np.zeros(3))
-    return path
-
-
 BAD_FILES = {
-    r"absent\.npz': there is no such file": lambda folder: folder / "absent.npz",
-    r"a model of shape \(4,\), and this problem's has \(3,\)": lambda folder: stored(folder / "a.npz", np.zeros(4)),
-    r"holds numbers that are not finite": lambda folder: stored(folder / "a.npz", [0.0, np.nan, 0.0]),
-    r"lies outside the domain, \|x_j\| <= 10": lambda folder: stored(folder / "a.npz", [0.0, 16.0, 0.0]),
-    r"holds no model \((ValueError|UnpicklingError)\)": lambda folder: written(folder / "a.npz", b"no archive"),
-    r"holds no model \(KeyError\)": lambda folder: other_arrays(folder / "a.npz"),
+    r"absent\.npz': there is no such file": None,
+    r"a model of shape \(4,\), and this problem's has \(3,\)": np.zeros(4),
+    r"holds numbers that are not finite": [0.0, np.nan, 0.0],
+    r"lies outside the domain, \|x_j\| <= 10": [0.0, 16.0, 0.0],
+    r"holds no model \((ValueError|UnpicklingError)\)": b"no archive",
+    r"holds no model \(KeyError\)": {"weights": np.zeros(3)},
 }
 
 
-@pytest.mark.parametrize(("told", "make"), BAD_FILES.items(), ids=BAD_FILES)
-def test_a_file_that_does_not_fit_is_refused_before_anything_is_written(told, make, tmp_path):
-    config = warm(make(tmp_path), problem__radius=10.0)
+@pytest.mark.parametrize(("told", "content"), BAD_FILES.items(), ids=BAD_FILES)
+def test_a_file_that_does_not_fit_is_refused_before_anything_is_written(told, content, tmp_path):
+    path = tmp_path / "absent.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        np.savez(path, **(content if isinstance(content, dict) else {"x": np.array(content)}))
+    config = warm(path, problem__radius=10.0)
     with pytest.raises(BadInput, match=r"problem\.initial_model = .*" + told):
         make_plan(config)
     with pytest.raises(BadInput, match=told):
@@ -174,25 +150,15 @@ strategy = [{kind = "dp_fed_sgd", clip_norm = 1.0, rounds = 2}, {kind = "recentr
 [privacy]
 epsilon = 4.0
 delta = 1e-5
+""" + "".join(
+    f"""
 [[problems]]
-label = "cold"
-problem = {kind = "quadratic", bound = 5.0}
-data.kind = "synthetic"
-data.population = "gaussian"
-data.dimension = 3
-data.mean = [0.6, -0.6, 0.6]
-data.users = 400
-data.test_users = 9
-[[problems]]
-label = "warm"
-problem = {kind = "quadratic", bound = 5.0, initial_model = "public/model.npz"}
-data.kind = "synthetic"
-data.population = "gaussian"
-data.dimension = 3
-data.mean = [0.6, -0.6, 0.6]
-data.users = 400
-data.test_users = 9
+label = "{label}"
+problem = {{kind = "quadratic", bound = 5.0{start}}}
+data = {{kind = "synthetic", population = "gaussian", dimension = 3, mean = {MEAN}, users = 400, test_users = 9}}
 """
+    for label, start in (("cold", ""), ("warm", ', initial_model = "public/model.npz"'))
+)
 
 
 @pytest.mark.slow
