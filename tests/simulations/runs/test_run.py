@@ -517,7 +517,7 @@ def test_a_run_that_fails_before_its_first_round_keeps_the_initial_model(tmp_pat
 
 
 def test_an_unexpected_error_becomes_a_failed_run_that_quotes_no_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(DPFedSGD, "_step", Mock(side_effect=KeyError("secret data")))
+    monkeypatch.setattr(MeanRounds, "take", Mock(side_effect=KeyError("secret data")))
     with pytest.raises(RunFailed, match=r"unexpected KeyError; what the run had written is in") as caught:
         go(tmp_path)
     assert "secret" not in str(caught.value)
