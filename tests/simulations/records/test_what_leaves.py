@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from any_strategy import options_of
 from examples import COMPARISON, broken, call, changed
-from strategies.samples.sample_strategy import SampleStrategy
+from strategies.samples.sample_options import SampleLevelOptions
 
 import simulations.runs.trackers
 from simulations.comparison.config import parse_comparison
@@ -40,7 +40,7 @@ from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 
 USERS, ROWS = 320, 2
-DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleStrategy)}
+DECLARES_SAMPLES = {name for name, strategy in STRATEGIES.items() if issubclass(strategy, SampleLevelOptions)}
 """Strategies that need the public number of samples."""
 NOISE_ELSEWHERE = {"local_dp", "dp_ftrl"}
 """Strategies whose simulated noise is not added by `SeededNoise`; their secure noise is added by `SecureNoise`."""
