@@ -253,7 +253,7 @@ def test_what_was_changed_or_left_out_has_its_reason_and_what_is_here_has_code_a
 def test_every_strategy_that_comes_from_a_paper_is_in_the_index_of_that_paper(index):
     for paper in index.papers():
         named = {code for entry in paper.entries for code in entry.code}
-        assert not {name for name, one in STRATEGIES.items() if paper.cited in one.paper} - named
+        assert not {name for name, one in STRATEGIES.items() if paper.cited in one.about.paper} - named
 
 
 def test_a_configuration_runs_the_strategy_that_it_is_named_for(index):

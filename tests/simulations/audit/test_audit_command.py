@@ -125,7 +125,7 @@ def test_an_instance_has_the_cohorts_and_the_noise_of_the_run_and_a_strategy_of_
     assert found.plan.cohort * 4 == found.facts.users < 4096
     assert [one.plan.numbers["participations"] for one in (found, whole)] == [2, 8]
     assert found.plan.guarantee.epsilon == pytest.approx(1.0, rel=1e-6)
-    assert found.strategy(5).seed == 5
+    assert found.strategy(5).noise_seed == 5
     assert found.strategy(5) is not found.template
     assert not found.template.result.rounds
 
