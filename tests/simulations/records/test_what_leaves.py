@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from any_strategy import options_of
 from examples import COMPARISON, broken, call, changed
-from strategies.samples.sample_options import SampleLevelOptions
 
 import simulations.runs.trackers
 from simulations.comparison.config import parse_comparison
@@ -36,6 +35,7 @@ from simulations.runs.released_copy import copy_released
 from simulations.runs.run import run
 from strategies import STRATEGIES
 from strategies.core.snapshots import Snapshot
+from strategies.samples.sample_options import SampleLevelOptions
 from userdp.errors import BadInput, RunFailed
 from userdp.noise import SecureNoise, SeededNoise
 
