@@ -8,6 +8,7 @@ from pydantic import Field
 
 from strategies.auto.adaptive import AdaptiveStep, Pace, adaptive_stages, uncertified
 from strategies.auto.filled import Filled
+from strategies.auto.level import balance
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.outlook import outline
 from strategies.auto.releases import Movement, Shares
@@ -43,7 +44,8 @@ class Auto(Recipe):
     1. *Filled.* Users tell whether all of their samples can be used. Where fewer than one in ten say so, and noise lets
        that be told, the run stops: a model would be trained on noise.
     2. *Level*, of classes or of targets in a range, and with an intercept: the shares of the classes, or the mean
-       target. Training starts at the model that predicts them of everybody, the best constant.
+       target; of counts first about how large that is, so that a bound far above them costs little. Training starts at
+       the model that predicts them of everybody, the best constant.
     3. *Columns.* Users tell whether each column is there and the logarithm of its size, which takes no more noise for
        small columns than for large ones. Columns are divided by what is released.
     4. *Sizes* of users' second moments in the scaled columns: users whose are 1.25 times the typical size or more
@@ -57,7 +59,9 @@ class Auto(Recipe):
        model towards what most users want. Where the moments were hidden in noise and gradients turn out to be more
        curved than noise explains, steps are shortened. What all gradients say of the best constant is put together
        with the mean target, by their precision; classes' shares stay what was released.
-    8. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
+    8. *Balance*, of counts: clips cut the few large ones, and a model predicts too little. Users tell their slopes by
+       the intercept, of which a clip can leave nearly all, and the intercept moves by what is released.
+    9. *Choice.* Users tell whether the model serves them better than the best constant (the initial model, where none
        is known). If more of them say no than noise explains (two standard deviations), the constant is released.
 
     A loss of which nothing is certified, as that of a torch module, has four parts: round 1; users' lengths at the
@@ -66,7 +70,7 @@ class Auto(Recipe):
     step asks a random cohort, as many users as keep its noise near that of all, but no more than about 100,000
     gradients in all steps.
 
-    Other losses have rounds 1 and 6 to 8 alone, in which gradients are clipped about what they are predicted to be, as
+    Other losses have rounds 1, 6, 7 and 9 alone, in which gradients are clipped about what they are predicted to be, as
     in `RecentredClipping`. Where a convex loss may be less curved than certified, as on rare columns, a round after
     each gradient asks for the root of users' curvature along it, and the step is one over that; elsewhere steps are
     1 / smoothness, or 1/2 where none is certified.
@@ -78,14 +82,14 @@ class Auto(Recipe):
     what is asked and how it is bounded are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1 to 4 and 8, roots of curvature, whether a clip binds), whose squared
+    - numbers in intervals about zero (rounds 1 to 4 and 9, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, and 5 for each column, the intercept included;
     - the classes' shares among a user's samples, which are not negative and add up to one at most: ``sqrt(2)`` (1),
       for such vectors have no negative inner product;
     - second moments, positive semidefinite of norm at most F: ``sqrt(2) F`` (F), for such matrices have no negative
       inner product;
     - the logarithm of a length, held to an interval of length w that contains zero: w (its larger end);
-    - gradients clipped to r: 2 r (r).
+    - gradients, or their part along the intercept, clipped to r: 2 r (r).
 
     A missing or non-finite user counts as a vector of zeros. Rounds get fixed shares of the budget, and a gradient
     round divides its own between gradient and length: noise multipliers are ``z / sqrt(share)``, and the whole run
@@ -181,7 +185,7 @@ class Auto(Recipe):
             return (Filled(), *self._plain_stages(given), Choice())
         longest_step = LONGEST_COUNT_STEP if isinstance(model, Poisson) else None
         steps = [Gradient(left, model.domain, longest_step) for left in reversed(range(_ROUNDS))]
-        return (Filled(), *measuring_stages(model, steps[0]), *steps, Choice())
+        return (Filled(), *measuring_stages(model, steps[0]), *steps, *balance(model), Choice())
 
     def _plain_stages(self, given: Given) -> tuple[Stage, ...]:
         """Those of coordinates that stay as they are."""

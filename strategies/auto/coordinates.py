@@ -9,8 +9,10 @@ import numpy as np
 from userdp.arrays.types import Array, Vector
 from userdp.state import Stateful
 
-FLOOR = 0.5
-"""Eigenvalues are raised to this part of the largest that noise alone is expected to have: none below can be seen."""
+FLOOR, LEAST_FLOOR = 0.5, 0.25
+"""Eigenvalues are raised to this part of the largest that noise alone is expected to have: few below can be seen. Where
+that is small, beside columns of size one, the noise of gradients is too, and slow directions cost more than steps that
+`Progress.heed` may shorten: the part is that eigenvalue itself, held between these two."""
 
 RARE = 3.0
 """Standard deviations of its noise that the share of users who have a column is taken to be at least."""
@@ -53,7 +55,8 @@ def whitening(moments: Array, deviation: float) -> Whitening:
     """From the noisy second moments (p, p), whose entries' noise has that deviation (off the diagonal over sqrt(2))."""
     edge = deviation * math.sqrt(2 * len(moments))
     values, vectors = np.linalg.eigh(moments)
-    raised = np.maximum(values, max(FLOOR * edge, 1e-6))
+    part = min(max(edge, LEAST_FLOOR), FLOOR)
+    raised = np.maximum(values, max(part * edge, 1e-6))
     return Whitening(vectors / np.sqrt(raised), raised, np.clip(values / raised, 0.0, 1.0), deviation)
 
 

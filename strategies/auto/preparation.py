@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from strategies.auto.filled import Filled, doubts
-from strategies.auto.level import ClassShares, Level
+from strategies.auto.level import ClassShares, Counts, Level
 from strategies.auto.measuring import linear_model, longest_gradient, measuring_stages, new_progress
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, Shares
@@ -27,6 +27,7 @@ from userdp.state import Stateful
 
 _WEIGHTS: Mapping[type[Stage], float] = {
     Filled: 2.0,
+    Counts: 0.6,
     Level: 3.0,
     ClassShares: 3.0,
     Columns: 5.0,

@@ -82,6 +82,7 @@ class Progress(Stateful):
         known: of the gradient; None before the first release of one.
         level_deviation: of the noise on the constant's score (of several: at most); infinite where no mean target was
             released.
+        highest: what larger counts are taken for in their mean; infinite for none.
         uneven: by how much clips are longer than for gradients of equal lengths; see
             `strategies.auto.level.unevenness`.
         length: that, times users' typical gradient length as last released.
@@ -93,8 +94,9 @@ class Progress(Stateful):
 
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
-        *("across", "level_deviation", "uneven", "length", "gradient", "unit"),
+        *("across", "level_deviation", "highest", "uneven", "length", "gradient", "unit"),
     )
+    added: ClassVar[tuple[str, ...]] = ("highest",)
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "known", "optimiser")
     given: ClassVar[tuple[str, ...]] = ("learns",)
     initial: InitVar[Vector]
@@ -113,6 +115,7 @@ class Progress(Stateful):
     whitened: Whitening = field(init=False)
     known: Known | None = None
     level_deviation: float = math.inf
+    highest: float = math.inf
     uneven: float = 1.0
     length: float = 1.0
     radius: float = 1.0
@@ -169,21 +172,39 @@ class Progress(Stateful):
             return np.asarray(-known.gradient / self.curvature)
         return step_of_scores(self.across, -known.gradient / self.curvature, known.variance / self.curvature**2, self.z)
 
-    def settle(self) -> None:
-        """Find the constant anew: the released mean target, and what all gradients say of it, by their precision.
+    @property
+    def along(self) -> Vector:
+        """(p,) the coordinates of a step of one along the constant, where there is one score."""
+        return np.asarray(np.linalg.solve(self.coordinates, np.eye(len(self.z))[-1]))
+
+    @property
+    def slope_deviation(self) -> float:
+        """Typical slope of a user in each coordinate, as last released."""
+        return self.length / math.sqrt(len(self.z))
+
+    def slope_variance(self, known: Known, bias: float) -> float:
+        """Of the gradient along the constant, as far as releases tell it; clips move it by ``bias`` typical slopes."""
+        return float(known.variance @ self.along**2) + (bias * self.slope_deviation) ** 2
+
+    def settle(self, variance: float | None = None) -> None:
+        """Find the constant anew: the released mean target, and what the model says of it, by their precision.
 
         A range far wider than the targets makes the mean's noise large, and gradients are clipped to what users have.
         In the coordinates a constant is a multiple of one direction, and the best one, for equal curvature, the
         model's part along it. Of several scores the constant stays as it was released.
+
+        Args:
+            variance: of the error of that part; None for what gradients leave of it.
         """
         if self.known is None or self.level_deviation == math.inf or len(self.across) > 1:
             return
-        p = len(self.z)
-        along = np.linalg.solve(self.coordinates, np.eye(p)[-1])
+        along = self.along
         square = float(along @ along)
-        bias = CLIP_BIAS * self.length / math.sqrt(p) / self.curvature
-        own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2 + bias**2
-        constant = self.constant.copy()
+        own = variance
+        if own is None:
+            bias = CLIP_BIAS * self.slope_deviation / self.curvature
+            own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2 + bias**2
+        constant = self.start.copy()  # where training begins is the constant that was released
         constant[-1] += self.level_deviation**2 / (own + self.level_deviation**2) * float(along @ self.z) / square
         self.constant = frozen(constant)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from strategies.auto.adaptive import AdaptiveStep, ClipScale
 from strategies.auto.filled import Filled
-from strategies.auto.level import ClassShares, Level
+from strategies.auto.level import Balance, ClassShares, Counts, Level
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release, Shares
 from strategies.auto.stages import Choice, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage, StepLength
@@ -20,12 +20,14 @@ from userdp.problems import Box
 
 _SHARES: Mapping[type[Stage], float] = {
     Filled: 0.01,
+    Counts: 0.01,
     Level: 0.05,
     ClassShares: 0.05,
     Columns: 0.05,
     Sizes: 0.01,
     Moments: 0.15,
     Lengths: 0.02,
+    Balance: 0.05,
     Choice: 0.02,
     StepLength: 0.015,
     ClipScale: 0.02,

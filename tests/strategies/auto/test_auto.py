@@ -36,7 +36,7 @@ PROBLEMS = {
     "quadratic": Quadratic(COLUMNS, 5.0, 3.0),
     "huber": Huber(COLUMNS, 5.0, 3.0, 1.0),
 }
-ROUNDS = {"squared": 16, "logistic": 15, "poisson": 16, "softmax": 16, "quadratic": 8, "huber": 15}
+ROUNDS = {"squared": 16, "logistic": 15, "poisson": 18, "softmax": 16, "quadratic": 8, "huber": 15}
 every_round = pytest.mark.parametrize(("name", "index"), [(name, k) for name in ROUNDS for k in range(ROUNDS[name])])
 cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
 
@@ -185,7 +185,7 @@ def test_in_the_coordinates_second_moments_are_one_or_less():
     turned = whitening(moments, 1e-3)
     values = np.linalg.eigvalsh(turned.matrix.T @ moments @ turned.matrix)
     assert values.max() == pytest.approx(1.0)
-    assert turned.floored == (np.linalg.eigvalsh(moments) < 0.5e-3 * math.sqrt(10)).sum() > 0
+    assert turned.floored == (np.linalg.eigvalsh(moments) < 0.25e-3 * math.sqrt(10)).sum() > 0
     assert (turned.seen == 1).sum() == 5 - turned.floored
 
 

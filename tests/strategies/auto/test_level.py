@@ -5,7 +5,7 @@ import pytest
 from helpers import federation_of, final, make, run
 
 from strategies import Auto
-from strategies.auto.level import ClassShares, unevenness
+from strategies.auto.level import Balance, ClassShares, Counts, unevenness
 from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, Choice, clip_width
 from userdp.errors import BadInput
 from userdp.problems import (
@@ -190,3 +190,51 @@ def test_a_clip_is_as_wide_as_noise_permits():
         stage.width for stage in make(Auto, FAMILIES["squared"], 100_000).scheme.stages if hasattr(stage, "width")
     ]
     assert set(widths) == {MOST_WIDTH}
+
+
+def skewed(rng):
+    """Counts of which few are large, with a signal."""
+    rows = rng.uniform(-1, 1, (USERS, 2))
+    means = 0.4 * np.exp(0.8 * rows[:, 0]) * rng.gamma(0.25, 4.0, USERS)
+    return federation_of(rows, targets=rng.poisson(means).astype(float))
+
+
+def of_counts(bound, epsilon=4.0):
+    return make(Auto, Poisson(2, 3.0, 9.0, count_bound=bound, intercept=True), USERS, epsilon, 1e-4)
+
+
+def test_a_bound_far_above_the_counts_costs_their_mean_little():
+    federation = skewed(np.random.default_rng(8))
+    found = {}
+    for bound in (20.0, 200.0):
+        method = of_counts(bound)
+        run(method, federation)
+        assert method.memory.highest <= bound
+        found[bound] = method.memory.level_deviation
+    assert found[200.0] < 5 * found[20.0]  # not ten times
+    assert method.memory.highest < 100
+
+
+def test_predicted_counts_are_in_sum_what_counts_are(monkeypatch):
+    federation = skewed(np.random.default_rng(9))
+    block = federation.block(np.arange(USERS))
+    wanted = block.targets.mean()
+    method, last = of_counts(20.0), []
+    take = Balance.take
+
+    def watched(self, progress, sums, release):
+        last.append(progress.model)
+        return take(self, progress, sums, release)
+
+    monkeypatch.setattr(Balance, "take", watched)
+    run(method, federation)
+    before, after = (np.exp(block.dense_features @ x[:-1] + x[-1]).mean() for x in (last[0], final(method.result)))
+    assert before < 0.93 * wanted
+    assert abs(after - wanted) < abs(before - wanted) / 2
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_only_counts_are_counted_and_balanced(name):
+    stages = make(Auto, FAMILIES[name], USERS).scheme.stages
+    for kind in (Counts, Balance):
+        assert any(isinstance(stage, kind) for stage in stages) == (name == "poisson")
