@@ -285,7 +285,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("make", "options", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("make", "options", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_what_cannot_be_promised_is_refused_before_data_are_read(make, options, message):
     with pytest.raises((BadInput, PopulationTooSmall), match=message):
         make(**options)
