@@ -9,7 +9,7 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
-from examples import BASE, broken, call, changed, table_section, write_table
+from examples import BASE, call, changed, table_section, write_table
 from rich.console import Console
 
 import simulations.api.progress
@@ -22,6 +22,7 @@ from simulations.reports.console import show_outcome
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
 from userdp.errors import RunFailed
+from userdp.problems import Quadratic
 from userdp.problems.registry import PROBLEMS
 
 LOG_WARNINGS = cli.log_warnings
@@ -281,7 +282,7 @@ def test_debug_shows_the_traceback(config):
 
 
 def test_a_failed_run_keeps_its_files_and_its_report_can_be_made(config, tmp_path, monkeypatch):
-    broken(monkeypatch)
+    monkeypatch.setattr(Quadratic, "user_gradients", Mock(side_effect=RunFailed))
     outcome = call("run", config, "--output", tmp_path / "runs", "--json")
     assert (outcome.exit_code, outcome.stdout) == (1, "")
     directory = tmp_path / "runs" / "small-dp_fed_sgd-seed3"

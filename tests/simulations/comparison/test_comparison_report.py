@@ -11,7 +11,7 @@ from examples import COMPARISON
 
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
-from simulations.comparison.plots import rounds_chart, sweep_chart
+from simulations.comparison.plots import dot_chart, rounds_chart, sweep_chart
 from simulations.comparison.report import render_comparison
 from simulations.comparison.theory import expected_slope, expected_slopes
 from simulations.reports.explain import shown_claim
@@ -154,6 +154,7 @@ def test_rounds_charts_without_rounds_or_references_are_empty_or_complete():
     alone = point_of({}, initial=None, non_private=None) | {"course": course}
     assert ">a</text>" in rounds_chart(alone, ["a", "b"], "title")
     assert "initial model" not in rounds_chart(alone, ["a", "b"], "title")
+    assert ">a</text>" in dot_chart(point_of({"a": 1.0}, non_private=0.5))
 
 
 # Slopes that theory predicts ---------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Which GPU an actor gets: shares that Ray sets aside, and what is said where there is none."""
 
-from contextlib import nullcontext
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,13 +63,13 @@ def test_a_share_lies_on_one_gpu_as_a_whole(there, each, shares):
 
 
 def test_the_configured_share_reaches_the_actors(monkeypatch):
-    seen = []
-    monkeypatch.setattr(simulations.runs.run, "RayGrid", lambda *given: nullcontext(seen.append(given[3:])))
-    engine = {"kind": "ray", "workers": 3, "device": "auto", "gpus_per_actor": 0.25}
-    config = parse_config(changed(engine=engine))
-    with simulations.runs.run.make_grid(config, PROBLEM, simulations.runs.run.load_datasets(config)):
+    grid = Mock(side_effect=RunFailed("enough"))
+    monkeypatch.setattr(simulations.runs.run, "RayGrid", grid)
+    config = parse_config(changed(engine={"kind": "ray", "workers": 3, "device": "auto", "gpus_per_actor": 0.25}))
+    datasets = simulations.runs.run.load_datasets(config)
+    with pytest.raises(RunFailed, match="enough"), simulations.runs.run.make_grid(config, PROBLEM, datasets):
         pass
-    assert seen == [(3, None, 0.25)]
+    assert grid.call_args.args[3:] == (3, None, 0.25)
 
 
 def test_a_run_on_a_gpu_that_is_not_there_stops_before_it_writes_and_its_plan_does_not(tmp_path, monkeypatch):
