@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.optimize import minimize_scalar
 from scipy.special import digamma, polygamma
 
 from simulations.comparison.config import load_comparison
@@ -266,6 +267,15 @@ def test_the_optimum_is_not_claimed_where_it_is_not_known():
     assert best(logistic, HeavyTailedLogistic(dimension=3, parameter=0.0, noise_law="laplace")) is None
     assert best(logistic, HeavyTailedLogistic(dimension=3, noise_law="normal", noise_deviation=1e-9)) is None
     assert best(lp, plain) is not None
+
+
+def test_the_logistic_scale_minimises_a_one_dimensional_risk():
+    population = HeavyTailedLogistic(dimension=2, noise_law="laplace", noise_deviation=1.5, parameter_norm=2.0)
+    federation = SyntheticFederation(population, 5)
+    s = stats.norm(scale=2.0).ppf((np.arange(400_000) + 0.5) / 400_000)
+    rates = stats.laplace(scale=1.5 / math.sqrt(2)).cdf(s)
+    risk = minimize_scalar(lambda c: np.mean(np.logaddexp(0, c * s) - rates * c * s), (0.1, 1.0), tol=1e-9)
+    assert federation.regression.scale == pytest.approx(risk.x, rel=1e-4)
 
 
 # Regressions: the excess -------------------------------------------------------------------------------------------
