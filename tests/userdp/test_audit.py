@@ -247,15 +247,19 @@ def test_a_robust_release_with_secure_noise_leaks_no_more_than_it_claims():
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [LocalizedRobustSGD, RobustRounds])
-def test_robust_releases_with_half_the_noise_are_found(strategy, monkeypatch):
+def test_robust_releases_with_half_the_noise_are_found(strategy):
     method = robust_method(strategy, 240, "debiased")
     if strategy is LocalizedRobustSGD:
-        monkeypatch.setattr("strategies.localized.localized_robust_sgd.GaussianMechanism", Halved)
+        phases = (replace(phase, mechanism=halved(phase.mechanism)) for phase in method.scheme.phases)
+        with_scheme(method, phases=tuple(phases))
     else:
-        mechanism = method.scheme.mechanism
-        halved = Halved(mechanism.l2_sensitivity, mechanism.noise_multiplier)
-        method.state.scheme = replace(method.scheme, mechanism=halved)
+        with_scheme(method, mechanism=halved(method.scheme.mechanism))
     assert audit(method, *robust_values(method, 240)) > 1.2 * method.plan.guarantee.epsilon
+
+
+def halved(mechanism):
+    """The same with half its noise."""
+    return Halved(mechanism.l2_sensitivity, mechanism.noise_multiplier)
 
 
 class OneUnclipped(Winsorized):
@@ -269,9 +273,8 @@ class OneUnclipped(Winsorized):
 @pytest.mark.slow
 def test_a_robust_release_with_one_user_unclipped_is_found():
     method = robust_method(RobustRounds, 240, "winsorized")
-    agreement = method.scheme.agreement
-    unclipped = replace(agreement, estimator=OneUnclipped(agreement.estimator.radius))
-    method.state.scheme = replace(method.scheme, agreement=unclipped)
+    unclipped = OneUnclipped(method.scheme.agreement.estimator.radius)
+    with_scheme(method, estimator=lambda rows, noise: unclipped(rows))
     assert audit(method, *robust_values(method, 240)) > 2 * method.plan.guarantee.epsilon
 
 
@@ -281,7 +284,7 @@ def test_a_robust_release_with_one_user_unclipped_is_found():
 def test_a_test_that_may_go_either_way_and_its_release_together_leak_no_more_than_is_claimed(test):
     """Outliers bring the score to the threshold; one user joins the crowd or goes far away."""
     method = robust_method(LocalizedRobustSGD, 240, "debiased", test=test)
-    part = method.scheme.chosen.phases[0].test
+    part = method.scheme.phases[0].test
     by_score = [
         abs(concentration_score(rows_on_both_sides(240, 1, count)[0], part.kernel) - part.threshold)
         for count in range(80)
@@ -333,5 +336,5 @@ def test_a_threshold_that_everybody_reaches_is_found():
     estimates = [agreement.estimator(rows[0]) for rows in values]
     assert np.abs(estimates[0] - estimates[1]) > 100 * agreement.estimator.sup_sensitivity(61)
     lenient = replace(agreement, test=replace(agreement.test, kernel=Lenient(1.0)))
-    method.state.scheme = replace(method.scheme, agreement=lenient)
+    with_scheme(method, agreement=lenient)
     assert audit(method, *values) > method.plan.guarantee.epsilon
