@@ -172,10 +172,10 @@ def run(method: UserLevelStrategy, data: Any, monkeypatch: Any, outcomes: list[D
     def watched(source: Any) -> Any:
         return Recorded(source, made.draws) if replayed is None else Replayed(replayed, made.draws)
 
-    noise = type(method)._noise
-    add, correlated = LocalNoise.add, PrefixSums.add
+    opened = method.streams.open
+    add, correlated = LocalNoise.add, PrefixSums.release
     with monkeypatch.context() as patch:
-        patch.setattr(method, "_noise", lambda *place: watched(noise(method, *place)))
+        patch.setattr(method.streams, "open", lambda *place: watched(opened(*place)))
 
         class Own:
             """Each user's own noise, as a source."""
@@ -201,14 +201,14 @@ def run(method: UserLevelStrategy, data: Any, monkeypatch: Any, outcomes: list[D
             lambda self, rows, users: watched(Own(self, users)).gaussian(rows, self.deviation),
         )
         if method.name == "dp_ftrl":
-            patch.setattr(method, "_noise", lambda *place: noise(method, *place))
+            patch.setattr(method.streams, "open", opened)
             patch.setattr(
                 PrefixSums,
-                "add",
-                lambda self, mean, noise: watched(Correlated(self, noise)).gaussian(mean, self.scheme.deviation),
+                "release",
+                lambda self, mean, noise: watched(Correlated(self, noise)).gaussian(mean, self.deviation),
             )
         nodes = [Node(method.original, data, users) for users in np.array_split(np.arange(USERS), NODES)]
-        public = {name for name, fact in notes_of(type(method)).items() if fact.kind != "private"}
+        public = {name for name, fact in notes_of(method.recipe).items() if fact.kind != "private"}
 
         def on_round(record: Any) -> None:
             made.noted.append({name: value for name, value in record.facts.items() if name in public})
@@ -243,7 +243,7 @@ def whitened(draws: list[Draw], sums: Any) -> list[Draw]:
     columns = []
     for place in range(rounds):
         memory = sums()
-        columns.append([memory.add(np.zeros(2), Impulse(place == index))[0] for index in range(rounds)])
+        columns.append([memory.release(np.zeros(2), Impulse(place == index))[0] for index in range(rounds)])
     values = np.cumsum([draw.value for draw in draws], axis=0)
     return [Draw("gaussian", np.linalg.solve(np.array(columns).T, values), draws[0].size, draws[0].outcome)]
 

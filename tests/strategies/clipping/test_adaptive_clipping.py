@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, requested, run, silenced, taken
+from helpers import WILD, Wild, afresh, federation_of, final, gathered, make, requested, rows_of, run, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -69,7 +69,9 @@ def test_adding_one_user_moves_sum_and_count_together_by_at_most_one_over_z(user
     index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
     whole = gathered(method, federation_of(users), index, np.zeros(2)).values
     request = requested(method, index)
-    alone, _ = request.computation(method.problem, np.zeros(2), federation_of(users[[who]]).block(np.arange(1)))
+    alone, _ = rows_of(
+        method.problem, np.zeros(2), federation_of(users[[who]]).block(np.arange(1)), request.computation
+    )
     assert whitened(method, whole, whole - alone[0]) <= 1 / method.scheme.noise_multiplier * (1 + 1e-9)
     longest = np.array([0.7, 0.0, 0.5])
     assert whitened(method, longest, np.zeros(3)) == pytest.approx(1 / method.scheme.noise_multiplier)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, requested, run, silenced, taken
+from helpers import WILD, Wild, federation_of, final, gathered, make, requested, rows_of, run, silenced, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -70,7 +70,7 @@ def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_mos
     others = request.users[request.users != who]
     rows = np.zeros((0, 3))
     if len(others):
-        rows, _ = request.computation(method.problem, x, method.problem.bound(federation.block(others))[0])
+        rows, _ = rows_of(method.problem, x, method.problem.bound(federation.block(others))[0], request.computation)
     moved = np.linalg.norm(whole - rows.sum(axis=0)) / method.scheme.sampler.expected_batch
     assert moved <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
@@ -157,7 +157,7 @@ def test_a_round_that_drew_nobody_releases_noise_alone_and_is_charged():
     expected = problem.domain.project(models[index] - 0.1 * noise)
     np.testing.assert_allclose(models[index + 1], expected, rtol=1e-12)
     assert result.rounds[index].spent_epsilon == method.scheme.sampler.epsilon(
-        method.scheme.noise_multiplier, 1e-2, index + 1
+        method.scheme.mechanism.noise_multiplier, 1e-2, index + 1
     )
 
 

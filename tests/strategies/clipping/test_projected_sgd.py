@@ -234,7 +234,7 @@ def audit(method):
         replies = [gathered(method, federation_of(rows), index, np.zeros(1)).values for index in range(rounds)]
         found = np.empty(RUNS)
         for number in range(RUNS):
-            method.seed, x = first + number, np.zeros(1)
+            method.noise_seed, x = first + number, np.zeros(1)
             for index, values in enumerate(replies):
                 x = taken(method, index, x, Gathered(values, 0, 0)).following
             found[number] = x[0]
