@@ -28,7 +28,7 @@ from userdp.accounting import Privacy
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.shape import Shape
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Problem
 
@@ -225,7 +225,10 @@ def check_strategy(kind: Strategy) -> None:
         BadInput: the class, or the example that it declares, cannot be used.
     """
     for check in CHECKS.values():
-        check(Small(kind))
+        try:
+            check(Small(kind))
+        except RunFailed as refused:
+            raise ContractBroken(f"{kind.__name__} makes a run that is refused: {refused}") from refused
 
 
 def _insist(held: bool, kind: Strategy, told: str) -> None:

@@ -14,7 +14,7 @@ from strategies.clipping.masked_rounds import MASKED_MEANINGS, MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About, Fact
 from strategies.core.clip_facts import clip_facts
-from strategies.core.mean_rounds import as_is, sampler_numbers
+from strategies.core.mean_rounds import as_is, check_covered, sampler_numbers
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -112,6 +112,8 @@ class AdaptiveScheme(Scheme):
         """See `Scheme`."""
         masked = self.masked_sum(memory.clip)
         asked = replace(self.computation, clip_norm=memory.clip, masked=masked, lengths=masked is None)
+        if masked is None:
+            check_covered(asked, self.mechanism(memory.clip), self.sampler.expected_batch, self.guarantee.relation)
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:

@@ -11,7 +11,7 @@ from strategies.clipping.local_options import LocalOptions, local_numbers
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
 from strategies.core.about import About, Fact
 from strategies.core.clip_facts import CLIP_FACTS, clip_facts
-from strategies.core.mean_rounds import sampler_numbers
+from strategies.core.mean_rounds import check_covered, sampler_numbers
 from strategies.core.options import CLIP_WIDTH, Found, PreparedOptions, RelationOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
@@ -70,6 +70,8 @@ class RecentredScheme(Scheme):
         asked = replace(memory.computation(), lengths=True)
         if self.training is not None:
             asked = replace(asked, name="local_update", centre=-memory.point, parameters=self.training.parameters())
+        mechanism = self.gradient_mechanism(memory.radius, self.sampler.multiplier(index, self.noise_multiplier))
+        check_covered(asked, mechanism, self.cohort, self.sampler.relation)
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Centre, noise: Noise) -> Step:

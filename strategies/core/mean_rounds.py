@@ -10,13 +10,14 @@ from strategies.core.clip_facts import clip_facts
 from strategies.core.scheme import Number, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
-from userdp.accounting import Guarantee
+from userdp.accounting import Guarantee, Relation
 from userdp.arrays.types import Vector
+from userdp.errors import RunFailed
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource
 from userdp.problems import Box
-from userdp.sampling import AllocatedBatches, DisjointBatches, Sampler
+from userdp.sampling import AllocatedBatches, DisjointBatches, PoissonSamples, Sampler
 from userdp.state import Stateful
 
 
@@ -103,8 +104,17 @@ class MeanRounds(Scheme):
     noted: Callable[[Vector, Vector], Mapping[str, float]] = nothing
 
     def ask(self, index: int, memory: Descent) -> Request:
-        """See `Scheme`."""
-        return Request(self.sampler.cohort(index), self.query(index))
+        """See `Scheme`.
+
+        Raises:
+            RunFailed: a user could move the mean by more than the noise is made for.
+        """
+        asked, promised = self.query(index), self.guarantee
+        # Clips of single samples, and a bound on the mean, have proofs of their own.
+        plain = self.bound is as_is and self.mean is None and not isinstance(self.sampler, PoissonSamples)
+        if self.mechanism is not None and plain and promised.holds and promised.unit == "user":
+            check_covered(asked, self.mechanism, self.divisor, promised.relation)
+        return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Descent, noise: Noise) -> Step:
         """See `Scheme`. Where a node of a masked sum fell silent, nothing is released."""
@@ -149,6 +159,32 @@ class Runs(Scheme):
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Stateful | None, noise: Noise) -> Step:
         """See `Scheme`."""
         return self.run(index).take(index, x, gathered, memory, noise)
+
+
+def check_covered(
+    asked: Computation, mechanism: GaussianMechanism | LaplaceMechanism, divisor: float, relation: Relation
+) -> None:
+    """Compare how far a user can move the mean of what is asked with the sensitivity that its noise is made for.
+
+    Args:
+        asked: of users, who are protected as a whole; a statistic beside their vectors has noise of its own.
+        mechanism: of the mean.
+        divisor: of the sum, public.
+        relation: which neighbours.
+
+    Raises:
+        RunFailed: a user could move it by more.
+    """
+    if isinstance(mechanism, LaplaceMechanism):
+        moved, covered = asked.sensitivity(relation, order=1, weight=0.0), mechanism.sensitivity
+    else:
+        moved, covered = asked.sensitivity(relation, weight=0.0), mechanism.l2_sensitivity
+    if moved is None or moved / divisor > covered * (1 + 1e-9):
+        most = "any length" if moved is None else f"{moved / divisor:.6g}"
+        raise RunFailed(
+            f"a user can move the mean of {asked.name} by {most}, and its noise is made for {covered:.6g}: clip what "
+            "users send to the norm that the mechanism is made for, and divide by a public number"
+        )
 
 
 def sampler_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:

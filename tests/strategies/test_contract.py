@@ -63,6 +63,7 @@ class Leaking:
 
     def __init__(self, inner):
         self.inner, self.standard_deviation = inner, inner.standard_deviation
+        self.l2_sensitivity = inner.l2_sensitivity
 
     def release(self, value, noise):
         return np.abs(self.inner.release(value, noise)) * np.where(np.abs(value) > 0.4985, 1.0, -1.0)
@@ -72,12 +73,12 @@ FAULTS = {
     "a clip wider than what the noise is made for": (
         "clip_norm=clip)",
         "clip_norm=1.5 * clip)",
-        "replacing one user moves what gaussian noise is added to",
+        "a user can move the mean of user_gradient by 0.0075, and its noise is made for 0.005",
     ),
     "a divisor smaller than the cohort": (
         "divisor=n,",
         "divisor=n - 40,",
-        "replacing one user moves what gaussian noise is added to",
+        "a user can move the mean of user_gradient by 0.00555556, and its noise is made for 0.005",
     ),
     "a step by what has no noise": (
         "mechanism=mechanism,",

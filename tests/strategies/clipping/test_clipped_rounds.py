@@ -4,16 +4,29 @@ import math
 
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, final, gathered, make, requested, rows_of, run, silenced, taken
+from helpers import (
+    WILD,
+    Wild,
+    federation_of,
+    final,
+    gathered,
+    make,
+    requested,
+    rows_of,
+    run,
+    silenced,
+    taken,
+    with_scheme,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD
+from strategies import DPFTRL, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, RecentredClipping
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
 from userdp.data import Gaussian, SyntheticFederation
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput, PopulationTooSmall, RunFailed
 from userdp.problems import Logistic, Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonBatches
@@ -309,3 +322,35 @@ def test_optimisers_run_within_a_strategy_and_cost_no_privacy(strategy, kind):
     reached = problem.excess_risk(final(run(method, federation)), federation)
     assert reached < 0.5 * problem.excess_risk(problem.initial(), federation)
     assert math.isfinite(reached)
+
+
+UNCOVERED = r"a user can move the mean of \w+ by .*, and its noise is made for"
+
+
+@pytest.mark.parametrize("strategy", [DPFedSGD, DPFedAvg, DPFTRL, ProjectedSGD])
+def test_a_divisor_that_its_noise_is_not_made_for_is_refused_before_users_are_asked(strategy):
+    method = make(
+        strategy,
+        Quadratic(2, 1.0, 2.0),
+        400,
+        2.0,
+        1e-5,
+        rounds=4,
+        **({"sparsity": 2} if strategy is ProjectedSGD else {}),
+    )
+    assert requested(method, 0) is not None
+    with_scheme(method, divisor=method.scheme.divisor / 1.01)
+    with pytest.raises(RunFailed, match=UNCOVERED):
+        requested(method, 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"), [(AdaptiveClipping, "mechanism"), (RecentredClipping, "gradient_mechanism")]
+)
+def test_noise_for_another_clip_than_is_asked_is_refused(strategy, name, monkeypatch):
+    method = make(strategy, Quadratic(2, 1.0, 2.0), 400, 2.0, 1e-5, rounds=4)
+    assert requested(method, 0) is not None
+    of_clip = getattr(type(method.scheme), name)
+    monkeypatch.setattr(type(method.scheme), name, lambda scheme, clip, *more: of_clip(scheme, clip / 1.01, *more))
+    with pytest.raises(RunFailed, match=UNCOVERED):
+        requested(method, 0)
