@@ -329,17 +329,11 @@ UNCOVERED = r"a user can move the mean of \w+ by .*, and its noise is made for"
 
 @pytest.mark.parametrize("strategy", [DPFedSGD, DPFedAvg, DPFTRL, ProjectedSGD])
 def test_a_divisor_that_its_noise_is_not_made_for_is_refused_before_users_are_asked(strategy):
-    method = make(
-        strategy,
-        Quadratic(2, 1.0, 2.0),
-        400,
-        2.0,
-        1e-5,
-        rounds=4,
-        **({"sparsity": 2} if strategy is ProjectedSGD else {}),
-    )
+    sparse = {"sparsity": 2} if strategy is ProjectedSGD else {}
+    method = make(strategy, Quadratic(2, 1.0, 2.0), 400, 2.0, 1e-5, rounds=4, **sparse)
     assert requested(method, 0) is not None
-    with_scheme(method, divisor=method.scheme.divisor / 1.01)
+    # Noise of prefix sums is made for all rounds together, which is more than one.
+    with_scheme(method, divisor=method.scheme.divisor / (4 if strategy is DPFTRL else 1.01))
     with pytest.raises(RunFailed, match=UNCOVERED):
         requested(method, 0)
 
