@@ -51,7 +51,7 @@ SPARING = 20.0
 
 
 class Checkpoints:
-    """The `strategies.core.resuming.Keeper` of a run directory.
+    """The `strategies.core.run_state.Keeper` of a run directory.
 
     Args:
         folder: the run directory.

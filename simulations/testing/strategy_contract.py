@@ -150,7 +150,7 @@ def check_neighbours(small: Small) -> None:
             len(first.draws) == len(second.draws) and again == once_more,
             small.kind,
             "shows more of a user than it released: models or facts of a neighbour's run differ although every release "
-            "was the same. Make `_step` a function of released values and public numbers, and give facts of users' "
+            "was the same. Let steps follow from released values and public numbers, and give facts of users' "
             "data names that end in _private",
         )
         for one, two in zip(first.draws, second.draws, strict=True):

@@ -20,7 +20,7 @@ class Streams:
     is the one place that makes them. Streams of different keys are independent (`userdp.randomness`). A key is opened
     once, and draws from one source follow each other. Secure noise is fresh at every draw; its keys are refused alike,
     so that a simulation fails wherever a deployment does. A resumed run is another process. A key that it opens again
-    belongs to a round that it computes again, to the same bits (`strategies.core.resuming`).
+    belongs to a round that it computes again, to the same bits (`strategies.core.run_state`).
 
     *Assumptions.* Whoever makes a release draws from a source that was opened here; a test holds the packages to it.
 
