@@ -19,7 +19,7 @@ from typing import Any
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 from simulations.engines.grids import LocalGrid, shards, worthwhile_nodes
-from strategies import Auto, DPFedSGD, LocalizedRobustSGD, PublicFacts, UserLevelStrategy
+from strategies import Auto, Constructor, DPFedSGD, LocalizedRobustSGD, PublicFacts
 from userdp.accounting import Privacy
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.nodes.node import Node
@@ -27,7 +27,7 @@ from userdp.problems import Quadratic
 
 DIMENSION, SAMPLES = 100, 10
 LIMIT_MIB, LIMIT_SECONDS, LIMIT_GROWTH = 4096, 120.0, 1.3
-STRATEGIES: dict[str, tuple[type[UserLevelStrategy], dict[str, Any]]] = {
+STRATEGIES: dict[str, tuple[Constructor, dict[str, Any]]] = {
     "dp_fed_sgd": (DPFedSGD, {"rounds": 5}),
     "localized_robust_sgd": (LocalizedRobustSGD, {"deviation": 1.0}),
     "auto": (Auto, {}),
