@@ -47,8 +47,9 @@ class Field:
     told: str
 
     def matches(self, name: str) -> bool:
-        """Whether this is the field of that path, or the table that it stands in."""
-        return not self.name or name == self.name or name.startswith(f"{self.name}.")
+        """Whether this is the field of that path, or the table that it stands in; "... of" is that of anything."""
+        further = f"{self.name} " if self.name.endswith(" of") else f"{self.name}."
+        return not self.name or name == self.name or name.startswith(further)
 
 
 def _fields(file: str, *rows: tuple[str, Kind, str]) -> list[Field]:
@@ -235,6 +236,7 @@ _WRITTEN_OUT: tuple[Field, ...] = (
         "predict: FILE",
         ("prediction", "held-out", "of one row of the scored table, by the released model"),
         ("probability", "held-out", "of class 1; probability.0, probability.1, ... where there are several"),
+        ("probability of", "held-out", "of each of the declared classes, by its name"),
     ),
     *_fields(
         "predict: --json",

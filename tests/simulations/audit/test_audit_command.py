@@ -23,7 +23,7 @@ from userdp.arrays.sparse_rows import clip_rows
 from userdp.audit import Gaussian
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
-from userdp.nodes import node as nodes
+from userdp.nodes import pipeline
 from userdp.nodes.computations import Computation
 from userdp.problems import Softmax
 
@@ -105,7 +105,7 @@ def test_users_who_are_clipped_too_late_are_found(monkeypatch):
     def too_late(total, rows, clip_norm, lengths):
         total += 1.8 * clip_rows(rows, clip_norm).sum(axis=0)
 
-    monkeypatch.setattr(nodes, "add_clipped_rows", too_late)
+    monkeypatch.setattr(pipeline, "add_clipped_rows", too_late)
     assert audit(config_of("dp_fed_sgd"), runs=200, workers=0).refuted
 
 
