@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from simulations.audit.instance import CANARIES, Instance, edge, public_sampler
-from strategies.core.scheme import DiscreteScheme
+from strategies.core.scheme import law_of
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.node import Node
@@ -96,7 +96,7 @@ def attacks(instance: Instance) -> tuple[Attack, ...]:
             others[_beside(instance, many - 1)] = far
             name = f"{many - 1} colluders far away in the cohort of a canary who joins them or not"
             found.append(one(name, far * every, others, 0.0))
-    elif isinstance(instance.template.scheme, DiscreteScheme) and not add and columns > 1:
+    elif law_of(instance.template.scheme) is not None and not add and columns > 1:
         # What a choice is likely to be then falls where one vertex rises.
         name = "a canary who pulls one column forth and all others back, against its negative, in a crowd at the edge"
         found.append(one(name, far * (2 * first - every), np.tile(far * every, (users, 1))))

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from simulations.audit.canaries import Attack, attacks
 from simulations.audit.instance import Instance
 from simulations.audit.listening import Listener
-from strategies.core.scheme import DiscreteScheme
+from strategies.core.scheme import law_of
 from userdp.arrays.sparse_rows import dense
 from userdp.audit.discrete import exact_epsilon
 
@@ -26,8 +26,8 @@ def exact_step(instance: Instance) -> float | None:
     Args:
         instance: of the runs; its strategy's claim must hold given what was released before (adaptive composition).
     """
-    scheme = instance.template.scheme
-    if not isinstance(scheme, DiscreteScheme):
+    law = law_of(instance.template.scheme)
+    if law is None:
         return None
     found = [0.0]
     for attack in attacks(instance):
@@ -35,7 +35,7 @@ def exact_step(instance: Instance) -> float | None:
         for index, (first, second) in enumerate(zip(*runs, strict=False)):
             if first.shape != second.shape or not np.array_equal(first, second):
                 if first.shape == second.shape:
-                    one, other = (scheme.law(gathered[: index + 1]) for gathered in runs)
+                    one, other = (law(gathered[: index + 1]) for gathered in runs)
                     found.append(exact_epsilon(one, other, instance.plan.guarantee.delta))
                 break
     return max(found)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.mean_rounds import as_is
-from strategies.core.scheme import Scheme
+from strategies.core.scheme import Law, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Rows, Vector
@@ -92,7 +92,6 @@ class RowRounds(Scheme):
         rate: step size.
         gradient: what is followed, from the released mean; costs no privacy.
         agreement: the test, with noise of purpose 1; None where every round releases its mean.
-        law: that of the test, for audits (`strategies.core.scheme.DiscreteScheme`); None without one.
     """
 
     domain: Box
@@ -103,7 +102,11 @@ class RowRounds(Scheme):
     rate: float
     gradient: Callable[[Vector], Vector] = as_is
     agreement: Agreement | None = None
-    law: Callable[[Sequence[Rows]], Vector] | None = None
+
+    @property
+    def law(self) -> Law | None:
+        """The law of the test, for audits (`strategies.core.scheme.Law`); None without one."""
+        return None if self.agreement is None else self.agreement.law
 
     def ask(self, index: int, memory: TestUnderWay | None) -> Request | None:
         """See `Scheme`; None after a failed test of all rounds."""

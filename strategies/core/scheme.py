@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -112,12 +112,13 @@ class Scheme(ABC):
         return x
 
 
-@runtime_checkable
-class DiscreteScheme(Protocol):
-    """A `Scheme` of rounds that begin with one of finitely many outcomes, which is released: audits look for it."""
+Law = Callable[[Sequence[Rows]], Vector]
+"""From what a round and those before it gather, rows or their sum, to (K,) probabilities of the round's outcomes."""
 
-    def law(self, values: Sequence[Rows]) -> Vector:
-        """(K,) probabilities of the outcomes of a round, from what it and those before it gather: rows or their sum."""
+
+def law_of(scheme: Scheme) -> Law | None:
+    """The ``law`` of a scheme whose rounds begin with one of finitely many outcomes, which is released; audits ask."""
+    return getattr(scheme, "law", None)
 
 
 def no_ledger(privacy: Privacy) -> AnyLedger:

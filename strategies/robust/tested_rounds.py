@@ -209,7 +209,6 @@ class TestedOptions(RowOptions):
             rounding=best.rounding,
             estimator=lambda rows, noise: best.estimator(rows),
             agreement=best,
-            law=best.law,
         )
 
 

@@ -1,16 +1,18 @@
 """Rounds that make a proposal of the sum of what users send, release it privately, and follow what was released."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from strategies.core.public_facts import Given
-from strategies.core.scheme import Scheme
+from strategies.core.scheme import Law, Scheme
 from strategies.core.step import Noise, Step
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Cost, Ledger, epsilon_of
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays.types import Vector
 from userdp.audit.discrete import choice_probabilities
 from userdp.mechanisms import ExponentialMechanism
 from userdp.mechanisms.peeling import Peeling
@@ -31,7 +33,6 @@ class ProposeThenRelease(Scheme):
         mechanism: of the release.
         follow: from the round, the model and what was released to the next model and the round's facts: costs no
             privacy.
-        law: that of a choice, for audits (`strategies.core.scheme.DiscreteScheme`); None where a vector is released.
     """
 
     sampler: Sampler | Selections
@@ -39,7 +40,14 @@ class ProposeThenRelease(Scheme):
     propose: Callable[[Vector, Vector], Vector]
     mechanism: Peeling | ExponentialMechanism
     follow: Callable[[int, Vector, Any], tuple[Vector, Mapping[str, float]]]
-    law: Callable[[Sequence[Rows]], Vector] | None = None
+
+    @property
+    def law(self) -> Law | None:
+        """The law of a choice, for audits; None where a vector is released."""
+        mechanism = self.mechanism
+        if isinstance(mechanism, Peeling):
+            return None
+        return lambda values: choice_probabilities(mechanism, self.propose(np.zeros(0), values[-1]))
 
     def ask(self, index: int, memory: Stateful | None) -> Request:
         """See `Scheme`."""
@@ -55,11 +63,7 @@ class ProposeThenRelease(Scheme):
 
 def choice(mechanism: ExponentialMechanism, scores: Callable[[Vector], Vector]) -> dict[str, Any]:
     """The fields of a scheme that chooses by scores of the sum of what users sent."""
-    return {
-        "propose": lambda x, total: scores(total),
-        "mechanism": mechanism,
-        "law": lambda values: choice_probabilities(mechanism, scores(values[-1])),
-    }
+    return {"propose": lambda x, total: scores(total), "mechanism": mechanism}
 
 
 def once_each(given: Given, cost: Cost, accountant: str, assumptions: Iterable[str]) -> dict[str, Any]:
