@@ -61,6 +61,7 @@ def test_adding_or_removing_one_user_moves_a_poisson_round_by_at_most_its_sensit
     if len(others):
         rows, _ = rows_of(method.problem, x, method.problem.bound(federation.block(others))[0], request.computation)
     assert share(method, whole - rows.sum(axis=0)) <= 1 + 1e-9
+    assert method.scheme.sampler.expected_batch == pytest.approx(3)
     longest = np.array([0.7, 0.0, 0.0] + [0.5] * (strategy is AdaptiveClipping))
     assert share(method, longest) == pytest.approx(1)
 

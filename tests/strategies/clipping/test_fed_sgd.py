@@ -97,6 +97,7 @@ def test_replacing_one_user_moves_a_round_by_at_most_its_stated_sensitivity(name
         gathered(method, federation_of(data), 0, np.array([0.1, -0.2, 5.0])).values for data in (users, neighbour)
     )
     assert share(method, one - two) <= 1 + 1e-9
+    assert method.scheme.sampler.expected_batch == options.get("cohort", 5)
     if kind in (DPFedSGD, DPFedAvg, ProjectedSGD):
         assert np.linalg.norm(one - two) <= 2 * 0.7 * (1 + 1e-12)
 
