@@ -449,19 +449,6 @@ def test_flower_the_accountant_knows_renyi_privacy_only():
     assert 0.24 < PoissonBatches(10**6, 1e-3, 2000).epsilon(1.0, 1e-6) <= 0.26
 
 
-@every_strategy
-def test_flower_only_plain_averaging_can_be_accounted(name):
-    """Every aggregation, robust ones too, has a guarantee and a ledger that rises to it and no further."""
-    method = method_of(name)
-    result, _, _ = played(method, federation_of(np.full((USERS, 2), 0.25)))
-    spent = np.array([round_.spent_epsilon for round_ in result.rounds])
-    assert np.all(np.diff(spent) >= 0)
-    assert 0 < spent[-1] <= result.guarantee.epsilon * (1 + 1e-6)
-    assert result.guarantee.epsilon <= 4.0
-    assert result.guarantee.unit == "user"
-    assert result.guarantee.holds
-
-
 def test_flower_would_exceed_replays_the_whole_ledger():
     """What is spent after 500 Poisson rounds costs no 45 times what it costs after 10 (0.24 s and 10.9 s there).
 
@@ -518,14 +505,6 @@ def test_flower_sampler_and_accountant_are_two_objects(sampling):
 
 
 # --- Flower: who is protected, and what else leaves ------------------------------------------------------------------
-
-
-@every_strategy
-def test_flower_a_node_of_many_users_is_protected_as_one(name):
-    """Users are what is clipped and counted, however many are with one node."""
-    data = np.random.default_rng(4).uniform(-1, 1, (USERS, 2))
-    alone, together = (played(method_of(name), federation_of(data), size)[1] for size in (5, USERS))
-    np.testing.assert_allclose(alone, together, rtol=1e-9, atol=1e-12)
 
 
 @every_drop_in
