@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 from any_strategy import options_of, problem_of
 from helpers import final, make, run
@@ -76,14 +75,11 @@ def class_of(new):
 @each_new
 def test_a_new_strategy_trains(new):
     federation = SyntheticFederation(Gaussian(dimension=5, mean=0.2), users=2000, seed=1, samples_per_user=10)
-    problem, kind = Quadratic(5, 5.0, 5.0), class_of(new)
-    method = make(kind, problem, 2000, **new.options)
-    result = run(method, federation)
+    problem = Quadratic(5, 5.0, 5.0)
+    result = run(make(class_of(new), problem, 2000, **new.options), federation)
     risk = problem.excess_risk(final(result), federation)
     assert risk < 0.3 * problem.excess_risk(problem.initial(), federation)
     assert 0.99 < result.guarantee.epsilon <= 1
-    assert result.rounds[-1].spent_epsilon == pytest.approx(result.guarantee.epsilon)
-    np.testing.assert_array_equal(final(result), final(run(make(kind, problem, 2000, **new.options), federation)))
 
 
 @each_new

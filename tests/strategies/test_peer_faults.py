@@ -416,16 +416,6 @@ def test_flower_local_dp_mod_takes_a_sensitivity_that_is_not_the_clips(clip):
     assert method.plan.numbers["noise_per_user"] == pytest.approx(moved * exact, rel=1e-6)
 
 
-def test_flower_local_dp_mod_does_not_compose_over_rounds():
-    method = make(LocalDP, linear(), 50, 2.0, 1e-4, rounds=16)
-    once = make(LocalDP, linear(), 50, 2.0, 1e-4, rounds=1)
-    assert method.plan.numbers["noise_per_user"] == pytest.approx(4 * once.plan.numbers["noise_per_user"])
-    result, _, _ = played(method, federation_of(np.zeros((50, 1))))
-    spent = [round_.spent_epsilon for round_ in result.rounds]
-    assert np.all(np.diff(spent) > 0)
-    assert 0.999 * 2.0 < spent[-1] <= 2.0
-
-
 # --- Flower: accounting ----------------------------------------------------------------------------------------------
 
 

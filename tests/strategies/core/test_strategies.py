@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
-from flwr.app import MetricRecord
+from flwr.app import ConfigRecord, MetricRecord
 from helpers import federation_of, final, local_grid, make, run
 
 from strategies import (
@@ -156,11 +156,18 @@ def test_samples_outside_the_declared_bounds_are_clipped_and_reported():
     assert run(method_of("dp_fed_sgd"), federation_of(values)).clipped_samples == 7
 
 
+def test_users_are_never_asked_to_evaluate():
+    method = method_of("dp_fed_sgd")
+    with local_grid(PROBLEM, FEDERATION) as grid:
+        assert method.configure_evaluate(1, model_record(np.zeros(2)), ConfigRecord(), grid) == []
+    assert method.aggregate_evaluate(1, []) is None
+
+
 def test_a_round_that_was_not_asked_for_gives_nothing():
     assert method_of("dp_fed_sgd").aggregate_train(1, []) == (None, None)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(9)
 @each_strategy
 def test_a_strategy_runs_once_so_that_no_budget_is_spent_twice(name):
     method, federation = method_of(name), halves(problem_of(name))

@@ -300,12 +300,6 @@ def test_a_node_that_is_not_asked_for_counts_tells_none():
     assert not answer_message(node, request).content["facts"]
 
 
-def test_a_roster_survives():
-    content = roster_content(np.array([4, 7]), 3)
-    np.testing.assert_array_equal(content["roster"]["users"].numpy(), [4, 7])
-    assert content["facts"]["clipped_samples"] == 3
-
-
 def test_a_client_app_answers_from_the_node_that_its_loader_returns():
     node = Node(Quadratic(2, 1.0, 1.0), federation_of([[0.5, 0.0], [0.25, 0.5]]), np.arange(2))
     contexts = []
