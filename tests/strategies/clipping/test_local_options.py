@@ -108,7 +108,7 @@ def test_rounds_of_trained_users_leak_no_more_than_they_claim():
     method = make(DPFedAvg, problem, 4, 1.0, 0.02, **options)
     assert 0.4 < audit(method, 3, 8000) <= method.plan.guarantee.epsilon
     mechanism = method.scheme.mechanism
-    with_scheme(method, mechanism=GaussianMechanism(mechanism.l2_sensitivity / 3, mechanism.noise_multiplier))
+    with_scheme(method, mechanism=GaussianMechanism(mechanism.l2_sensitivity, mechanism.noise_multiplier / 3))
     assert audit(method, 3, 8000) > 1.2
 
 
