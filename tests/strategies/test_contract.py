@@ -54,10 +54,6 @@ def made(text, name="example"):
     return module.SignDescent
 
 
-def test_a_strategy_from_outside_keeps_to_it():
-    check_strategy(made(TEXT))
-
-
 class Leaking:
     """A mechanism whose noise grows with what it should hide, by a hair."""
 

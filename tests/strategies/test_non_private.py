@@ -19,6 +19,7 @@ from userdp.errors import BadInput, PopulationTooSmall
 from userdp.problems import (
     Huber,
     HuberRegression,
+    Linear,
     Logistic,
     LpRegression,
     OneHotLogistic,
@@ -154,7 +155,11 @@ def test_sparse_problems_reach_the_optimum():
     assert excess(weighted_loss("squared", rows, targets, sizes, 0.0), final(result), 3.0) < 1e-4
 
 
-@pytest.mark.parametrize("problem", [Quadratic(3, 2.0, 0.3), Huber(3, 2.0, 5.0, 0.1)], ids=["quadratic", "huber"])
+@pytest.mark.parametrize(
+    "problem",
+    [Quadratic(3, 2.0, 0.3), Huber(3, 2.0, 5.0, 0.1), Linear(3, 5.0, radius=2.0)],
+    ids=["quadratic", "huber", "linear"],
+)
 def test_losses_without_targets_end_where_no_free_gradient_is_left(problem):
     rng = np.random.default_rng(5)
     sizes = list(rng.integers(1, 9, USERS))

@@ -10,6 +10,7 @@ from helpers import federation_of, final, gathered, make, requested, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from test_auto import Watched, people
 from torch import nn
 from torch.nn import functional
 
@@ -50,21 +51,6 @@ def uncertified(slope):
     problem = Linear(1, slope, radius=1e6)
     problem.certificate = Certificate(reason="none")
     return problem
-
-
-class Watched:
-    """Takes the place of `Release`: notes what would be released, and gives it without noise, or a fixed answer."""
-
-    def __init__(self, answer=None):
-        self.noted, self.answer = [], answer
-
-    def mean(self, sums, movement, part=1.0):
-        self.noted.append((np.array(sums), movement, part))
-        return (sums / USERS if self.answer is None else np.full(len(sums), self.answer)), 1e-3
-
-
-def people(rows, targets):
-    return federation_of(rows, sizes=[2] * (len(rows) // 2), targets=targets)
 
 
 def at(index, **options):

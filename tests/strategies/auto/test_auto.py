@@ -45,14 +45,13 @@ cells = st.sampled_from([0.0, 1.0, -1.0, 1e-4, 0.3, -7.0, 1e4, -1e18])
 class Watched:
     """Takes the place of `Release`: notes what would be released, and gives a fixed answer."""
 
-    scheme: object
     noted: list = field(default_factory=list)
-    answer: float | None = None
+    answer: object = None
+    deviation: float = 1e-3
 
     def mean(self, sums, movement, part=1.0):
         self.noted.append((np.array(sums), movement, part))
-        found = sums / USERS if self.answer is None else np.full(len(sums), self.answer)
-        return found, 1e-3
+        return (sums / USERS if self.answer is None else np.zeros(len(sums)) + self.answer), self.deviation
 
 
 def people(rows, targets):
@@ -67,13 +66,13 @@ def at(name, index, **options):
     for earlier in range(index):
         x = method.problem.domain.project(method.memory.model)
         values = gathered(method, ordinary, earlier, x).values
-        method.scheme.stages[earlier].take(method.memory, values, Watched(method.scheme))
+        method.scheme.stages[earlier].take(method.memory, values, Watched())
     return method
 
 
 def released(method, index, federation):
     x = method.problem.domain.project(method.memory.model)
-    watched = Watched(method.scheme)
+    watched = Watched()
     computation = requested(method, index).computation
     values = gathered(method, federation, index, x).values
     with suppress(RunFailed):  # where nobody can be heard, which follows from what was released
@@ -152,7 +151,7 @@ def test_what_follows_a_round_follows_from_what_it_released(name, index):
         method = at(name, index)
         x = method.problem.domain.project(method.memory.model)
         values = gathered(method, data, index, x).values
-        facts = method.scheme.stages[index].take(method.memory, values, Watched(method.scheme, answer=0.125))
+        facts = method.scheme.stages[index].take(method.memory, values, Watched(answer=0.125))
         state = method.memory
         ends.append((facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point))
     np.testing.assert_equal(ends[0], ends[1])
@@ -218,7 +217,7 @@ def test_what_is_doubtful_in_a_prediction_is_the_noise_of_the_second_moments():
 def test_steps_are_shortened_where_more_curvature_is_felt_than_noise_explains(deviation, least):
     """Along the second coordinate noise hid a curvature of 3: whole steps would double the error each time."""
     method = make(Auto, PROBLEMS["squared"], 400)
-    stage, progress, watched = Gradient(5, method.problem.domain), method.scheme.new_memory(), Watched(method.scheme)
+    stage, progress, watched = Gradient(5, method.problem.domain), method.scheme.new_memory(), Watched()
     progress.whitened = Whitening(np.eye(3), np.ones(3), np.array([1.0, 0.2, 1.0]), 1.0)
     curvature, best = progress.curvature * np.array([1.0, 3.0, 1.0]), np.array([1.0, -0.5, 0.5])
     watched.mean = lambda sums, movement, part=1.0: (sums, deviation)
@@ -259,12 +258,7 @@ def test_the_initial_model_is_released_only_where_most_users_are_clearly_worse_o
     method = make(Auto, PROBLEMS["squared"], USERS, delta=1e-3)
     progress: Progress = method.memory
     progress.z = np.ones(3)
-
-    class Fixed:
-        def mean(self, sums, movement):
-            return np.array([share]), 0.03
-
-    facts = Choice().take(progress, np.zeros(1), Fixed())
+    facts = Choice().take(progress, np.zeros(1), Watched(answer=share, deviation=0.03))
     assert facts["went_back"] == float(back)
     assert np.array_equal(progress.model, np.zeros(3)) == back
 
@@ -423,7 +417,7 @@ def test_a_step_is_one_over_the_curvature_along_the_gradient_and_a_margin():
     node = Node(method.problem, users, np.arange(400))
     sums = node.compute(progress.start, np.arange(400), stage.computation(progress)).values[0]
     assert sums[0] / 400 + 0.5 == pytest.approx(0.75)
-    watched = Watched(method.scheme)
+    watched = Watched()
     watched.mean = lambda values, movement: (values / 400, 0.0)
     stage.take(progress, sums, watched)
     np.testing.assert_allclose(progress.start, -np.array([3.0, 4.0]) / (CAUTION * 0.75**2))

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from helpers import federation_of, make, run
 from resumable import Kept
+from test_auto import Watched
 
 import simulations
 from strategies import Auto, PublicFacts
@@ -179,15 +180,12 @@ def test_a_small_table_never_stops(seed):
 @pytest.mark.parametrize("told", [-0.7, -0.5, -0.41, -0.39, 0.0, 0.5])
 @pytest.mark.parametrize("deviation", [0.0, MOST_NOISE, 1.01 * MOST_NOISE, 3.0])
 def test_it_stops_where_the_released_share_is_below_a_tenth_and_noise_lets_it_be_told(told, deviation):
-    class Fixed:
-        def mean(self, sums, movement):
-            return np.array([told]), deviation
-
+    fixed = Watched(answer=told, deviation=deviation)
     if told + 0.5 < FEWEST and deviation <= MOST_NOISE:
         with pytest.raises(RunFailed, match=SENTENCE):
-            Filled().take(None, np.zeros(1), Fixed())
+            Filled().take(None, np.zeros(1), fixed)
     else:
-        facts = Filled().take(None, np.zeros(1), Fixed())
+        facts = Filled().take(None, np.zeros(1), fixed)
         assert facts == {"filled_share": max(told + 0.5, 0.0), "noise_deviation": deviation}
     assert bool(doubts(deviation)) == (deviation > MOST_NOISE)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers import federation_of, final, make, run
+from test_auto import Watched
 
 from strategies import Auto
 from strategies.auto.level import Balance, ClassShares, Counts, unevenness
@@ -109,12 +110,7 @@ def test_without_an_intercept_classes_start_equal():
 def test_shares_drowned_in_noise_are_still_shares(released):
     problem = Softmax(3, 2, 3.0, 9.0, intercept=True)
     method = make(Auto, problem, USERS, 8.0, 1e-4)
-
-    class Fixed:
-        def mean(self, sums, movement):
-            return np.array(released), 0.05
-
-    facts = ClassShares(problem).take(method.memory, np.zeros(3), Fixed())
+    facts = ClassShares(problem).take(method.memory, np.zeros(3), Watched(answer=np.array(released), deviation=0.05))
     floored = np.maximum(released, 0.05)
     assert facts["rarest_class"] == pytest.approx(0.05 / floored.sum())
     told = np.exp(method.memory.start.reshape(3, 3)[:, 2])

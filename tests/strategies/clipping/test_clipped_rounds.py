@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers import (
     WILD,
-    Wild,
     federation_of,
     final,
     gathered,
@@ -21,12 +20,14 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from test_fed_sgd import WildTrainer, share
 
 from strategies import DPFTRL, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, RecentredClipping
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.accounting import Ledger, RoundLedger, add_or_remove_to_replace_one
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
+from userdp.mechanisms.factorisations import FACTORISATIONS
 from userdp.problems import Logistic, Quadratic
 from userdp.randomness import stream
 from userdp.sampling import PoissonBatches
@@ -38,42 +39,17 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 codes = st.integers(0, len(WILD) - 1)
 
 
-class WildTrainer(Wild):
-    """`Wild` users whose local steps also go where their samples say, whatever the model."""
-
-    def user_gradients_at(self, models, block):
-        return self.user_gradients(models[0], block)
-
-
 def population(users=300, d=3, m=20):
     return SyntheticFederation(Gaussian(dimension=d), users=users, seed=1, samples_per_user=m)
 
 
-# --- Formal guarantee: what one user moves --------------------------------------------------------------------------
-
-
-@settings(max_examples=60)
-@given(
-    arrays(np.int64, (5, 3), elements=codes),
-    arrays(np.int64, (3,), elements=codes),
-    st.integers(0, 4),
-    st.sampled_from(STRATEGIES),
-    st.sampled_from(["disjoint", "cyclic", "fixed_size"]),
-)
-def test_replacing_one_user_moves_the_mean_of_a_round_by_at_most_2c(users, other, who, strategy, sampling):
-    method = make(strategy, WildTrainer(3), 5, delta=1e-3, clip_norm=0.7, cohort=3, sampling=sampling, rounds=2)
-    neighbour = users.copy()
-    neighbour[who] = other
-    x = np.array([0.1, -0.2, 5.0])
-    means = [gathered(method, federation_of(data), 1, x).values / 3 for data in (users, neighbour)]
-    assert np.linalg.norm(means[0] - means[1]) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-12)
-    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(2 * 0.7 / 3)
+# --- Formal guarantee -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
-@given(arrays(np.int64, (6, 3), elements=codes), st.integers(0, 5), st.sampled_from(STRATEGIES))
-def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_most_c(users, who, strategy):
+@settings(max_examples=90)
+@given(arrays(np.int64, (6, 3), elements=codes), st.integers(0, 5), st.sampled_from([*STRATEGIES, AdaptiveClipping]))
+def test_adding_or_removing_one_user_moves_a_poisson_round_by_at_most_its_sensitivity(users, who, strategy):
     """The user's coin is its own: without it the cohort is what it was, less the user, and the divisor stays."""
     method = make(strategy, WildTrainer(3), 6, delta=1e-3, clip_norm=0.7, cohort=3, sampling="poisson", seed=5)
     index = next(index for index in range(20) if who in method.scheme.sampler.cohort(index))
@@ -81,12 +57,13 @@ def test_adding_or_removing_one_user_moves_the_mean_of_a_poisson_round_by_at_mos
     whole = gathered(method, federation, index, x).values
     request = requested(method, index)
     others = request.users[request.users != who]
-    rows = np.zeros((0, 3))
+    rows = np.zeros((1, len(whole)))
     if len(others):
         rows, _ = rows_of(method.problem, x, method.problem.bound(federation.block(others))[0], request.computation)
-    moved = np.linalg.norm(whole - rows.sum(axis=0)) / method.scheme.sampler.expected_batch
-    assert moved <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
-    assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
+    assert share(method, whole - rows.sum(axis=0)) <= 1 + 1e-9
+    assert method.scheme.sampler.expected_batch == pytest.approx(3)
+    longest = np.array([0.7, 0.0, 0.0] + [0.5] * (strategy is AdaptiveClipping))
+    assert share(method, longest) == pytest.approx(1)
 
 
 @pytest.mark.sweep(2)
@@ -109,17 +86,6 @@ def test_the_plan_spends_the_budget_under_the_relation_of_its_sampler(strategy, 
     assert method.scheme.mechanism.standard_deviation == pytest.approx(deviation) == numbers["noise_deviation"]
 
 
-@pytest.mark.sweep(1)
-@every_scheme
-def test_spent_epsilon_rises_to_the_budget_round_by_round(sampling):
-    method = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, 1.0, 1e-4, sampling=sampling, cohort=30, rounds=20)
-    spent = [record.spent_epsilon for record in run(method, population()).rounds]
-    assert len(spent) == 20
-    assert np.all(np.diff(spent) >= 0)
-    assert 0.999 < spent[-1] <= 1.0
-    assert spent[0] < 0.9
-
-
 @pytest.mark.slow
 def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_when_read(monkeypatch):
     method, asked = make(DPFedSGD, Quadratic(3, 5.0, 2.0), 300, sampling="poisson", cohort=30, rounds=4), []
@@ -136,24 +102,57 @@ def test_no_round_waits_for_the_accountant_and_each_epsilon_is_computed_once_whe
     assert asked == [4, 2]
 
 
-# --- A round --------------------------------------------------------------------------------------------------------
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+LEARNING = {
+    **{
+        f"{kind.about.name}, {sampling}": (kind, {"sampling": sampling, "cohort": 500, "rounds": 8}, 0.2)
+        for kind in STRATEGIES
+        for sampling in SCHEMES
+    },
+    **{
+        f"dp_ftrl, {kind}, {cohort}": (
+            DPFTRL,
+            {"factorisation": kind, "cohort": cohort, "rounds": 8, "learning_rate": 0.5},
+            0.2,
+        )
+        for kind in FACTORISATIONS
+        for cohort in (None, 1000)
+    },
+    **{
+        f"adaptive_clipping, {sampling}, {steps}": (
+            AdaptiveClipping,
+            {"sampling": sampling, "rounds": 16, "clip_norm": 0.2, "local_steps": steps}
+            | ({"participations": 4} if sampling == "allocation" else {"cohort": 500}),
+            0.5,
+        )
+        for sampling in (*SCHEMES, "allocation")
+        for steps in (None, 3)
+    },
+    **{
+        f"recentred_clipping, {rounds}, {cohort}": (RecentredClipping, {"rounds": rounds, "cohort": cohort}, 0.2)
+        for rounds, cohort in ((1, None), (2, None), (4, None), (8, 500))
+    },
+}
+"""Strategy, options, and the share of the start's excess risk that it gets below."""
 
 
-@pytest.mark.sweep(1)
-@every_strategy
-@every_scheme
-def test_every_scheme_learns_and_repeats_itself_by_seed(strategy, sampling):
-    problem, federation = Quadratic(3, 5.0, 4.0), population(users=2000)
-    options = {"sampling": sampling, "cohort": 500, "rounds": 8, "clip_norm": 3.0}
+@pytest.mark.sweep(6)
+@pytest.mark.parametrize("name", LEARNING)
+def test_it_learns_repeats_itself_by_seed_and_spends_its_budget(name):
+    (strategy, options, least), problem, federation = LEARNING[name], Quadratic(3, 5.0, 4.0), population(users=2000)
 
-    def model(seed):
-        return final(run(make(strategy, problem, 2000, 4.0, 1e-5, seed=seed, **options), federation))
+    def result(seed):
+        return run(make(strategy, problem, 2000, 6.0, 1e-5, seed=seed, **{"clip_norm": 3.0} | options), federation)
 
-    first = model(0)
-    np.testing.assert_array_equal(first, model(0))
-    assert not np.array_equal(first, model(1))
-    start = problem.excess_risk(problem.initial(), federation)
-    assert problem.excess_risk(first, federation) < 0.2 * start
+    first = result(0)
+    np.testing.assert_array_equal(final(first), final(result(0)))
+    assert not np.array_equal(final(first), final(result(1)))
+    assert problem.excess_risk(final(first), federation) < least * problem.excess_risk(problem.initial(), federation)
+    spent = [record.spent_epsilon for record in first.rounds]
+    assert np.all(np.diff(spent) >= 0)
+    assert 0.999 * 6 < spent[-1] <= 6
+    assert spent[0] < 0.9 * 6 or len(spent) == 1 or "allocation" in name  # all of a user's rounds are paid at once
 
 
 @pytest.mark.slow
@@ -211,17 +210,6 @@ def test_one_local_step_is_a_gradient_step(monkeypatch):
     for method in (gradient, average):
         silenced(method)
     np.testing.assert_allclose(final(run(gradient, federation)), final(run(average, federation)), rtol=1e-9)
-
-
-@pytest.mark.parametrize("sampling", SCHEMES)
-def test_a_cohort_larger_than_the_population_is_refused(sampling):
-    with pytest.raises(PopulationTooSmall, match="a batch takes 11 users and there are 10"):
-        make(DPFedSGD, Quadratic(1, 1.0, 1.0), 10, delta=1e-3, cohort=11, sampling=sampling)
-
-
-def test_an_unknown_scheme_is_refused():
-    with pytest.raises(BadInput, match=r"strategy.sampling = 'random'"):
-        make(DPFedSGD, Quadratic(1, 1.0, 1.0), 10, delta=1e-3, sampling="random")
 
 
 # --- The server's optimiser -----------------------------------------------------------------------------------------
@@ -293,12 +281,6 @@ def test_a_correction_for_no_noise_changes_nothing():
         np.testing.assert_array_equal(_path("adam", GRADIENTS, **options), _path("adam", GRADIENTS))
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum"])
-def test_a_correction_for_noise_is_refused_without_adam(kind):
-    with pytest.raises(BadInput, match="only adam has squares to correct"):
-        make(DPFedSGD, Quadratic(1, 1.0, 1.0), 10, delta=1e-3, server_optimiser=kind, noise_corrected=True)
-
-
 @pytest.mark.parametrize("strategy", [*STRATEGIES, AdaptiveClipping])
 def test_strategies_tell_the_optimiser_how_loud_the_noise_of_a_round_is(strategy, monkeypatch):
     problem, federation, told = Quadratic(3, 5.0, 4.0), population(users=200), []
@@ -322,6 +304,66 @@ def test_optimisers_run_within_a_strategy_and_cost_no_privacy(strategy, kind):
     reached = problem.excess_risk(final(run(method, federation)), federation)
     assert reached < 0.5 * problem.excess_risk(problem.initial(), federation)
     assert math.isfinite(reached)
+
+
+# --- What is refused --------------------------------------------------------------------------------------------------
+
+CORRECTED = {"server_optimiser": "adam", "noise_corrected": True}
+REFUSED = [
+    *((DPFedSGD, {"cohort": 31, "sampling": each}, "a batch takes 31 users and there are 30") for each in SCHEMES),
+    (DPFedSGD, {"sampling": "random"}, r"strategy.sampling = 'random'"),
+    *(
+        (DPFedSGD, CORRECTED | {"server_optimiser": each}, "only adam has squares to correct")
+        for each in ("sgd", "momentum")
+    ),
+    (AdaptiveClipping, {"count_noise": 0.5}, "strategy.count_noise = 0.5 alone spends the budget: it must exceed"),
+    *(
+        (AdaptiveClipping, {"clip_norm": 1.0, **bound}, "lies outside")
+        for bound in ({"clip_low": 2.0}, {"clip_high": 0.5})
+    ),
+    (ProjectedSGD, CORRECTED | {"sparsity": 2}, "how much noise a projection leaves is not known"),
+    (ProjectedSGD, {}, "strategy.sparsity is not set, and quadratic certifies none: set it"),
+    (ProjectedSGD, {"sparsity": 0}, "strategy.sparsity = 0"),
+    (ProjectedSGD, {"sparsity": 1, "projection": "l2"}, "strategy.projection = 'l2'"),
+    *(
+        (
+            ProjectedSGD,
+            {"sparsity": 1, "sampling": each, "cohort": 10, "delta": 0.0},
+            f"strategy.sampling = '{each}' with privacy.delta = 0",
+        )
+        for each in SCHEMES[1:]
+    ),
+    *(
+        (
+            each,
+            {"local_epochs": 2, "local_steps": 3},
+            "strategy.local_epochs = 2 and strategy.local_steps = 3 are both given",
+        )
+        for each in (DPFedAvg, AdaptiveClipping)
+    ),
+    *(
+        (AdaptiveClipping, {each: value}, rf"strategy.{each} = .*: users send their gradient and do not train")
+        for each, value in (
+            *(("local_batch", 4), ("local_optimiser", "adam")),
+            *(("proximal", 0.1), ("local_schedule", "linear")),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("strategy", "options", "words"), REFUSED)
+def test_settings_that_do_not_go_together_are_refused(strategy, options, words):
+    with pytest.raises(BadInput, match=words) as refused:
+        make(strategy, Quadratic(3, 5.0, 2.0), 30, **{"delta": 1e-3} | options)
+    assert isinstance(refused.value, PopulationTooSmall) == ("cohort" in options and options["cohort"] > 30)
+
+
+def test_projections_take_what_is_refused_beside_other_settings():
+    options = {"delta": 1e-3, "sparsity": 4}
+    make(ProjectedSGD, Quadratic(3, 1.0, 1.0), 50, projection="none", **CORRECTED, **options)
+    method = make(ProjectedSGD, Quadratic(3, 1.0, 1.0), 50, sampling="poisson", cohort=10, **options)
+    assert method.plan.numbers["sparsity"] == 3
+    assert method.plan.guarantee.holds
 
 
 UNCOVERED = r"a user can move the mean of \w+ by .*, and its noise is made for"

@@ -127,34 +127,24 @@ def test_the_server_on_its_own_learns_no_more_than_its_own_epsilon(seen, nodes, 
     )
     # Its view of a round has the noise of all nodes, and no part alone tells anything.
     np.testing.assert_allclose(run.noisy_sums, run.shares.sum(axis=1), rtol=0, atol=1e-9)
-
-
-@NODES
-def test_whoever_sees_every_iterate_learns_no_more_than_is_claimed(seen, nodes, colluding):
-    run = seen(nodes, colluding)
+    # Whoever sees every iterate sees the same.
     np.testing.assert_allclose(run.noisy_steps, run.noisy_sums, rtol=0, atol=1e-9)
     assert run.epsilon(run.noisy_steps) <= run.claimed
 
 
 @NODES
-def test_a_single_curious_node_learns_no_more_than_is_claimed(seen, nodes, colluding):
+def test_no_node_nor_the_largest_coalition_learns_more_than_is_claimed_with_the_server_or_without(
+    seen, nodes, colluding
+):
     run = seen(nodes, colluding)
-    # It takes its own share off the iterates that it is sent.
-    left = [run.epsilon(run.noisy_steps - run.shares[:, node]) for node in range(nodes)]
-    assert max(left) <= run.claimed
     assert "any one other node" in run.method.plan.guarantee.sentence()
-    if run.together == 1:
-        assert min(left) >= 0.93 * run.claimed  # and the noise is no larger than it need be
-
-
-@NODES
-def test_the_largest_coalition_learns_no_more_than_is_claimed_with_the_server_or_without(seen, nodes, colluding):
-    run = seen(nodes, colluding)
-    for first in range(nodes):
-        members = [(first + place) % nodes for place in range(run.together)]
-        known = run.shares[:, members].sum(axis=1)
-        for view in (run.noisy_steps, run.noisy_sums):
-            assert 0.93 * run.claimed <= run.epsilon(view - known) <= run.claimed
+    for size in {1, run.together}:
+        for first in range(nodes):
+            # They take their own shares off what they see.
+            known = run.shares[:, [(first + place) % nodes for place in range(size)]].sum(axis=1)
+            left = [run.epsilon(view - known) for view in (run.noisy_steps, run.noisy_sums)]
+            assert max(left) <= run.claimed
+            assert size < run.together or min(left) >= 0.93 * run.claimed  # the noise is no larger than it need be
 
 
 def test_one_node_more_than_the_sentence_names_learns_more_so_these_tests_see_a_share_too_few(seen):

@@ -150,32 +150,6 @@ def test_a_run_by_hand(kind):
     np.testing.assert_allclose(final(run(method, federation)), x, rtol=1e-9)
 
 
-@pytest.mark.sweep(1)
-@every_kind
-@pytest.mark.parametrize("cohort", [None, 1000])
-def test_it_learns_repeats_itself_by_seed_and_spends_its_budget(kind, cohort):
-    problem = Quadratic(3, 5.0, 4.0)
-    federation = SyntheticFederation(Gaussian(dimension=3), users=2000, seed=1, samples_per_user=20)
-    options = {"rounds": 8, "cohort": cohort, "clip_norm": 3.0, "factorisation": kind, "learning_rate": 0.5}
-
-    def result(seed):
-        return run(make(DPFTRL, problem, 2000, 6.0, 1e-5, seed=seed, **options), federation)
-
-    first = result(0)
-    np.testing.assert_array_equal(final(first), final(result(0)))
-    assert not np.array_equal(final(first), final(result(1)))
-    assert problem.excess_risk(final(first), federation) < 0.2 * problem.excess_risk(problem.initial(), federation)
-    spent = [record.spent_epsilon for record in first.rounds]
-    assert np.all(np.diff(spent) >= 0)
-    assert 0.999 * 6 < spent[-1] <= 6
-
-
-def test_noise_that_drowns_the_model_is_a_warning():
-    method = make(DPFTRL, Quadratic(500, 1.0, 1.0), 50, epsilon=0.1, delta=1e-4)
-    assert method.plan.drowned
-    assert "Doing nothing is better than this run" in method.plan.warnings[0]
-
-
 def test_the_slack_of_secure_noise_counts_an_encoders_own_roundings():
     privacy = Privacy(4.0, 1e-3, noise="secure")
     method = DPFTRL(Quadratic(3, 5.0, 5.0), PublicFacts(200), privacy, rounds=4, factorisation="buffered")

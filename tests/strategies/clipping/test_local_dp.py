@@ -8,7 +8,6 @@ from helpers_flower import ClientGrid
 
 from simulations.engines.grids import LocalGrid, shards
 from strategies import DPFedSGD, LocalDP, client_app
-from strategies.wire.questions import Reader
 from userdp.accounting import Cost, epsilon_of
 from userdp.data import Gaussian, SyntheticFederation
 from userdp.errors import RunFailed
@@ -58,34 +57,12 @@ def test_every_user_adds_independent_noise_of_the_stated_size():
         assert abs(np.mean(first * other)) < 4 / np.sqrt(first.size)
 
 
-def test_a_users_noise_does_not_depend_on_its_node():
-    problem, federation = Quadratic(3, 1.0, 1.0), federation_of(np.random.default_rng(0).random((30, 3)))
-    method = make(LocalDP, problem, 30, delta=1e-3)
-    results = [final(run(method, federation, users_per_node=size)) for size in (None,)]
-    again = final(run(make(LocalDP, problem, 30, delta=1e-3), federation, users_per_node=7))
-    np.testing.assert_allclose(results[0], again, rtol=1e-9)
-    assert not np.allclose(again, final(run(make(LocalDP, problem, 30, delta=1e-3, seed=1), federation)))
-
-
-@pytest.mark.usefixtures("flower_identity")
-def test_the_noise_travels_in_the_message():
-    noise = LocalNoise(2.5, 2**40, 3)
-    content = content_of(np.zeros(2), np.arange(2), Computation(clip_norm=1.0, noise=noise))
-    assert Reader().request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
-
-
 def test_it_beats_the_initial_model_when_there_are_users_enough():
     federation = SyntheticFederation(Gaussian(dimension=2, mean=1.0), users=20000, seed=2, samples_per_user=10)
     problem = Quadratic(2, 9.0, 9.0)
     method = make(LocalDP, problem, 20000, clip_norm=2.0)
     assert gathered(method, federation, 0, np.zeros(2)).values.shape == (2,)
     assert problem.excess_risk(final(run(method, federation)), federation) < 0.1
-
-
-def test_noise_that_drowns_the_clip_is_a_warning():
-    method = make(LocalDP, Quadratic(50, 1.0, 1.0), 50, delta=1e-3)
-    assert method.plan.drowned
-    assert "Doing nothing may be as good" in method.plan.warnings[0]
 
 
 # What leaves a node -----------------------------------------------------------------------------------------------

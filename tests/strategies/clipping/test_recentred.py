@@ -5,12 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from flwr.app import Message, MessageType
 from helpers import (
     WILD,
     ChangedNode,
     Wild,
-    content_of,
     federation_of,
     final,
     gathered,
@@ -27,12 +25,11 @@ from hypothesis.extra.numpy import arrays
 
 from simulations.engines.grids import LocalGrid
 from strategies import DPFedSGD, RecentredClipping
-from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy, calibrate_noise, epsilon_of
 from userdp.accounting.costs import Cost
-from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
-from userdp.errors import BadInput, RunFailed
+from userdp.data import Block, ColumnarFederation
+from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Linear, Logistic, Quadratic
@@ -62,27 +59,6 @@ def of_means(m, seed, users, dimension, *, unit=False, outliers=0.0):
 # --- Formal guarantee: sensitivities about a centre ----------------------------------------------------------------
 
 
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(
-    arrays(np.int64, (5, 3), elements=codes),
-    arrays(np.int64, (3,), elements=codes),
-    st.integers(0, 4),
-    arrays(np.float64, 3, elements=st.floats(-3, 3)),
-    st.floats(1e-3, 10),
-)
-def test_replacing_one_user_moves_both_releases_by_at_most_their_stated_sensitivities(
-    users, other, who, centre, radius
-):
-    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3), centre, radius)
-    neighbour = users.copy()
-    neighbour[who] = other
-    means = [gathered(method, federation_of(data), 0, np.zeros(3)).values / 5 for data in (users, neighbour)]
-    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
-    assert np.linalg.norm(means[0][:3] - means[1][:3]) <= stated * (1 + 1e-12)
-    assert abs(means[0][3] - means[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
-
-
 @settings(max_examples=100)
 @given(arrays(np.int64, (5, 3), elements=codes), st.integers(0, 4), st.floats(1e-3, 10))
 def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivities(users, who, radius):
@@ -97,27 +73,6 @@ def test_removing_one_user_moves_both_releases_by_at_most_their_stated_sensitivi
     assert stated == pytest.approx(radius / 5)
     assert np.linalg.norm(sums[0][:3] - sums[1][:3]) <= stated * (1 + 1e-12)
     assert abs(sums[0][3] - sums[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
-
-
-LOCAL = {"local_epochs": 2, "local_rate": 0.5}
-
-
-@settings(max_examples=30)
-@given(
-    arrays(np.int64, (5, 3), elements=codes),
-    arrays(np.int64, (3,), elements=codes),
-    st.integers(0, 4),
-    arrays(np.float64, 3, elements=st.floats(-3, 3)),
-    st.floats(1e-3, 10),
-)
-def test_replacing_a_user_who_trains_moves_both_releases_by_at_most_the_same(users, other, who, centre, radius):
-    method = about(make(RecentredClipping, Wild(3), 5, delta=1e-3, **LOCAL), centre, radius)
-    neighbour = users.copy()
-    neighbour[who] = other
-    means = [gathered(method, federation_of(data), 0, np.zeros(3)).values / 5 for data in (users, neighbour)]
-    stated = method.scheme.gradient_mechanism(radius, 1.0).l2_sensitivity
-    assert np.linalg.norm(means[0][:3] - means[1][:3]) <= stated * (1 + 1e-12)
-    assert abs(means[0][3] - means[1][3]) <= method.scheme.distance_mechanism(1.0).l2_sensitivity * (1 + 1e-12)
 
 
 def test_one_local_step_of_all_samples_is_a_step_along_clipped_gradients():
@@ -201,28 +156,19 @@ def test_all_releases_together_spend_the_budget_and_not_more(rounds, cohort, rel
     assert method.plan.guarantee.relation == relation
 
 
-def test_the_ledger_follows_the_shares_of_the_rounds():
-    method = make(RecentredClipping, Quadratic(3, 1.0, 1.0), 60, 1.0, 1e-4, rounds=5)
-    result = run(method, of_means(4, 0, 60, 3))
-    spent = [record.spent_epsilon for record in result.rounds]
-    shares = np.cumsum(method.scheme.sampler.shares)
-    expected = [epsilon_of(Cost(method.scheme.noise_multiplier / math.sqrt(share)), 1, 1e-4) for share in shares]
-    np.testing.assert_allclose(spent, expected, rtol=1e-9)
-    assert shares[0] == pytest.approx(0.1)
-    with pytest.raises(RunFailed, match="planned"):
-        method.state.ledger.charge(np.arange(60))
-
-
-def test_noise_is_calibrated_to_the_radius_in_force_in_every_round():
-    method = make(RecentredClipping, Quadratic(5, 9.0, 9.0), 400, rounds=6, clip_norm=4.0)
+@pytest.mark.parametrize("cohort", [400, 200])
+def test_noise_is_calibrated_to_the_radius_in_force_in_every_round(cohort):
+    method = make(RecentredClipping, Quadratic(5, 9.0, 9.0), 400, rounds=6, clip_norm=4.0, cohort=cohort)
     asked = []
     ask = method.request_of
     method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
     result = run(method, of_means(100, 3, 400, 5))
     for index, (request, record) in enumerate(zip(asked, result.rounds, strict=True)):
         radius = request.computation.clip_norm
-        multiplier = method.scheme.noise_multiplier / math.sqrt(0.95 * method.scheme.sampler.shares[index])
-        assert record.facts["noise_deviation"] == pytest.approx(2 * radius / 400 * multiplier)
+        multiplier = method.scheme.noise_multiplier / math.sqrt(
+            0.95 * method.scheme.sampler.shares[index * cohort // 400]
+        )
+        assert record.facts["noise_deviation"] == pytest.approx(2 * radius / cohort * multiplier)
         assert record.facts["radius"] == radius
     radii = [request.computation.clip_norm for request in asked]
     assert radii[0] == 4.0
@@ -291,29 +237,6 @@ def test_weighted_batches_cost_what_one_gaussian_costs():
 # --- Behaviour ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cohort", [None, 100])
-def test_the_same_seed_gives_the_same_model_and_another_seed_another(cohort):
-    problem, federation = Quadratic(3, 5.0, 5.0), of_means(10, 1, 300, 3)
-    options = {"clip_norm": 3.0, "rounds": 7, "cohort": cohort}
-    first = final(run(make(RecentredClipping, problem, 300, seed=4, **options), federation))
-    again = final(run(make(RecentredClipping, problem, 300, seed=4, **options), federation, users_per_node=70))
-    np.testing.assert_allclose(first, again, rtol=1e-9)
-    assert not np.allclose(first, final(run(make(RecentredClipping, problem, 300, seed=5, **options), federation)))
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 4])
-@pytest.mark.parametrize("dimension", [1, 20])
-def test_it_beats_the_initial_model(dimension, rounds):
-    problem = Quadratic(dimension, 9.0, 9.0)
-    federation = SyntheticFederation(Gaussian(dimension=dimension, mean=1.0), users=1000, seed=2, samples_per_user=20)
-    method = make(RecentredClipping, problem, 1000, clip_norm=2 * math.sqrt(dimension), rounds=rounds)
-    result = run(method, federation)
-    initial = problem.excess_risk(problem.initial(), federation)
-    assert problem.excess_risk(final(result), federation) < 0.1 * initial
-    assert result.guarantee.holds
-    assert result.guarantee.epsilon <= 1 + 1e-9
-
-
 def test_a_loss_whose_curvature_is_not_known_exactly():
     rng = np.random.default_rng(0)
     features = rng.uniform(-1, 1, (4000, 3)).astype(np.float32)
@@ -347,12 +270,6 @@ def test_users_without_any_spread_do_not_underflow():
     assert result.rounds[-1].facts["radius"] >= 1e-9
 
 
-def test_noise_that_drowns_the_clip_is_a_warning():
-    method = make(RecentredClipping, Quadratic(500, 1.0, 1.0), 50, epsilon=0.1, delta=1e-4)
-    assert method.plan.drowned
-    assert "Doing nothing may be as good" in method.plan.warnings[0]
-
-
 def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
     block = federation_of([[0.0, 0.0]]).block(np.arange(1))
     for centre in (np.zeros(3), np.array([0.0, np.inf])):
@@ -360,16 +277,6 @@ def test_a_centre_that_is_no_vector_of_the_problem_is_refused():
             rows_of(Quadratic(2, 1.0, 1.0), np.zeros(2), block, Computation(clip_norm=1.0, centre=centre))
     with pytest.raises(BadInput, match="statistic 'median' is unknown"):
         rows_of(Quadratic(2, 1.0, 1.0), np.zeros(2), block, Computation(clip_norm=1.0, statistic="median"))
-
-
-@pytest.mark.usefixtures("flower_identity")
-def test_centre_and_statistic_travel_in_the_message():
-    asked = Computation(clip_norm=0.5, centre=np.array([0.1, -2.0]), statistic="log_distance")
-    content = content_of(np.zeros(2), np.arange(2), asked)
-    users, read = Reader().request(Message(content, 1, MessageType.TRAIN))
-    np.testing.assert_array_equal(users, [0, 1])
-    np.testing.assert_array_equal(read.centre, asked.centre)
-    assert read == asked
 
 
 @pytest.mark.parametrize("forged", [20.1, -50.1, float("nan")])

@@ -37,18 +37,30 @@ def said(plan, sentence):
 # --- The cases that were silent --------------------------------------------------------------------------------------
 
 
-def test_the_papers_estimate_score_and_test_on_the_robust_quickstart_have_to_be_insisted_on():
-    plan = planned(
-        "robust-mean.toml",
-        'strategy={kind="localized_robust_sgd", estimate="debiased", kernel="exp", test="above_threshold"}',
-    )
-    assert said(plan, WORSE)
-    assert plan.forecast.hopeless
+LOCALIZED = 'strategy={kind="localized_robust_sgd", '
+SILENT = {
+    "the paper's choices": (
+        "robust-mean",
+        [LOCALIZED + 'estimate="debiased", kernel="exp", test="above_threshold"}'],
+        WORSE,
+    ),
+    "on the hard instance": (
+        "hard-instance",
+        [f"strategy.{one}" for one in ("estimate=debiased", "kernel=exp", "test=above_threshold")],
+        WORSE,
+    ),
+    "its constants": ("robust-mean", [LOCALIZED + 'constants="paper"}'], "the steps are too few or too short"),
+    "few users": ("robust-mean", ['strategy={kind="robust_rounds"}', "data.users=4000", "privacy.epsilon=4"], MAYBE),
+}
 
 
-def test_the_papers_constants_on_the_robust_quickstart_leave_the_model_where_it_is_and_the_plan_says_so():
-    plan = planned("robust-mean.toml", 'strategy={kind="localized_robust_sgd", constants="paper"}')
-    assert said(plan, "the steps are too few or too short")
+@pytest.mark.parametrize("case", SILENT)
+def test_what_was_silent_is_told_and_the_papers_choices_have_to_be_insisted_on(case):
+    config, overrides, sentence = SILENT[case]
+    plan = planned(f"{config}.toml", *overrides)
+    assert said(plan, sentence)
+    assert case != "the paper's choices" or plan.forecast.hopeless
+    assert case != "on the hard instance" or plan.forecast.noise > plan.forecast.reach
 
 
 def test_a_logistic_loss_with_a_ridge_of_two_and_a_half_has_to_be_insisted_on():
@@ -70,19 +82,6 @@ def test_a_logistic_loss_with_a_ridge_of_two_and_a_half_has_to_be_insisted_on():
     plan = make_plan(parse_config(raw))
     assert said(plan, WORSE)
     assert plan.forecast.hopeless
-
-
-def test_the_papers_choices_on_the_hard_instance_have_to_be_insisted_on():
-    plan = planned(
-        "hard-instance.toml", "strategy.estimate=debiased", "strategy.kernel=exp", "strategy.test=above_threshold"
-    )
-    assert said(plan, WORSE)
-    assert plan.forecast.noise > plan.forecast.reach
-
-
-def test_robust_rounds_by_default_with_four_thousand_users_warn():
-    plan = planned("robust-mean.toml", 'strategy={kind="robust_rounds"}', "data.users=4000", "privacy.epsilon=4")
-    assert said(plan, MAYBE)
 
 
 @pytest.mark.parametrize("strategy", [IterativeMeanSGD, SampleClippedSGD, AveragedClipping])

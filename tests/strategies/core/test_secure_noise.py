@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from any_strategy import options_of
 from examples import changed
-from flwr.app import Message, MessageType
-from helpers import afresh, content_of, final, local_grid, make, noise_again, requested, run
+from helpers import afresh, final, local_grid, make, noise_again, requested, run
 from problem_cases import cases
 from scipy import stats
 
@@ -28,7 +27,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.data import Block, ColumnarFederation, Gaussian, SyntheticFederation
 from userdp.errors import BadInput
 from userdp.estimators import NeighbourMean, Winsorized
-from userdp.nodes.computations import Computation, LocalNoise
+from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.noise import SecureNoise, SeededNoise, rounding_slack
 from userdp.problems import Quadratic
@@ -182,27 +181,6 @@ def test_too_many_users_for_float64_sums_are_refused_at_plan_time():
     data = {"data__users": 3 * 10**7, "privacy__delta": 1e-10}
     with pytest.raises(BadInput, match=r"privacy\.noise = 'secure'"):
         make_plan(parse_config(changed(**data, privacy__noise="secure")))
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])
-def test_secret_cohorts_do_not_come_from_the_seed(sampling):
-    """Amplification needs them secret, and the seed of a run is written down."""
-    first, second = (strategy("dp_fed_sgd", sampling=sampling, cohort=30).scheme.sampler for _ in range(2))
-    assert first.seed is None
-    draws = [sampler.cohort(index).tolist() for sampler in (first, second) for index in range(2)]
-    assert len({tuple(draw) for draw in draws}) == 4
-    assert strategy("dp_fed_sgd", sampling=sampling, cohort=30, noise="seeded").scheme.sampler.seed == 3
-
-
-@pytest.mark.slow
-def test_users_own_secure_noise_travels_without_a_seed():
-    noise = LocalNoise(2.5, None, 3)
-    content = content_of(np.zeros(2), np.arange(2), Computation(clip_norm=1.0, noise=noise))
-    assert "noise.seed" not in content["computation"]
-    assert Reader().request(Message(content, 1, MessageType.TRAIN))[1].noise == noise
-    rows = noise.add(np.ones((10_000, 2)), np.arange(10_000))
-    assert stats.kstest((rows - 1).ravel() / 2.5, "norm").pvalue > FALSE_ALARM
 
 
 @pytest.mark.sweep(10)

@@ -1,6 +1,5 @@
 """What all strategies share: options, public facts, the round loop, and what a run hands back."""
 
-import json
 import logging
 import math
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from any_strategy import halves, options_of, problem_of
 from flwr.app import ConfigRecord, MetricRecord
-from helpers import federation_of, final, local_grid, make, noise_again, run
+from helpers import federation_of, final, local_grid, make, run
 
 from strategies import (
     STRATEGIES,
@@ -54,31 +53,25 @@ def test_a_strategy_says_what_it_is_and_what_it_promises(name):
     assert len(documentation(strategy)) > 20
     promise = method_of(name).plan.guarantee
     assert promise.holds == (name != "non_private")
+    assert method_of(name).plan.as_dict()["users_needed"] <= 400
     assert ("None" in documentation(strategy)) == (name == "non_private")
 
 
 @each_strategy
-def test_a_plan_is_plain_values_that_json_takes(name):
-    values = json.loads(json.dumps(method_of(name).plan.as_dict(), allow_nan=True))
-    assert values["strategy"] == name
-    assert values["users"] == 400
-    assert values["users_needed"] <= 400
-    assert values["guarantee"]["holds"] == (name != "non_private")
-
-
-@each_strategy
-def test_an_unknown_option_is_refused_with_those_there_are(name):
-    with pytest.raises(BadInput, match=r"strategy.lerning_rate = 1: .*; options are .*max_missing"):
-        method_of(name, lerning_rate=1)
-
-
-@each_strategy
 @pytest.mark.parametrize(
-    "option", [{"max_missing": 1.0}, {"max_missing": -0.1}, {"learning_rate": 0}, {"learning_rate": "fast"}], ids=str
+    ("option", "words"),
+    [
+        ({"lerning_rate": 1}, "strategy.lerning_rate = 1: .*; options are .*max_missing"),
+        *(
+            ({field: value}, f"strategy.{field} = {value!r}")
+            for field, value in (("max_missing", 1.0), ("max_missing", -0.1))
+        ),
+        *(({"learning_rate": value}, f"strategy.learning_rate = {value!r}") for value in (0, "fast")),
+    ],
+    ids=str,
 )
-def test_an_option_out_of_range_is_refused_by_name_and_value(name, option):
-    (field, value) = next(iter(option.items()))
-    with pytest.raises(BadInput, match=f"strategy.{field} = {value!r}"):
+def test_an_option_that_is_unknown_or_out_of_range_is_refused_by_name_and_value(name, option, words):
+    with pytest.raises(BadInput, match=words):
         method_of(name, **option)
 
 
@@ -127,36 +120,14 @@ def test_an_initial_model_outside_the_domain_is_refused(x):
 # --- The loop ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(6)
-@each_strategy
-def test_no_stream_of_noise_is_drawn_from_twice(name):
-    """Noise that two releases share can be subtracted; each release asks for a stream of its own, and once."""
-    method = method_of(name)
-    asked, opened = [], method.streams.open
-    method.streams.open = lambda seed, index, purpose, slack: (
-        asked.append((index, purpose)) or opened(seed, index, purpose, slack)
-    )
-    run(method, halves(problem_of(name)))
-    assert len(asked) == len(set(asked))
-    assert (not asked) == (name in ("local_dp", "non_private"))  # there users draw, or nobody does
-    labels = asked[: len(asked) // 2 + 1]
-    draws = [noise_again(method, *label).gaussian(np.zeros(3), 1.0) for label in labels]
-    assert len({draw.tobytes() for draw in draws}) == len(draws)
-
-
 @pytest.mark.sweep(3)
 @each_strategy
-def test_a_run_hands_back_a_model_in_the_domain_its_guarantee_and_a_record_of_every_round(name):
+def test_a_run_hands_back_its_guarantee_and_a_record_of_every_round(name):
     method, seen = method_of(name), []
     result = run(method, halves(problem_of(name)), on_round=seen.append)
     assert seen == result.rounds == method.result.rounds
     assert [record.round for record in result.rounds] == list(range(1, len(seen) + 1))
-    assert np.abs(final(result)).max() <= 2.0
     assert result.guarantee.holds == (name != "non_private")
-    if result.guarantee.holds:
-        spent = [record.spent_epsilon for record in result.rounds]
-        assert spent == sorted(spent)
-        assert spent[-1] == pytest.approx(result.guarantee.epsilon, rel=1e-9)
     assert set(result.train_metrics_clientapp) == set(range(1, len(seen) + 1))
     assert (result.missing_users, result.non_finite_users, result.clipped_samples) == (0, 0, 0)
 
@@ -196,7 +167,7 @@ def test_a_round_that_was_not_asked_for_gives_nothing():
     assert method_of("dp_fed_sgd").aggregate_train(1, []) == (None, None)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(9)
 @each_strategy
 def test_a_strategy_runs_once_so_that_no_budget_is_spent_twice(name):
     method, federation = method_of(name), halves(problem_of(name))

@@ -143,31 +143,6 @@ def test_an_array_that_breaks_a_reader_counts_as_missing(values, caplog):
     assert "Bern" not in caplog.text
 
 
-RECORDS = {
-    "nothing": lambda content: content.clear(),
-    "no facts": lambda content: content.pop("facts"),
-    "no answer": lambda content: content.pop("answer"),
-    "arrays for facts": lambda content: content.update(facts=ArrayRecord({"non_finite": Array(np.zeros(1))})),
-    "numbers for arrays (AttributeError)": lambda content: content.update(
-        answer=MetricRecord({"users": 1, "values": 1.0})
-    ),
-    "an array more": lambda content: content["answer"].update(more=Array(np.zeros(1))),
-    "a fact more": lambda content: content["facts"].update(more=1),
-    "a record more": lambda content: content.update(more=MetricRecord()),
-    **{
-        f"non_finite = {fact}": lambda content, fact=fact: content["facts"].update(non_finite=fact)
-        for fact in (-1, 3, 10**18, 1.0, np.nan, [1])
-    },
-}
-
-
-@pytest.mark.parametrize("change", RECORDS.values(), ids=RECORDS)
-def test_records_that_were_not_asked_for_count_as_missing(change):
-    hostile = answer(HOSTILE, "rows", False)
-    change(hostile)
-    assert not harmless("rows", False, hostile)
-
-
 @pytest.mark.parametrize("reduce", REQUESTS)
 def test_no_user_is_counted_twice(reduce):
     """A node may send what is not finite and say so: those are the same users."""

@@ -70,6 +70,22 @@ def test_a_request_survives_with_its_clip_and_parameters(computation):
     np.testing.assert_array_equal(Reader().model(sent), [1.5, -2.0])
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Computation(clip_norm=0.5, centre=np.array([0.1, -2.0]), statistic="log_distance"),
+        *(Computation(clip_norm=1.0, noise=LocalNoise(2.5, seed, 3)) for seed in (2**40, None)),
+    ],
+    ids=["a centre and a number", "seeded noise", "secure noise"],
+)
+def test_what_a_round_asks_beside_survives(asked):
+    users, read = Reader().request(message(content_of(np.zeros(2), np.arange(2), asked)))
+    np.testing.assert_array_equal(users, [0, 1])
+    assert read == asked
+    assert read.noise == asked.noise
+    assert asked.centre is None or np.array_equal(read.centre, asked.centre)
+
+
 def test_a_reader_reads_shared_records_once_and_others_apart():
     asked = [Computation(clip_norm=norm, centre=np.full(2, norm)) for norm in (1.0, 2.0)]
     rounds = [common_records(model_record(np.full(2, float(index))), one) for index, one in enumerate(asked)]
@@ -134,6 +150,7 @@ MALFORMED = {
     "text for arrays": RecordDict(
         {"answer": ConfigRecord({"users": "a", "values": "b"}), "facts": MetricRecord({"non_finite": 0})}
     ),
+    "arrays for facts": _with(facts=ArrayRecord({"non_finite": Array(np.zeros(1))})),
     "other facts": _with(facts=MetricRecord({"loss": 0.0})),
     "more facts": _with(facts=MetricRecord({"non_finite": 0, "loss": 0.0})),
     "more arrays": _with(weights=Array(np.zeros(2))),
@@ -281,12 +298,6 @@ def test_a_node_that_is_not_asked_for_counts_tells_none():
     noisy = Computation(reduce="sum", clip_norm=1.0, noise=LocalNoise(1.0, 1, 0))
     request = message(content_of(np.zeros(2), np.arange(2), noisy))
     assert not answer_message(node, request).content["facts"]
-
-
-def test_a_roster_survives():
-    content = roster_content(np.array([4, 7]), 3)
-    np.testing.assert_array_equal(content["roster"]["users"].numpy(), [4, 7])
-    assert content["facts"]["clipped_samples"] == 3
 
 
 def test_a_client_app_answers_from_the_node_that_its_loader_returns():
