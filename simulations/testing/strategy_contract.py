@@ -24,7 +24,7 @@ from strategies.core.run_state import Resumed
 from strategies.core.snapshots import Snapshot
 from strategies.core.streams import Streams
 from strategies.wire.questions import model_vector
-from userdp.accounting import Privacy
+from userdp.accounting import Cost, Privacy, epsilon_of
 from userdp.arrays.types import Array, Vector
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.shape import Shape
@@ -135,7 +135,8 @@ def check_neighbours(small: Small) -> None:
 
     The neighbour's run gets the releases of the first. So models, requests and facts have to be the same, but for facts
     that say that they are private; and what noise was added to may differ by the sensitivity that it was charged for
-    (twice that, where the promise is about adding or removing a user).
+    (twice that, where the promise is about adding or removing a user). Where cohorts are public, what a user moves in
+    all Gaussian releases together may cost no more than the plan promises.
     """
     strategy = small.strategy()
     if not strategy.plan.guarantee.holds or not strategy.about.server_trusted:
@@ -161,6 +162,7 @@ def check_neighbours(small: Small) -> None:
                     f"{one.distance(two):.6g}, and the noise is made for {allowed * sensitivity:.6g}: clip what users "
                     "send to the norm that the mechanism is made for, and divide by a public number"
                 )
+        insist_on_what_moves_together(small, strategy, first, second)
 
 
 def check_repeats(small: Small) -> None:
@@ -229,6 +231,27 @@ def check_strategy(kind: Strategy) -> None:
             check(Small(kind))
         except RunFailed as refused:
             raise ContractBroken(f"{kind.__name__} makes a run that is refused: {refused}") from refused
+
+
+def insist_on_what_moves_together(small: Small, strategy: UserLevelStrategy, first: Tape, second: Tape) -> None:
+    """What two neighbours' runs move all Gaussian releases by costs no more than is promised; secret draws cost less.
+
+    Raises:
+        ContractBroken: it costs more.
+    """
+    promised, sampler = strategy.plan.guarantee, getattr(strategy.scheme, "sampler", None)
+    drawn = zip(first.draws, second.draws, strict=True)
+    moved = math.hypot(*(one.distance(two) / one.scale for one, two in drawn if one.kind == "gaussian"))
+    moved /= 2 if promised.relation == "add_or_remove" else 1
+    if not moved or (getattr(sampler, "secret", False) and getattr(sampler, "rate", 0.0) < 1):
+        return
+    spent = epsilon_of(Cost(noise_multiplier=1 / moved), 1, promised.delta)
+    _insist(
+        spent <= promised.epsilon * (1 + 1e-6),
+        small.kind,
+        f"lets one user move all its releases together by what costs epsilon = {spent:.6g}, and its plan promises "
+        f"{promised.epsilon:.6g}: let data enter no more releases than the ledger is charged for",
+    )
 
 
 def _insist(held: bool, kind: Strategy, told: str) -> None:

@@ -10,10 +10,11 @@ import pytest
 from helpers import federation_of, make
 from test_releases import FACTS, MORE, SLOW, USERS
 
-from simulations.testing.strategy_contract import CHECKS, Small, taped
+from simulations.testing.strategy_contract import CHECKS, Small, insist_on_what_moves_together, taped
 from simulations.testing.tape import Tape
 from strategies import STRATEGIES
 from strategies.auto.stages import Gradient
+from userdp.data import Block, ColumnarFederation
 from userdp.testing import ContractBroken, check_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +125,35 @@ def test_the_sensitivity_of_a_clipped_mean_is_attained():
     second, _ = taped(small, other, Tape(played=first.draws))
     ratios = [one.distance(two) / one.sensitivity for one, two in zip(first.draws, second.draws, strict=True)]
     assert max(ratios) == pytest.approx(1.0, abs=1e-6)
+
+
+@dataclass(frozen=True)
+class Several(Small):
+    """Users of several samples each, who are protected as a whole; all samples take part wherever that can be set."""
+
+    samples: int = 4
+
+    def strategy(self, **options):
+        facts = {"min_samples": self.samples, "max_samples": self.samples, "samples": self.samples * self.users}
+        whole = {"batch": facts["samples"]} if "batch" in self.kind.model_fields else {}
+        given = {"facts": facts, "unit": "user", **self.kind.about.example, **whole, **options}
+        return make(self.kind, self.problem(), self.users, 8.0, 1e-4, **given)
+
+    def people(self, features):
+        samples = np.repeat(features, self.samples, axis=0)
+        targets = samples[:, 0].astype(np.float32) if self.problem().has_targets else None
+        ends = self.samples * np.arange(self.users + 1)
+        return ColumnarFederation(Block(samples.astype(np.float32), ends, targets))
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if set(STRATEGIES[name].about.units) > {"user"}])
+def test_all_samples_of_a_user_together_move_no_more_than_is_promised(name):
+    small = Several(STRATEGIES[name], 200)
+    people, other = small.alike(), small.alike()
+    people[7], other[7] = (1.0, 1.0), (-1.0, -1.0)
+    first, _ = taped(small, people, Tape())
+    second, _ = taped(small, other, Tape(played=first.draws))
+    insist_on_what_moves_together(small, small.strategy(), first, second)
 
 
 # --- The default strategy on other losses, and what comes around strategies ------------------------------------------

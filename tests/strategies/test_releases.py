@@ -309,13 +309,15 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
     assert method.spent_epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-9)
 
 
-def test_numbers_that_price_the_whole_run_have_all_its_parts():
-    options = {"rounds": 3, "clip_norm": 1.0, "sampling": "poisson", "cohort": 100}
-    method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, compare_with_initial=True, **options)
-    own, around = method.scheme.guarantee, method.around.after.epsilon
+@pytest.mark.parametrize("name", ["prepared", "compared", "prepared and compared"])
+def test_numbers_that_price_the_whole_run_have_all_its_parts(name):
+    around = {part: value for part, value in MORE[name][2].items() if part in ("preparation", "compare_with_initial")}
+    method = make(DPFedSGD, squares(), USERS, EPSILON, DELTA, rounds=3, sampling="poisson", cohort=100, **around)
+    own, parts, numbers = method.scheme.guarantee, method.around.parts, method.plan.numbers
     epsilon, delta = method.scheme.sampler.replace_one(own.epsilon, own.delta)
-    assert method.plan.numbers["replace_one_epsilon"] == epsilon + around
-    assert method.plan.numbers["replace_one_delta"] == delta
+    assert parts
+    assert numbers["replace_one_epsilon"] == pytest.approx(epsilon + sum(part.epsilon for part in parts), rel=1e-12)
+    assert numbers["replace_one_delta"] == pytest.approx(delta + sum(part.delta for part in parts), rel=1e-12)
 
 
 @every_run
