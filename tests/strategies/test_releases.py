@@ -306,6 +306,7 @@ def test_the_price_of_a_plan_is_that_of_all_its_parts(name):
         return
     assert method.privacy.epsilon + sum(part.epsilon for part in parts) == pytest.approx(EPSILON, rel=1e-12)
     assert method.privacy.delta + sum(part.delta for part in parts) == pytest.approx(DELTA, rel=1e-12)
+    assert plan.guarantee.delta == pytest.approx(DELTA, rel=1e-12)
     assert method.spent_epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-9)
 
 
