@@ -13,4 +13,3 @@ class Constructor(Protocol):
 
     def __call__(self, problem: Problem, public: PublicFacts, privacy: Privacy, **settings: Any) -> UserLevelStrategy:
         """The strategy that runs the recipe of these settings."""
-        raise NotImplementedError

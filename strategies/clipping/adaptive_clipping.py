@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from strategies.clipping.clipped_rounds import NOTES, SECRET_COHORTS, ClippedOptions, cohort_of
-from strategies.clipping.local_options import LocalOptions
+from strategies.clipping.local_options import UpdateOptions
 from strategies.clipping.masked_rounds import MASKED_MEANINGS, MaskedRounds
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.about import About, Fact
@@ -135,9 +135,7 @@ class AdaptiveScheme(Scheme):
         return Step(following, following, facts | clip_facts(gathered, clip, means[:-1], deviation * math.sqrt(len(x))))
 
 
-class AdaptiveClipping(
-    Recipe, ClippedOptions, LocalOptions, PreparedOptions, restates={"clip_norm", "learning_rate", "local_steps"}
-):
+class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Clipped mean of user vectors with noise; the clip moves geometrically towards a quantile of their norms.
 
     Round t clips to ``C_t`` and releases, with ``b_i = 1`` for users whose norm is at most ``C_t`` (UNCLIPPED),
@@ -200,9 +198,6 @@ class AdaptiveClipping(
         description="Deviation of the noise on the number of unclipped users; a twentieth of the cohort (more, "
         "where the budget asks for it) if not given.",
     )
-    local_steps: int | None = Field(
-        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
-    )
     learning_rate: float | None = Field(
         None, gt=0, description="Step size; default 1 / smoothness or 0.5 for gradients, 1 for updates; 0.1 for adam."
     )
@@ -214,11 +209,6 @@ class AdaptiveClipping(
         "local_epochs",
         "learning_rate",
     )
-
-    @property
-    def trains(self) -> bool:
-        """Whether users send updates, rather than gradients."""
-        return self.local_steps is not None or self.local_epochs is not None
 
     def found(self, found: Found) -> dict[str, float]:
         """The first clip, of gradients, and the step of plain descent."""

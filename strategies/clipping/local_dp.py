@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.core.about import About
-from strategies.core.mean_rounds import Descent, MeanRounds
+from strategies.core.mean_rounds import MeanRounds, PlainDescent
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Outline
@@ -90,7 +90,7 @@ class LocalDP(Recipe):
                     "noise_per_user": deviation,
                 },
             ),
-            new_memory=partial(Descent, rate),
+            new_memory=partial(PlainDescent, rate),
             domain=given.problem.domain,
             sampler=sampler,
             query=lambda _: gradient,

@@ -81,6 +81,19 @@ class LocalOptions(StrategyOptions):
                 )
 
 
+class UpdateOptions(LocalOptions, restates={"local_steps"}):
+    """Settings of strategies whose users train if they are asked to, and send their gradient else."""
+
+    local_steps: int | None = Field(
+        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
+    )
+
+    @property
+    def trains(self) -> bool:
+        """Whether users send updates, rather than gradients."""
+        return self.local_steps is not None or self.local_epochs is not None
+
+
 def local_numbers(training: LocalTraining) -> dict[str, Number]:
     """What a plan shows of it."""
     length: dict[str, Number] = (

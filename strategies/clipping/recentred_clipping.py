@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from strategies.clipping.local_options import LocalOptions, local_numbers
+from strategies.clipping.local_options import UpdateOptions, local_numbers
 from strategies.clipping.moving_centre import LOG_DISTANCE, Centre, Curvatures, Geometry
 from strategies.core.about import About, Fact
 from strategies.core.clip_facts import CLIP_FACTS, clip_facts
@@ -88,7 +88,7 @@ class RecentredScheme(Scheme):
         return Step(following, following, facts | exact)
 
 
-class RecentredClipping(Recipe, RelationOptions, LocalOptions, PreparedOptions, restates={"local_steps"}):
+class RecentredClipping(Recipe, RelationOptions, UpdateOptions, PreparedOptions):
     """Clipped mean of user gradients about a public centre that follows the gradient, with a radius that shrinks.
 
     Round t asks users for ``clip(q_i - c, r)`` and for ``l_i = ln(||q_i - c|| / r)`` held to [-2.5, 1], and releases
@@ -178,9 +178,6 @@ class RecentredClipping(Recipe, RelationOptions, LocalOptions, PreparedOptions, 
         description="Step size; default 1 / smoothness, or 0.5; 1 for updates. On a loss certified linear each step "
         "along gradients goes to a corner of the domain whatever is set: no step overshoots there.",
     )
-    local_steps: int | None = Field(
-        None, ge=1, description="Users send the update of so many steps of their own; their gradient if not given."
-    )
     radius_factor: float | None = Field(
         None,
         ge=1,
@@ -191,11 +188,6 @@ class RecentredClipping(Recipe, RelationOptions, LocalOptions, PreparedOptions, 
     )
 
     found_by_preparation: ClassVar[tuple[str, ...]] = ("clip_norm", "learning_rate", "local_steps", "local_epochs")
-
-    @property
-    def trains(self) -> bool:
-        """Whether users send updates, rather than gradients."""
-        return self.local_steps is not None or self.local_epochs is not None
 
     def found(self, found: Found) -> dict[str, float]:
         """The clip."""

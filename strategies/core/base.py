@@ -89,7 +89,7 @@ class UserLevelStrategy(Strategy):
         self.recipe, self.original, self.problem, self.wire = recipe, problem, problem, wire or Wire()
         given = Given(about.name, about.adversary, problem, public, privacy, seed, self.wire, self._noise)
         objection = about.without_comparison
-        left, self._before, self.around = divided(recipe, objection, given, preparation, compare=compare_with_initial)
+        left, self.around = divided(recipe, objection, given, preparation, compare=compare_with_initial)
         self._given = replace(given, privacy=left)
         self.streams = Streams(secure=left.noise == "secure")
         self.noise_seed = seed
@@ -103,9 +103,9 @@ class UserLevelStrategy(Strategy):
 
     def _new_scheme(self) -> Scheme:
         """The scheme of problem and settings; with a preparation, at first for a stand-in of what it finds."""
-        if self._before is not None:
-            assert isinstance(self.recipe, PreparedOptions)
-            self.problem, self._coordinates, found = self._before.settle(self.recipe)
+        before = self.around.before
+        if isinstance(before, Preparation) and isinstance(self.recipe, PreparedOptions):
+            self.problem, self._coordinates, found = before.settle(self.recipe)
             self.recipe = self.recipe.model_copy(update=found)
             self._given = replace(self._given, problem=self.problem)
         scheme = self.recipe.scheme(self._given)

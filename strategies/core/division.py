@@ -18,8 +18,8 @@ def divided(
     preparation: type[Preparation] | None,
     *,
     compare: bool,
-) -> tuple[Privacy, Preparation | None, Around]:
-    """(the budget left for the strategy's own rounds, the preparation, all that comes before and after them).
+) -> tuple[Privacy, Around]:
+    """(the budget left for the strategy's own rounds, what comes before and after them).
 
     Args:
         options: the strategy's settings.
@@ -49,4 +49,4 @@ def divided(
         privacy, after = LastComparison.within(privacy, given.users)
     if preparation is not None:
         privacy, before = prepared(preparation, options, replace(given, privacy=privacy))
-    return privacy, before, Around(before, after)
+    return privacy, Around(before, after)

@@ -1,7 +1,7 @@
 """Rounds that release the noisy mean of what a cohort's users send, and follow it: most strategies are these."""
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,8 +21,8 @@ from userdp.sampling import AllocatedBatches, DisjointBatches, PoissonSamples, S
 from userdp.state import Stateful
 
 
-class Descent(Stateful):
-    """The memory of a server that steps against released gradients, at a step size.
+class Descent(Stateful, ABC):
+    """The memory of a server that steps by released gradients, at a step size.
 
     Args:
         rate: step size.
@@ -33,6 +33,7 @@ class Descent(Stateful):
     def __init__(self, rate: float) -> None:
         self.rate = rate
 
+    @abstractmethod
     def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
         """(p,) the next model, before it is projected on the domain.
 
@@ -41,11 +42,22 @@ class Descent(Stateful):
             gradient: (p,) released.
             deviation: of the noise on each of its coordinates, public.
         """
+
+
+class PlainDescent(Descent):
+    """Steps against each gradient."""
+
+    def step(self, x: Vector, gradient: Vector, deviation: float) -> Vector:
+        """See `Descent`."""
         return x - self.rate * gradient
 
+
+class AveragedDescent(PlainDescent):
+    """A `PlainDescent` that hands out another model than the point where the next gradient is taken."""
+
+    @abstractmethod
     def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
         """(p,) where the next gradient is taken, and (p,) the model to hand out, after a step from ``x``."""
-        return following, following
 
 
 class CorrelatedDescent(Descent):
@@ -130,7 +142,7 @@ class MeanRounds(Scheme):
         if self.centre is not None:
             released = self.centre(index, released)
         moved = self.domain.project(memory.step(x, self.gradient(released), deviation))
-        following, model = memory.output(x, moved)
+        following, model = memory.output(x, moved) if isinstance(memory, AveragedDescent) else (moved, moved)
         facts = {} if self.deviation_fact is None else {self.deviation_fact: deviation}
         facts |= self.noted(mean, bounded)
         return Step(following, model, facts | clip_facts(gathered, self.clip_norm, bounded, self.noise))

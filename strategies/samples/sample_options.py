@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from strategies.core.mean_rounds import Descent
+from strategies.core.mean_rounds import AveragedDescent, Descent
 from strategies.core.options import StrategyOptions
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, Outline
@@ -32,8 +32,8 @@ MEANINGS: Mapping[str, str] = {
 """Numbers of these plans."""
 
 
-class OutputAverage(Descent):
-    """A `Descent` that adds up the points at which gradients were taken.
+class OutputAverage(AveragedDescent):
+    """An `AveragedDescent` that adds up the points at which gradients were taken.
 
     Args:
         rate: step size.
@@ -51,7 +51,7 @@ class OutputAverage(Descent):
         self._points, self._sum = 0, np.zeros(dimension)
 
     def output(self, x: Vector, following: Vector) -> tuple[Vector, Vector]:
-        """See `Descent`; a run's last step leads to its model."""
+        """See `AveragedDescent`; a run's last step leads to its model."""
         self._points += 1
         self._sum += x
         model = following if self._output == "last" else self._sum / self._points
