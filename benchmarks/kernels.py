@@ -149,7 +149,7 @@ def score(kernel: str, radius: float) -> Callable[[], Kernel]:
 
 
 def deep_centre() -> Kernel:
-    from userdp.papers.heavy_tailed.estimators import deep_centre as centre
+    from strategies.baselines.heavy_tailed.estimators import deep_centre as centre
 
     points = rows_of(20, 5)
     return lambda: centre(points)

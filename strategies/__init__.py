@@ -111,7 +111,9 @@ __all__ = [
     "model_vector",
 ]
 
-_PLACES = [place.partition(":")[::2] for place in STRATEGIES.places.values()]
+# The baselines of papers are plug-ins; their names are those of this package all the same.
+_BASELINES = [place for place in STRATEGIES.installed.values() if place.startswith("strategies.baselines.")]
+_PLACES = [place.partition(":")[::2] for place in (*STRATEGIES.places.values(), *_BASELINES)]
 __getattr__ = names_from(
     __name__,
     {

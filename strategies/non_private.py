@@ -16,12 +16,12 @@ from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number, Outline, Scheme, no_ledger
 from strategies.core.step import Noise, Step
+from strategies.quasi_newton import BoxDescent
 from strategies.wire.replies import Gathered, Request
 from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
-from userdp.papers.quasi_newton import BoxDescent
 from userdp.problems import Box, Problem
 from userdp.sampling import FixedSizeBatches
 from userdp.state import State, Stateful

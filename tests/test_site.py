@@ -62,12 +62,12 @@ def test_a_folder_whose_readme_has_headings_is_shown_in_their_order(site, tmp_pa
     assert opened == {"Many": ["b/README.md", "b/other.md", {"First": ["b/z.md", "b/c.md"]}, {"Then": ["b/a.md"]}]}
 
 
-def test_a_newcomer_finds_strategies_in_chapters_which_the_registry_follows(module_of):
+def test_a_newcomer_finds_every_strategy_in_a_chapter(module_of):
     found = module_of("making.chapters").chapters()
     titles = [chapter.title for chapter, _ in found]
     assert titles[:4] == ["Start here", "Clipping", "Robust means", "Samples"]
     assert "Others" not in titles
-    assert [name for _, members in found for name, _ in members] == list(STRATEGIES)
+    assert sorted(name for _, members in found for name, _ in members) == sorted(STRATEGIES)
 
 
 @pytest.mark.sweep(4)

@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from sweeps.sweep import Sweep
-from userdp.accounting.amplified import poisson_epsilon
-from userdp.arrays.types import Indices, Rows, Vector
-from userdp.papers.averaged_clipping.clip import average_clip
-from userdp.papers.averaged_clipping.parameters import Parameters, TheoryConstants, constrained, paper_noise
-from userdp.papers.averaged_clipping.reference.descent import (
+from strategies.baselines.averaged_clipping.clip import average_clip
+from strategies.baselines.averaged_clipping.parameters import Parameters, TheoryConstants, constrained, paper_noise
+from strategies.baselines.averaged_clipping.reference.descent import (
     MeanGradient,
     averaged_clipping_sgd,
     ball,
@@ -25,7 +22,10 @@ from userdp.papers.averaged_clipping.reference.descent import (
     sample_clipping_sgd,
     smoothed_truncation_gd,
 )
-from userdp.papers.averaged_clipping.restarts import radii, restarted, rounds_per_run
+from strategies.baselines.averaged_clipping.restarts import radii, restarted, rounds_per_run
+from sweeps.sweep import Sweep
+from userdp.accounting.amplified import poisson_epsilon
+from userdp.arrays.types import Indices, Rows, Vector
 from userdp.sampling import DisjointBatches, PoissonBatches, PoissonSamples, Sampler
 
 DIMENSION = 10

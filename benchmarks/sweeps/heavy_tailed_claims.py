@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from strategies.baselines.heavy_tailed.reference.estimators import sample_mechanism
 from sweeps.sweep import Sweep
 from userdp.accounting.composition import rho_for, step_budget
 from userdp.accounting.costs import Cost, calibrate_noise, delta_of
@@ -17,7 +18,6 @@ from userdp.accounting.shuffling import (
 )
 from userdp.arrays.types import Rows
 from userdp.estimators.depth import ascend, needed, reach
-from userdp.papers.heavy_tailed.reference.estimators import sample_mechanism
 
 DELTA = 1e-5
 

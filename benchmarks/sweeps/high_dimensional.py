@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
+from strategies.baselines.high_dimensional.frank_wolfe import FrankWolfeTheory, L1Ball, Mode
+from strategies.baselines.high_dimensional.lasso import Accounting, Selections, default_threshold
+from strategies.baselines.high_dimensional.reference.frank_wolfe import robust_frank_wolfe
+from strategies.baselines.high_dimensional.reference.lasso import private_lasso
 from sweeps.sweep import Sweep
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.estimators.smoothed_truncation import LARGEST, largest_truncated, noisily_truncated
-from userdp.papers.high_dimensional.frank_wolfe import FrankWolfeTheory, L1Ball, Mode
-from userdp.papers.high_dimensional.lasso import Accounting, Selections, default_threshold
-from userdp.papers.high_dimensional.reference.frank_wolfe import robust_frank_wolfe
-from userdp.papers.high_dimensional.reference.lasso import private_lasso
 
 RECORDS, DIMENSION = 10_000, 200
 DELTA = RECORDS**-1.1

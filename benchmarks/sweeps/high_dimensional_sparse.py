@@ -3,17 +3,17 @@
 import numpy as np
 import pandas as pd
 
+from strategies.baselines.high_dimensional.hard_thresholding import truncated_gradient_bound, truncation_level
+from strategies.baselines.high_dimensional.reference.hard_thresholding import (
+    SparseBudget,
+    private_hard_thresholding,
+    private_sparse_optimisation,
+)
 from sweeps.sweep import Sweep
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.mechanisms.peeling import Peeling, PeelingAccounting
 from userdp.noise import SeededNoise
-from userdp.papers.high_dimensional.hard_thresholding import truncated_gradient_bound, truncation_level
-from userdp.papers.high_dimensional.reference.hard_thresholding import (
-    SparseBudget,
-    private_hard_thresholding,
-    private_sparse_optimisation,
-)
 
 DIMENSION = 200
 NO_NOISE = 1e12

@@ -8,21 +8,21 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from sweeps.sweep import Sweep
-from userdp.accounting import calibrate_noise
-from userdp.noise import SeededNoise
-from userdp.papers.sparse_gradients.accelerated import AcceleratedDescent
-from userdp.papers.sparse_gradients.bias_reduction import (
+from strategies.baselines.sparse_gradients.accelerated import AcceleratedDescent
+from strategies.baselines.sparse_gradients.bias_reduction import (
     Draw,
     ProjectedMean,
     bias_reduced_gradient,
     second_moment_bound,
 )
-from userdp.papers.sparse_gradients.output_perturbation import ConvexRisk, PerturbedMinimiser
-from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors
-from userdp.papers.sparse_gradients.reference.descent import Gradients, StoppedRun, stopped_sgd
-from userdp.papers.sparse_gradients.sparse_exponential import SparseExponential, enumerable
-from userdp.papers.sparse_gradients.stopped_sgd import Accounting, StepBudget, convex_rate, typical_length
+from strategies.baselines.sparse_gradients.exponential_choice import SparseExponential, enumerable
+from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser
+from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
+from strategies.baselines.sparse_gradients.reference.descent import Gradients, StoppedRun, stopped_sgd
+from strategies.baselines.sparse_gradients.stopping import Accounting, StepBudget, convex_rate, typical_length
+from sweeps.sweep import Sweep
+from userdp.accounting import calibrate_noise
+from userdp.noise import SeededNoise
 
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]

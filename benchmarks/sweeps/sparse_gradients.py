@@ -8,11 +8,11 @@ import pandas as pd
 
 from simulations.config.run_config import parse_config
 from simulations.runs.run import run
+from strategies.baselines.sparse_gradients.projection_mechanism import ProjectionMechanism, SparseVectors
+from strategies.baselines.sparse_gradients.recovery import Isometry, SparseRecovery, least_measurements
+from strategies.baselines.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
 from sweeps.sweep import Sweep
 from userdp.noise import SeededNoise
-from userdp.papers.sparse_gradients.projection_mechanism import ProjectionMechanism, SparseVectors
-from userdp.papers.sparse_gradients.recovery import Isometry, SparseRecovery, least_measurements
-from userdp.papers.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
 
 EPSILON, DELTA, SPARSITY = 1.0, 1e-6, 4
 HIGH, LOW = 40_000, 64

@@ -100,4 +100,4 @@ def pages() -> dict[str, str]:
 
 def _code(name: str) -> str:
     """A strategy leads to its page."""
-    return f"[{name}](../strategy/{name}.md)" if name in STRATEGIES.places else f"`{name}`"
+    return f"[{name}](../strategy/{name}.md)" if name in list(STRATEGIES) else f"`{name}`"

@@ -2,10 +2,10 @@
 
 import math
 
-from userdp.papers.sparse_gradients.bias_reduction import ProjectedMean, second_moment_bound
-from userdp.papers.sparse_gradients.projection_mechanism import SparseVectors
-from userdp.papers.sparse_gradients.reference.boosting import SelectionBudget
-from userdp.papers.sparse_gradients.stopped_sgd import StepBudget, typical_length
+from strategies.baselines.sparse_gradients.bias_reduction import ProjectedMean, second_moment_bound
+from strategies.baselines.sparse_gradients.projection_mechanism import SparseVectors
+from strategies.baselines.sparse_gradients.reference.boosting import SelectionBudget
+from strategies.baselines.sparse_gradients.stopping import StepBudget, typical_length
 
 RECORDS = (1_000, 10_000, 30_000)
 RUNS = (4, 16)

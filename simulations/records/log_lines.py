@@ -81,7 +81,7 @@ LOG_LINES: tuple[LogLine, ...] = (
         ),
     ),
     *lines(
-        "userdp.papers.averaged_clipping.descent",
+        "strategies.samples.batch_rounds",
         (
             "warning",
             "a batch of %d samples was asked for where there are %d: every sample is in it",

@@ -1,5 +1,6 @@
 """Rounds over drawn batches of samples: settings, promises, and numbers of plans."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,14 +11,14 @@ from pydantic import Field
 from strategies.core.mean_rounds import sampler_numbers
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Number, no_ledger
-from strategies.samples.sample_options import SampleLevelOptions, corner_of, rounds_by_theory, samples_of
+from strategies.samples.sample_options import SampleLevelOptions, rounds_by_theory, samples_of
 from userdp.accounting import Guarantee
-from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
-from userdp.papers.averaged_clipping.parameters import TheoryConstants
 from userdp.sampling import PoissonSamples, Sampler
 from userdp.sampling.coins import SampleCoins
+
+log = logging.getLogger("userdp")
 
 BATCH_MEANING: Mapping[str, str] = {"sample_batch": "samples a round, expected; the public divisor"}
 
@@ -74,36 +75,6 @@ class BatchOptions(SampleRateOptions):
             **promised_numbers(sampler, promise["guarantee"]),
         }
         return promise | self.followed(given, sampler, mechanism, rate, numbers=numbers, **outline)
-
-
-class TheoryOptions(BatchOptions):
-    """Settings of strategies that clip to a level of the theory."""
-
-    deviation: float = Field(1.0, gt=0, description="sigma: E ||sample gradient - its mean||^2 <= sigma^2.")
-    failure: float = Field(0.1, gt=0, lt=1, description="beta, the chance that a risk bound fails.")
-
-    def constants(self, given: Given, smoothness: float, spread: float = 1.0) -> TheoryConstants:
-        """Public constants of the loss; ``spread`` scales the distance that the domain allows, if none is declared.
-
-        Raises:
-            BadInput: no radius is declared, and the domain has none.
-        """
-        radius = self.radius or spread * corner_of(given)
-        if not math.isfinite(radius):
-            raise BadInput(
-                f"strategy.radius must be declared: {given.strategy} sets its clip by it, and the domain is unbounded"
-            )
-        return TheoryConstants(
-            samples=samples_of(given),
-            dimension=given.dimension,
-            epsilon=given.privacy.epsilon,
-            delta=given.privacy.delta,
-            radius=radius,
-            smoothness=smoothness,
-            deviation=self.deviation,
-            failure=self.failure,
-            constant=self.noise_constant,
-        )
 
 
 def accounted(
@@ -177,6 +148,13 @@ def epsilons(given: Given, sampler: Sampler, multiplier: float) -> dict[str, Num
 def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
     """Those of `sampler_numbers`, where anything is promised."""
     return sampler_numbers(sampler, guarantee) if guarantee.holds else {}
+
+
+def clamped_batch(batch: int, samples: int) -> int:
+    """Return ``batch``, at most ``samples``: formulas may ask for more than there are."""
+    if batch > samples:
+        log.warning("a batch of %d samples was asked for where there are %d: every sample is in it", batch, samples)
+    return min(batch, samples)
 
 
 def balanced_batch(samples: int) -> int:

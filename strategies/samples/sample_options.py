@@ -17,7 +17,6 @@ from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
-from userdp.papers.heavy_tailed.descent import whole_rounds
 from userdp.sampling import Sampler
 
 Output = Literal["average", "last"]
@@ -145,6 +144,11 @@ class SampleLevelOptions(StrategyOptions):
         """How the model moves by gradients of that l2 norm at most, with that noise on each coordinate."""
         averaged = self.output == "average"
         return Course(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
+
+
+def whole_rounds(wanted: float, most: int | None = None) -> int:
+    """Round ``wanted`` up to a whole number of rounds, at least 1 and at most ``most``."""
+    return max(1, min(math.ceil(wanted), most if most is not None else math.ceil(wanted)))
 
 
 def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int) -> tuple[int, tuple[str, ...]]:

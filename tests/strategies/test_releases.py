@@ -267,7 +267,7 @@ DRAWN_BY_USERS, NO_PROMISE = "local_dp", "non_private"
 OWN_ACCOUNTS = {
     "dp_ftrl": "noise is correlated over rounds: tests/strategies/clipping/test_ftrl.py",
     "averaged_clipping_restarted": "each of its runs has a sampler: tests/strategies/samples",
-    "stopped_sgd": "cohorts have random sizes: tests/strategies/sparse/test_stopped_sgd.py",
+    "stopped_sgd": "cohorts have random sizes: tests/strategies/baselines/sparse_gradients/test_stopped_sgd.py",
 }
 """Strategies that no simple composition of draws accounts, and the tests that do."""
 TOGETHER = {"private_lasso"}
@@ -399,7 +399,7 @@ def test_random_numbers_come_from_streams_or_the_operating_system():
     """Who else draws has no stream: made-up data, audits, what a user's module draws, and users' own noise."""
     assert calling(r"(np|numpy)\.random\.|random\.") <= {
         *("userdp/randomness.py", "userdp/nodes/computations.py", "userdp/data/synthetic/federation.py"),
-        *("userdp/neural/samples.py", "userdp/neural/chance.py", "userdp/papers/heavy_tailed/estimators.py"),
+        *("userdp/neural/samples.py", "userdp/neural/chance.py", "strategies/baselines/heavy_tailed/estimators.py"),
         *("simulations/audit/one_run.py", "simulations/audit/trials.py", "simulations/comparison/oracle.py"),
     }
 

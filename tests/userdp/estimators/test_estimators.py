@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from strategies.baselines.heavy_tailed.estimators import deep_centre
+from strategies.baselines.heavy_tailed.reference.estimators import group_means, simple_clip_mean
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import (
@@ -29,8 +31,6 @@ from userdp.estimators import (
 )
 from userdp.estimators.depth import geometric_median
 from userdp.estimators.smoothed_truncation import noisily_truncated, smoothed_truncation_mean, truncated_samples
-from userdp.papers.heavy_tailed.estimators import deep_centre
-from userdp.papers.heavy_tailed.reference.estimators import group_means, simple_clip_mean
 
 RADIUS = 1.0
 FAR = 1e3
