@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaln
 
+from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius, simple_radius
 from strategies.baselines.heavy_tailed.reference.estimators import group_means, random_partition, simple_clip_mean
 from sweeps.sweep import Sweep
 from userdp.accounting.composition import rho_for
 from userdp.arrays.types import Rows, Vector
-from userdp.estimators.depth import geometric_median
 
 DELTA = 1e-5
 ORDERS = (2.0, 4.0)

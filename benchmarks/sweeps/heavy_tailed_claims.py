@@ -6,18 +6,18 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from strategies.baselines.heavy_tailed.depth import ascend, needed, reach
 from strategies.baselines.heavy_tailed.reference.estimators import sample_mechanism
-from sweeps.sweep import Sweep
-from userdp.accounting.composition import rho_for, step_budget
-from userdp.accounting.costs import Cost, calibrate_noise, delta_of
-from userdp.accounting.shuffling import (
+from strategies.baselines.heavy_tailed.shuffling import (
     calibrated_group_rho,
     paper_group_range,
     paper_group_rho,
     shuffled_guarantee,
 )
+from sweeps.sweep import Sweep
+from userdp.accounting.composition import rho_for, step_budget
+from userdp.accounting.costs import Cost, calibrate_noise, delta_of
 from userdp.arrays.types import Rows
-from userdp.estimators.depth import ascend, needed, reach
 
 DELTA = 1e-5
 

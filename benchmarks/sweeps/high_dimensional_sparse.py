@@ -9,10 +9,10 @@ from strategies.baselines.high_dimensional.reference.hard_thresholding import (
     private_hard_thresholding,
     private_sparse_optimisation,
 )
+from strategies.baselines.peeling import Peeling, PeelingAccounting
 from sweeps.sweep import Sweep
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
-from userdp.mechanisms.peeling import Peeling, PeelingAccounting
 from userdp.noise import SeededNoise
 
 DIMENSION = 200

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from strategies.baselines.peeling import Peeling
 from strategies.core.public_facts import Given
 from strategies.core.scheme import Law, Scheme
 from strategies.core.step import Noise, Step
@@ -15,7 +16,6 @@ from userdp.accounting import Cost, Ledger, epsilon_of
 from userdp.arrays.types import Indices, Vector
 from userdp.audit.discrete import choice_probabilities
 from userdp.mechanisms import ExponentialMechanism
-from userdp.mechanisms.peeling import Peeling
 from userdp.nodes.computations import Computation
 from userdp.state import Stateful
 

@@ -20,6 +20,7 @@ from helpers import federation_of, final, make, run
 
 from strategies import STRATEGIES, Auto, DPFedSGD, model_vector
 from strategies.auto.preparation import LearnCoordinates
+from strategies.baselines.peeling import Peeling
 from strategies.core.base import UserLevelStrategy
 from strategies.core.last_comparison import SHARE
 from strategies.core.scheme import Step
@@ -29,7 +30,6 @@ from userdp.accounting.costs import together
 from userdp.errors import RunFailed
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.mechanisms.concentration_tests import AboveThreshold, MinimumScore
-from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Certificate, Huber, Linear, Logistic, Poisson, Softmax, Squared
 

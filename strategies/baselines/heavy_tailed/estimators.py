@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
+from strategies.baselines.heavy_tailed.depth import Reach, reach, size_exponent
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
-from userdp.estimators.depth import Reach, reach, size_exponent
 
 RadiusForm = Literal["paper", "directional"]
 

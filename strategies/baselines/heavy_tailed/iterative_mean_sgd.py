@@ -9,8 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from strategies.baselines.heavy_tailed.depth import geometric_median
 from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radius
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
+from strategies.baselines.heavy_tailed.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
 from strategies.core.about import About
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.public_facts import Given
@@ -29,10 +31,8 @@ from userdp.accounting import (
 )
 from userdp.accounting.composition import step_budget
 from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.accounting.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.estimators.depth import geometric_median
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.partition import Partition, group_size, spread_length
 from userdp.randomness import stream
@@ -122,7 +122,7 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
     sample where k >= max_samples, and max_samples / sqrt(k) times where k divides max_samples, so that the noise of
     the mean of all groups is then no larger than that of `sample_clipped_sgd`. "calibrated_shuffle" and
     "paper_shuffle": since all groups have one number of slots, the partition is uniform, and drawn anew every
-    round, the amplification of `userdp.accounting.shuffling` holds with slots as records, empty or not; rounds
+    round, the amplification of `heavy_tailed.shuffling` holds with slots as records, empty or not; rounds
     compose as the worst (e, d)-DP mechanisms do, and user level follows by (e, d) group privacy. The partition must
     then stay secret: nodes know the groups of their own samples, so this promise is NOT against other nodes. All
     that follows the noisy means is post-processing; every iterate is released; the server is trusted, nodes clip

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from strategies.baselines.high_dimensional.hard_thresholding import log_rounds
+from strategies.baselines.peeling import Peeling, PeelingAccounting
 from strategies.baselines.propose_then_release import ProposeThenRelease, once_each
 from strategies.core.about import Fact
 from strategies.core.options import StrategyOptions
@@ -15,7 +16,6 @@ from strategies.core.scheme import Number, Outline
 from strategies.core.ways import NoisyPhase, Phases
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
-from userdp.mechanisms.peeling import Peeling, PeelingAccounting
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from strategies.baselines.heavy_tailed.estimators import RadiusForm, group_radius, simple_radius
 from strategies.baselines.heavy_tailed.options import wanted_rounds
 from strategies.baselines.heavy_tailed.reference.estimators import iterative_mean, simple_clip_mean
+from strategies.baselines.heavy_tailed.shuffling import GroupAccounting, group_rho
 from strategies.samples.sample_options import whole_rounds
 from userdp.accounting.composition import rho_for, step_budget
-from userdp.accounting.shuffling import GroupAccounting, group_rho
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 

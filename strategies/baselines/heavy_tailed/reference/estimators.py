@@ -124,7 +124,7 @@ def group_means(
     """(k, d): noisy means of clipped samples, group by group.
 
     *Formal guarantees.* One sample is in at most one group, so it moves the (k, d) matrix by at most 2R/m, in one row:
-    rho-zCDP together, for any partition. By shuffling, less is lost; see `userdp.accounting.shuffling`.
+    rho-zCDP together, for any partition. By shuffling, less is lost; see `strategies.baselines.heavy_tailed.shuffling`.
 
     Raises:
         BadInput: an argument out of range.
@@ -149,7 +149,7 @@ def iterative_mean(
     """The deep centre of noisy means of a fresh random partition (the paper's Algorithm 3).
 
     *Formal guarantees.* That of `group_means`, of which all else is post-processing: rho-zCDP for one replaced sample
-    with rho = `userdp.accounting.rho_for`, or (epsilon, delta)-DP with rho = `userdp.accounting.shuffling.group_rho`
+    with rho = `userdp.accounting.rho_for`, or (epsilon, delta)-DP with rho = `shuffling.group_rho`
     while the partition, drawn here and kept by nobody, is secret.
 
     Args:

@@ -14,10 +14,10 @@ from strategies.baselines.high_dimensional.hard_thresholding import (
     truncation_scale,
     unit_ball,
 )
+from strategies.baselines.peeling import Peeling, PeelingAccounting
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.estimators.smoothed_truncation import LARGEST, smoothed_truncation_mean
-from userdp.mechanisms.peeling import Peeling, PeelingAccounting
 from userdp.noise import NoiseSource
 
 

@@ -14,6 +14,8 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 from scipy.special import gammaln
 
+from strategies.baselines.heavy_tailed import depth
+from strategies.baselines.heavy_tailed.depth import geometric_median, needed, order_statistic, reach
 from strategies.baselines.heavy_tailed.estimators import (
     CONTRACTION,
     STEP,
@@ -41,9 +43,7 @@ from strategies.baselines.heavy_tailed.reference.estimators import (
     settled_distance,
     simple_clip_mean,
 )
-from userdp.accounting import Cost, delta_of, epsilon_of, rho_for
-from userdp.accounting.composition import advanced_composition, pure_to_zcdp, step_budget, zcdp_to_epsilon_simple
-from userdp.accounting.shuffling import (
+from strategies.baselines.heavy_tailed.shuffling import (
     amplifies,
     calibrated_group_rho,
     group_rho,
@@ -52,10 +52,10 @@ from userdp.accounting.shuffling import (
     shuffled,
     shuffled_guarantee,
 )
+from userdp.accounting import Cost, delta_of, epsilon_of, rho_for
+from userdp.accounting.composition import advanced_composition, pure_to_zcdp, step_budget, zcdp_to_epsilon_simple
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
-from userdp.estimators import depth
-from userdp.estimators.depth import geometric_median, needed, order_statistic, reach
 
 WILD = [0.0, 1.0, -1.0, 0.3, 1e200, -1e300, 5e-324, np.nan, np.inf, -np.inf]
 SHARES = [0.5, 0.9]

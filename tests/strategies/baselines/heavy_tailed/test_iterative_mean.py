@@ -23,6 +23,7 @@ from scipy import stats
 
 from strategies import IterativeMeanSGD, SampleClippedSGD
 from strategies.baselines.heavy_tailed.iterative_mean_sgd import spending
+from strategies.baselines.heavy_tailed.shuffling import group_rho
 from strategies.wire.questions import Reader, model_record
 from userdp.accounting import (
     Cost,
@@ -34,7 +35,6 @@ from userdp.accounting import (
     rho_for,
     share_of_group,
 )
-from userdp.accounting.shuffling import group_rho
 from userdp.data import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation

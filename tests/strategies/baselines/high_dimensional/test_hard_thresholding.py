@@ -21,9 +21,9 @@ from strategies.baselines.high_dimensional.reference.hard_thresholding import (
     private_hard_thresholding,
     private_sparse_optimisation,
 )
+from strategies.baselines.peeling import Peeling
 from userdp.errors import BadInput
 from userdp.estimators.smoothed_truncation import smoothed_truncation_mean
-from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SeededNoise
 
 

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from strategies.baselines.peeling import Peeling
 from userdp.accounting import Cost, epsilon_of, largest_rho, zcdp_to_epsilon
 from userdp.errors import BadInput
-from userdp.mechanisms.peeling import Peeling
 from userdp.noise import SecureNoise, SeededNoise
 
 
