@@ -1,6 +1,6 @@
 """The inner loops of the project, each as one call without arguments, for `regress.py` and pytest-benchmark.
 
-    python -m pytest benchmarks/kernels.py -p no:xdist
+    PYTHONPATH=research python -m pytest benchmarks/kernels.py -p no:xdist
 
 Run from another tree, whose ``userdp`` is older, a kernel that needs what is not there yet is skipped.
 """

@@ -54,8 +54,8 @@ def pages() -> dict[str, str]:
     }
     written = {
         "README.md": put(_written("README.md"), {"result": courses.of_real_people(), "strategies": strategies.table()}),
-        "benchmarks/README.md": put(
-            _written("benchmarks/README.md"),
+        "research/README.md": put(
+            _written("research/README.md"),
             {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
         ),
         "docs/architecture.md": put(_written("docs/architecture.md"), {"structure": structure.table()}),

@@ -20,13 +20,15 @@ from userdp.problems.registry import PROBLEMS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("userdp", "strategies", "simulations")
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("research/*.md")]
+)
 REHEARSED = {"keys", "silos", "out"}
 """Services of docker-compose.yml that are done before a run starts."""
 FORBIDDEN = {
     "userdp": {"flwr", "ray", "strategies", "simulations"},
     "strategies": {"ray", "simulations"},
-    "simulations": {"tests", "benchmarks"},
+    "simulations": {"tests", "benchmarks", "research"},
 }
 
 

@@ -16,7 +16,7 @@ from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL = ("problem", "strategy", "seed")
-TABLES = sorted((ROOT / "benchmarks" / "results" / "papers").glob("*.csv"))
+TABLES = sorted((ROOT / "research" / "results" / "papers").glob("*.csv"))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
-PLACES = {"README.md": "index.md", "benchmarks/README.md": "benchmarks.md", "docs/own.md": "own.md"}
+PLACES = {"README.md": "index.md", "research/README.md": "research.md", "docs/own.md": "own.md"}
 PLACES |= {"docs/papers/one.md": "papers/one.md"}
 
 
@@ -97,7 +97,7 @@ def test_the_site_can_be_searched_as_files_and_asks_no_other_server():
         ("README.md", "[own](docs/own.md#a-part)", "[own](own.md#a-part)"),
         ("docs/papers/one.md", "[own](../own.md)", "[own](../own.md)"),
         ("docs/papers/one.md", "[start](../../README.md)", "[start](../index.md)"),
-        ("benchmarks/README.md", "[one](../docs/papers/one.md)", "[one](papers/one.md)"),
+        ("research/README.md", "[one](../docs/papers/one.md)", "[one](papers/one.md)"),
         ("docs/own.md", "[the run](../userdp/run.py)", "the run (`userdp/run.py`)"),
         ("docs/own.md", "[userdp/run.py](../userdp/run.py)", "`userdp/run.py`"),
         ("docs/own.md", "[elsewhere](https://example.org), [above](#above)", None),
@@ -134,7 +134,7 @@ def test_every_strategy_has_a_page_and_no_other_does():
 def test_pictures_have_words_for_who_does_not_see_them_and_are_all_shown():
     shown = [
         (words, posixpath.normpath(posixpath.join(posixpath.dirname(page), target)))
-        for page in [*PAGES, "benchmarks/README.md"]
+        for page in [*PAGES, "research/README.md"]
         for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     ]
     assert all(len(words) > 20 for words, _ in shown)

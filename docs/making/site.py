@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
     "README.md": "index.md",
     "benchmarks/README.md": "benchmarks.md",
+    "research/README.md": "research.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }

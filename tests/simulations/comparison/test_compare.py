@@ -102,7 +102,7 @@ def test_shipped_comparisons_load_expand_and_plan(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    # Neural models take many minutes: benchmarks/neural_table.py runs them.
+    # Neural models take many minutes: research/neural_table.py runs them.
     "path",
     [path for path in CONFIGS if path.stem.startswith("compare-") and path.stem != "compare-neural"],
     ids=lambda path: path.stem,

@@ -2,7 +2,7 @@
 
 The Parquet file holds numbers of people in no order. The limit is one of the address space (`ulimit -v`), so that all
 counts: Python, its libraries, and what is mapped. Arrow takes memory from the system as it needs it, for its own pool
-asks for a GiB of addresses at once. ``python benchmarks/streaming.py --check``.
+asks for a GiB of addresses at once. ``python research/streaming.py --check``.
 """
 
 import argparse

@@ -11,7 +11,7 @@ added up, without noise. The same round, by
 Every tool is a process of its own, which keeps its data as it likes. Rounds of the tools alternate, so that a busy
 machine slows all of them alike; the first is not counted. Processor seconds include children, and threads that spin
 while they wait: ``--threads 1`` for those of the mathematics alone. Each tool's sum must be the loop's to 1e-4
-relative. ``python benchmarks/neural.py --check``.
+relative. ``python research/neural.py --check``.
 """
 
 import argparse

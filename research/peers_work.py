@@ -1,4 +1,4 @@
-"""The round of benchmarks/peers.py: its users, its loss and its numbers. Needs numpy alone."""
+"""The round of research/peers.py: its users, its loss and its numbers. Needs numpy alone."""
 
 import argparse
 from dataclasses import dataclass

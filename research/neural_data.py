@@ -1,4 +1,4 @@
-"""The users of benchmarks/neural.py: writers of digits, roles of plays. As a script: one file for each.
+"""The users of research/neural.py: writers of digits, roles of plays. As a script: one file for each.
 
 Roles of one play answer each other and are no persons: they stand for users of like sizes. The real texts are read
 from the table GerDraCor in the folder USERDP_DATA, the real images from scikit-learn; where one is not there, seeded

@@ -3,10 +3,10 @@
 Each table is results/papers/NAME.csv, one row a run, of simulations/configs/NAME.toml; docs/papers shows them
 (docs/make.py). A comparison goes on where it was stopped.
 
-    python benchmarks/papers.py                                those that have no table yet
-    python benchmarks/papers.py --only high-dimensional-sparse --again
+    python research/papers.py                                those that have no table yet
+    python research/papers.py --only high-dimensional-sparse --again
                                                                one of them, anew
-    python benchmarks/papers.py --left                         run nothing; say what is missing
+    python research/papers.py --left                         run nothing; say what is missing
 """
 
 import argparse

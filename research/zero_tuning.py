@@ -9,10 +9,10 @@ says their mean target of everybody); reported is the share of the way from that
 Beside `auto` stand clipping strategies as they come, and the same tuned with the answers (`userdp compare
 --against-oracle`): that search is NOT private, and is only there to tell what tuning would be worth.
 
-    python benchmarks/zero_tuning.py                        all that results/zero_tuning.csv does not have yet
-    python benchmarks/zero_tuning.py --only auto defaults   no oracles
-    python benchmarks/zero_tuning.py --check                measure nothing; medians and what was promised of them
-    python benchmarks/zero_tuning.py --again auto           measure auto anew, after a change of it
+    python research/zero_tuning.py                        all that results/zero_tuning.csv does not have yet
+    python research/zero_tuning.py --only auto defaults   no oracles
+    python research/zero_tuning.py --check                measure nothing; medians and what was promised of them
+    python research/zero_tuning.py --again auto           measure auto anew, after a change of it
 
 Rows are added as they come, so it may be stopped at any time; docs/zero-tuning.md shows the table (docs/make.py).
 """

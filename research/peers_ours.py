@@ -1,4 +1,4 @@
-"""userdp in benchmarks/peers.py: whole rounds of `dp_fed_sgd`, ledger, checks and records included."""
+"""userdp in research/peers.py: whole rounds of `dp_fed_sgd`, ledger, checks and records included."""
 
 import sys
 from typing import Any

@@ -4,7 +4,7 @@ Whole processes, imports included. Processor seconds are those of the process an
 thread for mathematics; Ray's processes are nobody's children, so the comparison is measured twice: in one process, and
 on the clock as it comes, with a Ray process a core. The least of several repetitions, in turns.
 
-    python benchmarks/start.py --check --json benchmarks/results/start.json
+    python research/start.py --check --json research/results/start.json
 """
 
 import argparse

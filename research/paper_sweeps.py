@@ -1,11 +1,11 @@
 """The sweeps behind what the papers' pages say of arrays: makes them, and keeps each as a small table.
 
 Each is results/papers/sweeps/NAME.csv, made by a function of sweeps/; docs/papers shows them (docs/make.py). What
-compares strategies from configurations is benchmarks/papers.py.
+compares strategies from configurations is research/papers.py.
 
-    python benchmarks/paper_sweeps.py                          those that have no table yet
-    python benchmarks/paper_sweeps.py --only NAME --again      one of them, anew
-    python benchmarks/paper_sweeps.py --left                   run nothing; say what is missing
+    python research/paper_sweeps.py                          those that have no table yet
+    python research/paper_sweeps.py --only NAME --again      one of them, anew
+    python research/paper_sweeps.py --left                   run nothing; say what is missing
 """
 
 import argparse

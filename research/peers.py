@@ -12,7 +12,7 @@ sizes: m samples a user, d features. The same round, by
 Every tool is a process of its own in an environment that this command makes, with one thread where it can be told so.
 Rounds of the tools alternate, so that a busy machine slows all of them alike (those that run on Ray follow by
 themselves); the first two of each are not counted. Each tool's sum, before the noise, must be numpy's to 1e-5 relative.
-``python benchmarks/peers.py --json benchmarks/results/peers.json``.
+``python research/peers.py --json research/results/peers.json``.
 """
 
 import argparse

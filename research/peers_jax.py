@@ -1,4 +1,4 @@
-"""jax-privacy in benchmarks/peers.py: one compiled step that clips by user, adds up and adds noise."""
+"""jax-privacy in research/peers.py: one compiled step that clips by user, adds up and adds noise."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Flower's own engine in benchmarks/neural.py: a SuperNode for each user, clients in Ray's processes."""
+"""Flower's own engine in research/neural.py: a SuperNode for each user, clients in Ray's processes."""
 
 import os
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What benchmarks/zero_tuning.py learns from what: public tables of real users, and tables drawn here."""
+"""What research/zero_tuning.py learns from what: public tables of real users, and tables drawn here."""
 
 from dataclasses import dataclass
 from pathlib import Path

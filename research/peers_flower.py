@@ -1,4 +1,4 @@
-"""Flower's own engine in benchmarks/peers.py: a SuperNode for each user, clients in Ray's processes."""
+"""Flower's own engine in research/peers.py: a SuperNode for each user, clients in Ray's processes."""
 
 import os
 import sys

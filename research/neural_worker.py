@@ -1,4 +1,4 @@
-"""What the workers of benchmarks/neural.py share: the users of a model, from the command line.
+"""What the workers of research/neural.py share: the users of a model, from the command line.
 
 Needs torch and numpy alone, for it runs in the environment of each tool.
 """

@@ -1,4 +1,4 @@
-"""Plain numpy in benchmarks/peers.py: all users in one array of float32, a few lines, nothing else."""
+"""Plain numpy in research/peers.py: all users in one array of float32, a few lines, nothing else."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""The tools of benchmarks/neural.py: their environments, and their processes."""
+"""The tools of research/neural.py: their environments, and their processes."""
 
 import subprocess
 import sys

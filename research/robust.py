@@ -3,7 +3,7 @@
 Median, trimmed mean and winsorised mean of each of 1000 coordinates of 1000 rows; the concentration score of 2000 rows
 in 1000 dimensions, with the exponential kernel (every pair) and with the ramp (undecided pairs alone), beside scipy's
 distances of all pairs and their exponentials. Once with one thread, once with one a core, by the clock (numpy and scipy
-do all of this with one). Medians of ratios within a repetition. ``python benchmarks/robust.py``.
+do all of this with one). Medians of ratios within a repetition. ``python research/robust.py``.
 """
 
 import argparse

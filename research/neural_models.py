@@ -1,4 +1,4 @@
-"""The six neural models of benchmarks/neural.py, and their loss; needs torch alone."""
+"""The six neural models of research/neural.py, and their loss; needs torch alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,15 +2,15 @@
 
 Runs the cells of simulations/configs/compare-neural.toml one after the other, and adds a row for each to
 results/neural_table.csv: it may be stopped at any time, and goes on where it stood. Beside the private runs stand, for
-every set and seed, training without privacy and a trivial model (benchmarks/neural_trivial.py); and what a convention
-of simulators would have printed (benchmarks/neural_convention.py). docs/neural.md shows the table (docs/make.py).
+every set and seed, training without privacy and a trivial model (research/neural_trivial.py); and what a convention
+of simulators would have printed (research/neural_convention.py). docs/neural.md shows the table (docs/make.py).
 
-    python benchmarks/neural_table.py                             all that the table does not have yet
-    python benchmarks/neural_table.py --only pupils roles         these sets
-    python benchmarks/neural_table.py --strategies dp_fed_sgd     these strategies, and what stands beside them
-    python benchmarks/neural_table.py --again writers             forget a set's rows first, after a change
-    python benchmarks/neural_table.py --again auto                ... or a strategy's
-    python benchmarks/neural_table.py --left                      run nothing; say what is missing
+    python research/neural_table.py                             all that the table does not have yet
+    python research/neural_table.py --only pupils roles         these sets
+    python research/neural_table.py --strategies dp_fed_sgd     these strategies, and what stands beside them
+    python research/neural_table.py --again writers             forget a set's rows first, after a change
+    python research/neural_table.py --again auto                ... or a strategy's
+    python research/neural_table.py --left                      run nothing; say what is missing
 
 The sets' files have no public address: `userdp data NAME` says what they are made from; USERDP_DATA names their folder.
 """

@@ -7,9 +7,9 @@ strategy asks is attacked, its measuring rounds and its votes, too. The table ho
 from the initial model to the optimum of the honest users that the model goes, in their loss: 1 is as if there were
 neither noise nor attack, 0 the initial model, below 0 is worse than not training.
 
-    python benchmarks/byzantine.py                    all that results/byzantine.csv does not have yet (minutes)
-    python benchmarks/byzantine.py --again dp_fed_sgd measure these strategies anew
-    python benchmarks/byzantine.py --quick            one seed, the largest share only, printed and not kept
+    python research/byzantine.py                    all that results/byzantine.csv does not have yet (minutes)
+    python research/byzantine.py --again dp_fed_sgd measure these strategies anew
+    python research/byzantine.py --quick            one seed, the largest share only, printed and not kept
 
 Attacks: `sign_flip` answers the negative; `large_norm` a million times the answer of somebody who is not there;
 `alie` (Baruch, Baruch, Goldberg 2019) stays within the spread of the honest and all on one side; `inner_product` (Xie,

@@ -1,4 +1,4 @@
-"""pfl in benchmarks/peers.py: its simulation backend and its PyTorch model, as its own examples put them together."""
+"""pfl in research/peers.py: its simulation backend and its PyTorch model, as its own examples put them together."""
 
 from typing import Any
 

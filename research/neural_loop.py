@@ -1,4 +1,4 @@
-"""The plain loop of benchmarks/neural.py: user by user, autograd and torch.optim.SGD, nothing else."""
+"""The plain loop of research/neural.py: user by user, autograd and torch.optim.SGD, nothing else."""
 
 import copy
 from functools import cache

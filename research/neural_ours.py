@@ -1,4 +1,4 @@
-"""userdp in benchmarks/neural.py: a node with all users, asked for the sum of their clipped local updates."""
+"""userdp in research/neural.py: a node with all users, asked for the sum of their clipped local updates."""
 
 from typing import Any
 
