@@ -1,6 +1,7 @@
 """Every page and picture made from the code: ``python docs/make.py``, or ``--check`` to be told which are stale.
 
-A test fails when a page on disk is not what this makes.
+A test fails when a page on disk is not what this makes. Git ignores the pages and pictures that follow from the code
+alone, so that two people's changes do not collide; `make site` makes them.
 """
 
 import argparse
@@ -181,6 +182,7 @@ def main() -> None:
     if check and stale:
         raise SystemExit(f"stale: {', '.join(stale)}; run: python docs/make.py")
     for path, text in stale.items():
+        (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")
         print(path)
 

@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import made_pages
 import pytest
 from scipy.stats import norm
 
@@ -13,6 +14,7 @@ from userdp.accounting import Privacy
 from userdp.data.shape import Shape
 
 ROOT = Path(__file__).resolve().parents[1]
+made_pages.made()
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 TYPED = {
     "averaged-clipping": {"0.05", "0.21", "0.001"},
@@ -43,8 +45,8 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", text)) & set(STRATEGIES)
 
 
-def test_the_readme_names_who_can_have_secure_noise():
-    told = sentence("README.md", '`privacy.noise = "secure"`:', "[docs/guarantees.md]")
+def test_the_page_on_the_guarantee_names_who_can_have_secure_noise():
+    told = sentence("docs/meaning.md", '`privacy.noise = "secure"`:', "[guarantees]")
     families = {name for name, one in STRATEGIES.items() if one.about.family in {"clipping", "robust"}}
     assert "of the families of clipping and robust means" in told
     can = {name for name, one in STRATEGIES.items() if one.about.without_secure_noise is None}

@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+import made_pages
 import pytest
 import typer
 import yaml
@@ -17,6 +18,7 @@ from simulations.runs.build import make_plan
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parent.parent
+made_pages.made()
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
 PLACES = {"README.md": "index.md", "research/README.md": "research.md", "docs/own.md": "own.md"}
 PLACES |= {"docs/papers/one.md": "papers/one.md"}

@@ -4,6 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import made_pages
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from simulations.runs.build import build_problem, load_datasets, make_plan
 from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
+made_pages.made()
 OPENINGS = ("configuration", "what-leaves", "neural")
 """Pages that once began with walls of text."""
 FEWEST_PIXELS = 13.9
