@@ -69,8 +69,8 @@ def pages() -> dict[str, str]:
         "docs/concepts.md": put(_written("docs/concepts.md"), in_concepts),
         "docs/configuration.md": configuration.page(),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
-        "docs/papers/averaged-clipping.md": put(
-            _written("docs/papers/averaged-clipping.md"),
+        "strategies/baselines/averaged_clipping/README.md": put(
+            _written("strategies/baselines/averaged_clipping/README.md"),
             {
                 "linear": papers.by_cell("heavy-tailed-linear"),
                 "logistic": papers.by_cell("heavy-tailed-logistic"),
@@ -86,8 +86,8 @@ def pages() -> dict[str, str]:
                 "truncated": papers.by_sweep("averaged-clipping-truncated"),
             },
         ),
-        "docs/papers/heavy-tailed-optimal.md": put(
-            _written("docs/papers/heavy-tailed-optimal.md"),
+        "strategies/baselines/heavy_tailed/README.md": put(
+            _written("strategies/baselines/heavy_tailed/README.md"),
             {
                 "slopes": papers.by_sweep("heavy-tailed-slopes"),
                 "centres": papers.by_sweep("heavy-tailed-centres"),
@@ -103,8 +103,8 @@ def pages() -> dict[str, str]:
                 "solver": papers.by_sweep("heavy-tailed-solver"),
             },
         ),
-        "docs/papers/high-dimensional-heavy-tailed.md": put(
-            _written("docs/papers/high-dimensional-heavy-tailed.md"),
+        "strategies/baselines/high_dimensional/README.md": put(
+            _written("strategies/baselines/high_dimensional/README.md"),
             {
                 "truncation": papers.by_sweep("high-dimensional-truncation"),
                 "noise": papers.by_sweep("high-dimensional-noise"),
@@ -134,8 +134,8 @@ def pages() -> dict[str, str]:
                 "hard instance": papers.by_cell("compare-hard-instance"),
             },
         ),
-        "docs/papers/sparse-gradients.md": put(
-            _written("docs/papers/sparse-gradients.md"),
+        "strategies/baselines/sparse_gradients/README.md": put(
+            _written("strategies/baselines/sparse_gradients/README.md"),
             {
                 "comparison": papers.by_cell("sparse-gradients"),
                 "rates": papers.by_sweep("sparse-rates"),

@@ -23,7 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 made_pages.made()
 PACKAGES = ("userdp", "strategies", "simulations")
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("research/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("research/*.md"),
+        *ROOT.glob("strategies/**/*.md"),
+    ]
 )
 REHEARSED = {"keys", "silos", "out"}
 """Services of docker-compose.yml that are done before a run starts."""

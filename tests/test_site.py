@@ -19,7 +19,9 @@ from strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parent.parent
 made_pages.made()
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("strategies/**/*.md")]
+)
 PLACES = {"README.md": "index.md", "research/README.md": "research.md", "docs/own.md": "own.md"}
 PLACES |= {"docs/papers/one.md": "papers/one.md"}
 
@@ -45,7 +47,7 @@ def test_the_navigation_has_every_page_once_and_no_other(site):
     pages = [*site.sources().values(), *site.reference()]
     shown = listed(site.navigation(settings()["nav"], pages))
     assert Counter(shown) == Counter(pages)
-    assert {page.removeprefix("docs/") for page in PAGES} <= set(shown)
+    assert {site.sources()[page] for page in PAGES} <= set(shown)
 
 
 def test_a_folder_of_the_navigation_stands_for_its_pages_the_readme_first(site):

@@ -1,4 +1,4 @@
-"""What docs/papers/sparse-gradients.md counts: the error bound of a run where several share a budget."""
+"""The error bound of a run where several runs share a budget, for the page on sparse gradients."""
 
 import math
 

@@ -1,23 +1,16 @@
-"""What the papers' pages say of estimators and algorithms on arrays: a function for each table."""
+"""Sweeps of estimators and algorithms on arrays, a folder a paper: a function for each table of the papers' pages."""
 
-from sweeps import (
-    averaged_clipping,
-    heavy_tailed,
-    heavy_tailed_claims,
-    high_dimensional,
-    high_dimensional_sparse,
-    sparse_descent,
-    sparse_gradients,
-)
+from sweeps.averaged_clipping import sweeps as averaged_clipping
+from sweeps.heavy_tailed import claims, means
+from sweeps.high_dimensional import sparse
+from sweeps.high_dimensional import sweeps as high_dimensional
+from sweeps.sparse_gradients import descent
+from sweeps.sparse_gradients import means as sparse_means
 from sweeps.sweep import Sweep
 
 SWEEPS: dict[str, Sweep] = {
-    **averaged_clipping.SWEEPS,
-    **heavy_tailed.SWEEPS,
-    **heavy_tailed_claims.SWEEPS,
-    **high_dimensional.SWEEPS,
-    **high_dimensional_sparse.SWEEPS,
-    **sparse_gradients.SWEEPS,
-    **sparse_descent.SWEEPS,
+    name: sweep
+    for module in (averaged_clipping, means, claims, high_dimensional, sparse, sparse_means, descent)
+    for name, sweep in module.SWEEPS.items()
 }
 """Name of a table -> how it is made."""

@@ -51,7 +51,7 @@ class AveragedClipping(Recipe, TheoryOptions):
     of the 2R sensitivity is not needed. calibration = "paper" promises nothing: Every iterate is released; other
     nodes may send anything. The paper's sensitivity is corrected, and its closed form is no valid calibration: such
     a run reports no guarantee, and what an accountant finds. A user's samples beyond max_samples are never drawn.
-    More in `docs/papers/averaged-clipping.md`.
+    More in `strategies/baselines/averaged_clipping/README.md`.
 
     *Assumptions.* The server is trusted. Poisson: the number of samples is public (for users, `max_samples` too),
     and which samples or users take part stays secret; a node gets the coins of its own users only. Disjoint: who

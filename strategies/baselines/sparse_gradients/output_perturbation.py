@@ -111,7 +111,7 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
     nor the server, and every node must answer honestly. A user whose data cannot be used has loss zero in every
     round. A user that is missing in any, or not finite in some only, ends the run without a release, since the
     steps would no longer be those of one fixed problem. A third bound of the l1 sensitivity holds where the loss's
-    Hessian is diagonally dominant. More in `docs/papers/sparse-gradients.md`.
+    Hessian is diagonally dominant. More in `strategies/baselines/sparse_gradients/README.md`.
 
     *Assumptions.* Nodes are honest and answer in every round, else the run ends without a release. A user whose
     data cannot be used has loss zero in all rounds; one who is zero in some only ends the run, too. Nodes and

@@ -41,7 +41,7 @@ class ProjectedSGD(Recipe, ClippedOptions, restates={"clip_norm", "learning_rate
     clip nor projection costs accuracy.
 
     *Assumptions.* Those of `dp_fed_sgd`. A wrong s biases the gradient and protects as before. More on
-    `docs/papers/sparse-gradients.md`.
+    `strategies/baselines/sparse_gradients/README.md`.
     """
 
     about: ClassVar[About] = About(
