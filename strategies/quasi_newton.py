@@ -21,13 +21,13 @@ steps): badly scaled columns take many."""
 UPHILL = 0.5
 """A step is too long where the slope at its end is up, by more than this share of the slope down at its start."""
 SHORTEST, LONGEST = 0.1, 0.9
-"""How far within its bracket a step that was too long is shortened, at most and at least."""
+"""The largest and the least shortening of a step that was too long, within its bracket."""
 GROWTH = 10.0
 """No step is longer than the last one by more than this factor: far from where it was learnt, curvature misleads."""
 FLAT = 1e4
 """Growth of the step size where the gradient does not change."""
 FIRST = 0.1
-"""Of the first step, where nothing is known: no coordinate moves further than this, or this part of the radius."""
+"""The bound on the first step: no coordinate moves further than this, or than this part of the radius."""
 
 
 class BoxDescent(Stateful):

@@ -1,4 +1,4 @@
-"""What strategies for sparse models ask of public numbers before they begin."""
+"""Checks of public numbers that strategies for sparse models need before they begin."""
 
 import math
 

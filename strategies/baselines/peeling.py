@@ -82,7 +82,7 @@ class Peeling:
 
     @cached_property
     def pure(self) -> bool:
-        """Whether the noise is that of pure privacy: at delta = 0, and wherever it is the smaller."""
+        """True if the noise is that of pure privacy: at delta = 0, and if it is the smaller one."""
         return self.accounting == "tight" and 3 * self.sparsity / self.epsilon <= self._concentrated()
 
     @cached_property
@@ -98,7 +98,7 @@ class Peeling:
 
     @property
     def cost(self) -> Cost:
-        """What one release costs."""
+        """The cost of one release."""
         return Cost(pure_epsilon=self.epsilon, failure_delta=0.0 if self.pure else self.delta)
 
     def select(self, values: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.int64]:

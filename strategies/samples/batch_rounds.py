@@ -61,7 +61,7 @@ class BatchOptions(SampleRateOptions):
         numbers: Mapping[str, Number],
         **outline: Any,
     ) -> dict[str, Any]:
-        """What `followed` gives, with the promise that ``calibration`` allows and the numbers of its price."""
+        """Return the fields of `followed`, with the promise that ``calibration`` allows and its epsilons."""
         multiplier, by_paper = mechanism.noise_multiplier, self.calibration == "paper"
         spent = sampler.epsilon(multiplier, given.privacy.delta) if by_paper else None
         promise = accounted(given, sampler, multiplier, rests_on, spent)
@@ -80,7 +80,7 @@ class BatchOptions(SampleRateOptions):
 def accounted(
     given: Given, sampler: Sampler, multiplier: float, rests_on: tuple[str, ...], spent: float | None = None
 ) -> dict[str, Any]:
-    """See `Given.accounted`; for the unit asked for, and nothing is promised for noise by the paper's formula.
+    """Return the promise for the unit asked for (see `Given.accounted`); none for noise by the paper's formula.
 
     Args:
         given: what the scheme is made from.
@@ -113,7 +113,7 @@ def sample_rate(sampler: Sampler) -> float:
 
 
 def coins_of(sampler: Sampler, index: int) -> SampleCoins | None:
-    """What nodes draw the samples of round ``index`` by; None where whole users are drawn."""
+    """Return the coins by which nodes draw the samples of round ``index``; None if whole users are drawn."""
     return sampler.coins(index) if isinstance(sampler, PoissonSamples) else None
 
 
@@ -123,7 +123,7 @@ def sample_sum(sampler: Sampler, index: int) -> Computation:
 
 
 def noise_numbers(given: Given, mechanism: GaussianMechanism, group: int) -> dict[str, Number]:
-    """What a plan prints of its noise, of N, and of how many samples the promise covers at once."""
+    """Return the numbers of a plan about its noise, N, and the samples that the promise covers at once."""
     return {
         "group": group,
         "samples": samples_of(given),
@@ -146,7 +146,7 @@ def epsilons(given: Given, sampler: Sampler, multiplier: float) -> dict[str, Num
 
 
 def promised_numbers(sampler: Sampler, guarantee: Guarantee) -> dict[str, Number]:
-    """Those of `sampler_numbers`, where anything is promised."""
+    """Return the numbers of `sampler_numbers`; none if nothing is promised."""
     return sampler_numbers(sampler, guarantee) if guarantee.holds else {}
 
 

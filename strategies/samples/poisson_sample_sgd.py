@@ -76,7 +76,7 @@ class PoissonSampleSGD(Recipe, BatchOptions):
         )
 
     def _theory_rate(self, given: Given, rounds: int, clip: float, mechanism: GaussianMechanism) -> float:
-        """By the distance to a minimiser; one where nothing bounds it."""
+        """Return the step size for the distance to a minimiser, or for distance one if nothing bounds it."""
         reach = self.radius or corner_of(given)
         reach = reach if math.isfinite(reach) else 1.0
         power = clip**2 + given.dimension * mechanism.standard_deviation**2

@@ -1,4 +1,4 @@
-"""What strategies that work on single samples share: whom they protect, the model they give, and their steps."""
+"""The common parts of strategies on single samples: protected unit, released model, steps."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -141,7 +141,7 @@ class SampleLevelOptions(StrategyOptions):
         }
 
     def course(self, rounds: int, rate: float, deviation: float, longest: float) -> Course:
-        """How the model moves by gradients of that l2 norm at most, with that noise on each coordinate."""
+        """Return the path of the model, for gradients of at most that l2 norm with that noise on each coordinate."""
         averaged = self.output == "average"
         return Course(steps=rounds, rate=rate, deviation=deviation, longest=longest, averaged=averaged)
 
@@ -185,7 +185,7 @@ def most_of(given: Given) -> int | None:
 
 
 def corner_of(given: Given) -> float:
-    """From the centre of the domain to its corners."""
+    """Return the l2 distance from the centre of the domain to its corners."""
     return float(given.problem.domain.radius * math.sqrt(given.dimension))
 
 

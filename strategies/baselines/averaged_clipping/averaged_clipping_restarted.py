@@ -154,7 +154,7 @@ class AveragedClippingRestarted(Recipe, TheoryOptions, restates={"clip_norm", "r
     def _paper_runs(
         self, given: Given, constants: TheoryConstants, convexity: float, gap: float, runs: int, steps: int
     ) -> list[Drawn]:
-        """Those of Algorithm 2, each with a batch and a multiplier of its own."""
+        """Return the runs of Algorithm 2, each with its own batch and noise multiplier."""
         made = []
         for run in restarted(constants, convexity, gap, runs, steps):
             sampler = self._sampler(given, clamped_batch(run.batch, constants.samples), runs * steps)

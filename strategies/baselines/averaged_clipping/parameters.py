@@ -1,4 +1,4 @@
-"""What the theory of averaged clipping sets rounds, clip, batch, step and noise to, and the risk that it proves.
+"""The theory of averaged clipping: rounds, clip, batch, step size, noise, and the risk that it proves.
 
 Jin, Zhou, Han, Cheng, Zeng, "Efficient Private SCO for Heavy-Tailed Data via Averaged Clipping": Theorems 3, 4 and 7
 with the constants of their proofs. The noise in these formulas (`paper_noise` with constant 1) is NOT a valid
@@ -20,7 +20,7 @@ REACH = 7.0
 
 @dataclass(frozen=True)
 class TheoryConstants:
-    """What the theorems are about: public constants of a problem and a budget.
+    """The public constants of a problem and a budget, about which the theorems speak.
 
     Attributes:
         samples: n.
@@ -66,7 +66,7 @@ class TheoryConstants:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What one run is made with.
+    """The parameters of one run.
 
     Attributes:
         rounds: N.

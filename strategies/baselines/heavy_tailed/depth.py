@@ -31,7 +31,7 @@ _POOL = 128
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a share of the points lies, and where.
+    """The distance that a share of the points reaches, and its direction.
 
     Attributes:
         distance: s, signed; negative where no direction has that share of the points on its side.
@@ -43,7 +43,7 @@ class Reach:
 
 
 def needed(count: int, share: float) -> int:
-    """How many of ``count`` points a share is: the product rounded up, but for rounding errors of the product.
+    """Return the number of points in a share of ``count``: the product rounded up, apart from its rounding errors.
 
     Raises:
         BadInput: a share outside (0, 1].
@@ -147,7 +147,7 @@ def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int,
 
 
 def ascend(points: Points, directions: Points, rank: int, most: int = 100) -> Reach:
-    """From every start, alternate between the ``rank`` points farthest along it and the best direction for just these.
+    """Alternate, from every start, between the ``rank`` points farthest along it and the best direction for just these.
 
     For a fixed set of points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the
     hull's point of least norm; so h never falls on the way from a start. An ascent ends where the farthest points are a

@@ -22,10 +22,10 @@ STEP = 0.25
 """The inner step of the iterative mean; the contraction is proven for it."""
 
 CONTRACTION = math.sqrt(233 / 256)
-"""What a step leaves, at most, of a distance of more than 4 r_0 (the paper's equation 104)."""
+"""The largest share that a step leaves of a distance above 4 r_0 (the paper's equation 104)."""
 
 _EARLY = 5
-"""How many times more starts the closest iterates are looked at again with."""
+"""The factor by which a second look at the closest iterates raises the number of starts."""
 
 
 def simple_radius(
@@ -81,7 +81,7 @@ def group_radius(samples: int, dimension: int, order: float, rho: float, moment:
 
 @dataclass(frozen=True)
 class Centre:
-    """Where the iteration ended.
+    """The end of the iteration.
 
     Attributes:
         point: (d,) the iterate that was closest, by its own measure.
@@ -150,7 +150,7 @@ def deep_centre(
 
 
 def arrived(distances: Sequence[float]) -> bool:
-    """Whether an iterate must have come within 4 r_0 of mu, since the last of the distances is so large.
+    """Return whether the last distance is so large that an iterate must have come within 4 r_0 of mu.
 
     Ours; the paper takes a fixed number of steps. Let c_l and the j - 1 iterates after it be farther than 4 r_0 from
     mu. With ``q = CONTRACTION`` and D the distance of c_l from mu, that of c_(l+j) is at most ``q^j D``, and r_0 less

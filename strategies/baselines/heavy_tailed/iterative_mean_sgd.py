@@ -46,7 +46,7 @@ _SECRET = "the random groups of every round stay secret: nodes do not tell those
 
 @dataclass(frozen=True)
 class Spending:
-    """How a budget is spent over the rounds.
+    """The division of a budget over the rounds.
 
     Attributes:
         accounting: which.
@@ -60,7 +60,7 @@ class Spending:
 
     @property
     def parallel(self) -> bool:
-        """Whether groups may be known."""
+        """True if the groups may be known."""
         return self.accounting == "parallel"
 
     def of_sample(self, rounds: int, delta: float, group: int, weight: float) -> float:
@@ -74,7 +74,7 @@ class Spending:
 
 
 def spending(accounting: GroupAccounting, privacy: Privacy, rounds: int, groups: int, together: int) -> Spending:
-    """What each group may spend in each of ``rounds`` rounds.
+    """Return the budget of each group in each of ``rounds`` rounds.
 
     Args:
         accounting: which.

@@ -60,7 +60,7 @@ def wanted_rounds(samples: int, dimension: int, rho: float, clip_norm: float, sl
 
 
 def group_warnings(group: int, weight: float) -> tuple[str, ...]:
-    """What protecting ``group`` samples costs, which move ``weight`` times as far."""
+    """Return the warning about the cost of protecting ``group`` samples, which move a mean ``weight`` times as far."""
     if group == 1:
         return ()
     return (

@@ -36,14 +36,14 @@ GroupAccounting = Literal["parallel", "calibrated_shuffle", "paper_shuffle"]
 GROUP_ACCOUNTING: tuple[GroupAccounting, ...] = ("parallel", "calibrated_shuffle", "paper_shuffle")
 
 Form = Literal["exact", "tight", "paper"]
-"""From (epsilon, delta) to rho: of the least Gaussian noise there is, or by zCDP as `rho_for` has it."""
+"""The conversion of (epsilon, delta) to rho: by the least Gaussian noise, or by zCDP as in `rho_for`."""
 
 _SPLITS = (0.1, 0.5, 0.9, 0.99)
 """Shares of delta that are tried for the amplification itself; the rest is for the randomisers."""
 
 
 def amplifies(epsilon: float, groups: int, slack: float) -> bool:
-    """Whether the amplification theorem speaks of randomisers that good: ``epsilon <= ln(k / (16 ln(4/slack)))``."""
+    """Return whether the amplification theorem covers this epsilon: ``epsilon <= ln(k / (16 ln(4/slack)))``."""
     return groups >= 16 * math.exp(epsilon) * math.log(4 / slack)
 
 
@@ -188,7 +188,7 @@ def group_rho(
 
 
 def shuffled_guarantee(rho: float, delta: float, groups: int) -> tuple[float, float]:
-    """What `paper_group_rho`'s proof makes of a rho: the (epsilon, delta) after the conversion and the amplification.
+    """Return the (epsilon, delta) of a rho in the proof of `paper_group_rho`: converted, then amplified.
 
     Randomisers at ``delta / (12 k)``, amplified with slack ``delta / 2``.
 

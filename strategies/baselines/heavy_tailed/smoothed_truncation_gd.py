@@ -113,7 +113,7 @@ class SmoothedTruncationGD(Recipe, SampleRateOptions):
         )
 
     def _epsilons(self, given: Given, alone: float) -> dict[str, Number]:
-        """For one sample, with the noise multiplier ``alone``, and for a whole user of known size."""
+        """Return the epsilons for one sample, at the noise multiplier ``alone``, and for a whole user of known size."""
         delta, most = given.privacy.delta, given.public.max_samples
         numbers: dict[str, Number] = {"sample_level_epsilon": epsilon_of(Cost(alone), self.rounds, delta)}
         if most is not None:

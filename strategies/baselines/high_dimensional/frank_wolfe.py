@@ -44,7 +44,7 @@ class Polytope(ABC):
         """``(1 - step) x + step v``."""
 
     def score_sensitivity(self, gradient_sensitivity: float, mode: Mode = "tight") -> float:
-        """How far scores move, but for one constant on all of them, when no coordinate of g moves farther than given.
+        """Return how far scores move, up to a constant on all of them, if no coordinate of g moves farther than given.
 
         "tight" is ``reach`` times that: with c the centre, ``-<v, g> = -<v - c, g> - <c, g>``, where the first moves by
         at most ``||v - c||_1`` times the change of a coordinate and the second is the same for all vertices. "paper"
@@ -90,7 +90,7 @@ def step_size(index: int) -> float:
 
 @dataclass(frozen=True)
 class FrankWolfeTheory:
-    """What parameters of private Frank-Wolfe follow from, and what they promise; all of it public.
+    """The public numbers behind the parameters of private Frank-Wolfe, and the bounds that they promise.
 
     Attributes:
         polytope: W.
@@ -131,7 +131,7 @@ class FrankWolfeTheory:
         return bias, tails + choice
 
     def choice_sensitivity(self, scale: float, fold: float) -> float:
-        """Of the vertices' scores, for gradients that are means of ``fold`` truncated ones."""
+        """Return the sensitivity of the vertices' scores, for gradients that are means of ``fold`` truncated ones."""
         beta = self.inverse_variance if self.mode == "tight" else math.inf
         return self.polytope.score_sensitivity(coordinate_sensitivity(scale, fold, beta), self.mode)
 
@@ -141,7 +141,7 @@ class FrankWolfeTheory:
         return math.sqrt(bias * (self.samples // rounds) / spread)
 
     def round_error(self, rounds: int, scale: float) -> float:
-        """By how much a chosen vertex falls short of the best in ``<v, gradient>``, in all rounds but with 2 zeta.
+        """Return the most by which chosen vertices fall short of the best in ``<v, gradient>``, except with 2 zeta.
 
         ``D (tau (1 + 1/beta) / (2 s) + (s/m) ln(2 d T / zeta)) + (2 Delta / epsilon) ln(count T / zeta)``, with D the
         l1 diameter and Delta the `choice_sensitivity`. The smoothing law does not depend on data, so that the first

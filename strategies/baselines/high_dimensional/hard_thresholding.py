@@ -48,7 +48,7 @@ def truncation_scale(
     inverse_variance: float,
     failure: float,
 ) -> float:
-    """Where the bias of truncated gradients balances their deviation and the noise: ``k = sqrt(A / (B + C))``.
+    """Return the scale at which bias balances deviation and noise: ``k = sqrt(A / (B + C))``.
 
     ``A = tau (1 + 1/beta) / 2``; ``B = ln(2 d T / zeta) / m``; ``C = (4 sqrt(2) / (3 m)) b ln(s d T / zeta)``, b being
     the noise of peeling at sensitivity 1. Of the order ``sqrt(tau n epsilon / (T sqrt(s ln(1/delta))))``.

@@ -21,7 +21,7 @@ def gradient_bound(radius: float, threshold: float) -> float:
 
 
 def choice_sensitivity(radius: float, threshold: float, records: float) -> float:
-    """Of the vertices' scores at a mean over n records: ``4 r (r + 1) K^2 / n``, attained at a vertex of the ball.
+    """Return the sensitivity of vertices' mean scores: ``4 r (r + 1) K^2 / n``, attained at a vertex of the ball.
 
     The paper's ``8 ||W||_1 K^2 / n``, with ||W||_1 = 2 r, is twice that for r = 1 and too small, not private, for
     r > 3.
@@ -77,7 +77,7 @@ class Selections:
         return noise_multiplier
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
-        """Of ``rounds`` rounds (all if not given), each of epsilon ``2 / noise_multiplier``."""
+        """Return epsilon of ``rounds`` rounds (all if not given), each of epsilon ``2 / noise_multiplier``."""
         played = self.rounds if rounds is None else rounds
         if played == 0:
             return 0.0

@@ -27,7 +27,7 @@ from userdp.problems.families import SquaredFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
 
 _COMPOSITION = {"zcdp": "bounded-range choices in zCDP", "paper": "advanced composition of pure choices"}
-"""How rounds are added up, by `PrivateLasso.accounting`."""
+"""The composition of rounds, by `PrivateLasso.accounting`."""
 
 
 class PrivateLasso(Recipe, VertexRoundsOptions):

@@ -32,7 +32,7 @@ _BLOCK = 1 << 14
 """Candidates whose risk is computed at once."""
 
 Risk = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""From models (M, d) to their empirical risks (M,)."""
+"""A function from models (M, d) to their empirical risks (M,)."""
 
 
 def lattice_counts(dimension: int, most: int = MOST_STEPS) -> NDArray[np.float64]:
@@ -155,7 +155,7 @@ class SparseExponential:
         spread: float | None = None,
         most_candidates: int = LARGEST_NET,
     ) -> "SparseExponential":
-        """With the net, among those of at most so many candidates, that has the least `excess_bound`.
+        """Return the mechanism whose net has the least `excess_bound`, among nets of at most so many candidates.
 
         Raises:
             BadInput: a number out of range, or not even the coarsest net can be enumerated.
@@ -183,7 +183,7 @@ class SparseExponential:
 
     @cached_property
     def candidates(self) -> int:
-        """How many there are."""
+        """The number of candidates."""
         return int(enumerable(self.dimension)[self.steps])
 
     def excess_bound(self, failure: float) -> float:

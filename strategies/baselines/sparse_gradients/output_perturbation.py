@@ -192,7 +192,7 @@ class OutputPerturbation(Recipe, restates={"max_missing"}):
 
 
 def _risk(given: Given) -> ConvexRisk:
-    """What the certificate proves.
+    """Return the bounds that the certificate proves.
 
     Raises:
         MissingAssumption: not enough.

@@ -36,7 +36,7 @@ Projection = Callable[[Vector], Vector]
 
 @dataclass(frozen=True)
 class ConvexRisk:
-    """What is proven of the mean of n convex losses, for every record that anybody could hold.
+    """The bounds on the mean of n convex losses, proven for every record that anybody could hold.
 
     *Formal guarantees.* Unit: one record; relation: replace-one; n public. Let x and x' be the exact minimisers of the
     regularised risks of two neighbouring data sets, and b the change of the mean gradient at x' by the record that
@@ -92,18 +92,18 @@ class ConvexRisk:
 
     @property
     def sup_factor(self) -> int:
-        """How much farther than the noise the nearest model can be from the minimiser, in the sup norm.
+        """Return how much farther than the noise the nearest model can be from the minimiser, in the sup norm.
 
         1 where the projection clips coordinates (or does nothing), 2 by the triangle inequality elsewhere.
         """
         return 2 if self.domain == "convex" else 1
 
     def l2_sensitivity(self, regularisation: float) -> float:
-        """Of the exact minimiser."""
+        """Return the l2 sensitivity of the exact minimiser."""
         return 2 * self.gradient_norm / (_positive(regularisation) * self.records)
 
     def l1_sensitivity(self, regularisation: float) -> float:
-        """Of the exact minimiser."""
+        """Return the l1 sensitivity of the exact minimiser."""
         weight = _positive(regularisation)
         return min(linear / weight + quadratic / weight**2 for linear, quadratic in self._l1_forms())
 
@@ -138,7 +138,7 @@ class ConvexRisk:
         return GaussianMechanism.calibrated(self.l2_sensitivity(regularisation) + 2 * distance, epsilon, delta)
 
     def sup_noise(self, mechanism: GaussianMechanism | LaplaceMechanism, failure: float) -> float:
-        """What no coordinate of the noise exceeds, but with probability ``failure`` (union bound)."""
+        """Return a bound on every coordinate of the noise, except with probability ``failure`` (union bound)."""
         if isinstance(mechanism, LaplaceMechanism):
             return mechanism.scale * math.log(self.dimension / failure)
         return mechanism.standard_deviation * math.sqrt(2 * math.log(2 * self.dimension / failure))
@@ -252,7 +252,7 @@ class PerturbedMinimiser:
     def planned(
         cls, risk: ConvexRisk, regularisation: float, epsilon: float, delta: float, slack: float = 0.01
     ) -> "PerturbedMinimiser":
-        """With the fewest rounds for which the sensitivity grows by the share ``slack`` at most.
+        """Return the algorithm with the fewest rounds for which the sensitivity grows by at most the share ``slack``.
 
         Raises:
             BadInput: a number out of range, or no smoothness.

@@ -37,22 +37,22 @@ class PrivacyFilter:
 
     @property
     def largest_sum_of_squares(self) -> float:
-        """What the squares of the steps' epsilons may add up to: where ``epsilon_of`` reaches the limit."""
+        """The largest sum of the squares of the steps' epsilons: there ``epsilon_of`` reaches the limit."""
         log = math.log(1 / self.spread_delta)
         return (2 * self.limit / (math.sqrt(2 * log) + math.sqrt(2 * log + 2 * self.limit))) ** 2
 
     @property
     def epsilon(self) -> float:
-        """What the steps so far cost together."""
+        """The epsilon of the steps so far."""
         return spread(self._squares, self.spread_delta)
 
     @property
     def delta(self) -> float:
-        """What it goes with: ``spread_delta`` and the sum of the steps' deltas; 0 before the first step."""
+        """The delta of the steps so far: ``spread_delta`` and the sum of their deltas; 0 before the first step."""
         return self.spread_delta + self._deltas if self._squares or self._deltas else 0.0
 
     def can_run(self, epsilon: float, delta: float) -> bool:
-        """Whether a step of that cost still fits.
+        """Return whether a step of that cost still fits.
 
         Raises:
             BadInput: a cost that is negative or not a number.

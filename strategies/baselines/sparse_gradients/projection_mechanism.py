@@ -147,7 +147,7 @@ class ProjectionMechanism:
 
     @property
     def mechanism(self) -> LaplaceMechanism | GaussianMechanism:
-        """What adds the noise."""
+        """The mechanism that adds the noise."""
         if self.delta == 0:
             return LaplaceMechanism(2 * self.members.l1_norm / self.records, self.epsilon)
         sensitivity = 2 * self.members.norm / self.records
@@ -172,7 +172,7 @@ class ProjectionMechanism:
         return self.members.project(noisy, self.ball)
 
     def error_bound(self, dimension: int, failure: float) -> float:
-        """What the l2 error exceeds with probability at most ``failure``.
+        """Return a bound that the l2 error exceeds with probability at most ``failure``.
 
         Raises:
             BadInput: a dimension below 1, or a failure probability outside (0, 1).

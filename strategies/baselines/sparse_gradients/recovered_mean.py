@@ -58,7 +58,7 @@ class RecoveredMean:
         return self.members.norm
 
     def recovery(self, size: int) -> SparseRecovery:
-        """Of a mean of ``size`` records."""
+        """Return the recovery for a mean of ``size`` records."""
         return SparseRecovery(size, self.dimension, self.members, self.epsilon, self.delta)
 
     def __call__(self, mean: Vector, size: int, noise: NoiseSource) -> Vector:

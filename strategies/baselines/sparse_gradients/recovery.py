@@ -101,7 +101,7 @@ class SparseRecovery:
 
     @property
     def low_dimensional(self) -> bool:
-        """Whether the projection mechanism takes the place of measurements."""
+        """True if the projection mechanism takes the place of measurements."""
         return self.measurements is None and self.dimension < max(
             self.count * math.log(self.count) ** 2, self.count + 1
         )
@@ -125,7 +125,7 @@ class SparseRecovery:
         return _PAPER_STRETCH
 
     def mechanism(self, matrix: Matrix) -> GaussianMechanism:
-        """What adds noise to the measurements.
+        """The mechanism that adds noise to the measurements.
 
         Raises:
             BadInput: a matrix of another shape.
@@ -180,7 +180,7 @@ class SparseRecovery:
         return self.finish(basis_pursuit(matrix, mechanism.release(matrix @ mean, noise)))
 
     def finish(self, recovered: Vector) -> Vector:
-        """What was recovered; zero if it is longer than 2 L, else projected on where means lie.
+        """Return the recovered mean: zero if it is longer than 2 L, otherwise projected on the set of means.
 
         Neither step moves it away from a mean in that set: a vector longer than 2 L is more than L from it, and zero is
         not; projections move no two points apart.

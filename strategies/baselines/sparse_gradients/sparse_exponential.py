@@ -160,7 +160,7 @@ class SparseExponentialChoice(Recipe):
 
 
 def _changes_of_loss(algorithm: SparseExponential, start: Start) -> Computation:
-    """How much higher a user's loss is at each point of the net than at the start, held to what gradients allow."""
+    """Return a user's excess loss over the start at each point of the net, clipped to what gradients allow."""
     steps = algorithm.net()
     reach = algorithm.gradient_norm * np.linalg.norm(steps, axis=1)
     # What a user's row can be at most, and a little more: a clip of the whole row would mix points.

@@ -73,7 +73,7 @@ class StoppedRounds:
         return self.steps + (len(self.ends) > 1)
 
     def draw(self, index: int) -> Draw:
-        """Who takes part in round ``index``, and how.
+        """Return the draw of round ``index``: its cohort and their halves.
 
         Raises:
             BadInput: there is no such round.
@@ -90,7 +90,7 @@ class StoppedRounds:
         return self.draw(index).records
 
     def multiplier(self, index: int, noise_multiplier: float) -> float:
-        """That of four calls of the oracle, each with the budget's noise."""
+        """The noise of four calls of the oracle, each with the budget's noise."""
         return noise_multiplier / 2
 
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
@@ -224,7 +224,7 @@ class StoppedScheme(Scheme):
         return models, np.asarray(self.members.norm * np.linalg.norm(models - memory.start, axis=1))
 
     def choose(self, changes: NDArray[np.float64], reach: Vector, noise: NoiseSource) -> int:
-        """Which of k models is taken, from (n, k) changes of users' losses, which are held to their reach again."""
+        """Choose one of k models from (n, k) changes of users' losses, clipped to their bound again."""
         longest = float(reach.max())
         if longest == 0:
             return 0  # all are the start

@@ -166,7 +166,7 @@ class StoppedSGD(Recipe):
         )
 
     def _members(self, given: Given) -> SparseVectors:
-        """What gradients are clipped to."""
+        """Return the clip of gradients."""
         certificate, d = given.problem.certificate, given.dimension
         use = "clips users' gradients to it, and the problem certifies no positive bound"
         norm = declared(given, "clip_norm", self.clip_norm or certificate.gradient_norm, use)
@@ -186,7 +186,7 @@ class StoppedSGD(Recipe):
         return theory.stationary_rate(self.gap, smoothness, second_moment, length)
 
     def _new_memory(self, seed: int, rounds: int) -> Callable[[], Iterates]:
-        """What makes the memory of a run of so many rounds."""
+        """Return the function that makes the memory of a run of this many rounds."""
         if self.output == "average":
             return IterateAverage
         if self.runs > 1:
@@ -227,7 +227,7 @@ class StoppedSGD(Recipe):
 
 
 def _warnings(sampler: StoppedRounds, norm: float, noise: float, length: int, *, unproven: bool) -> Iterator[str]:
-    """What is worth saying of the runs; ``unproven`` where no bound on a random iterate's gradient is."""
+    """Return the warnings about the runs; ``unproven`` if no bound on a random iterate's gradient is known."""
     runs, rounds = sampler.budget.runs, sampler.steps // sampler.budget.runs
     if noise >= norm:
         yield (

@@ -33,7 +33,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class StepBudget:
-    """How a budget is divided over steps of random cost and unknown number.
+    """The division of a budget over an unknown number of steps of random cost.
 
     *Formal guarantees.* Unit: a record; relation: replace-one, n public. Let each call of the oracle be (e, d)-DP in
     its batch, with e = `oracle_epsilon` and d = `oracle_delta`. A step of level N draws 2^(N+1) of n records in secret.
@@ -95,7 +95,7 @@ class StepBudget:
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """Of a Gaussian oracle: the classical formula for paper (valid, for e <= 1), the exact one for tight."""
+        """Return a Gaussian oracle's noise multiplier: the classical formula (paper; e <= 1) or the exact one."""
         if self.accounting == "paper":
             return classical_multiplier(self.oracle_epsilon, self.oracle_delta)
         return calibrate_noise(self.oracle_epsilon, self.oracle_delta, 1)

@@ -29,6 +29,6 @@ def sample_rate(batch: int, samples: int) -> float:
 
 
 def noise_floor(constants: TheoryConstants, rounds: int) -> float:
-    """What the noise of a run adds to the gap by the proof, ``2 D / (gamma L^2 N0)``; huge unless n is."""
+    """Return what the proof adds to the gap for the noise of a run, ``2 D / (gamma L^2 N0)``; huge unless n is."""
     step, excess = unconstrained_excess(constants, rounds)
     return 2 * excess / (step * constants.smoothness**2 * rounds)

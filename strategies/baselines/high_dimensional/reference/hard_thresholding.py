@@ -23,7 +23,7 @@ from userdp.noise import NoiseSource
 
 @dataclass(frozen=True)
 class SparseFit:
-    """What a run of private hard thresholding gives; all of it is private.
+    """The result of a run of private hard thresholding; all of it is private.
 
     Attributes:
         iterates: (T + 1, d), the start and the model after each round.

@@ -27,7 +27,7 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class SelectionBudget:
-    """How a budget is divided over runs of which the best is given.
+    """The division of a budget over runs, the best of which is released.
 
     *Formal guarantees.* Unit and relation: those of runs and scores. Let a run be (`run_epsilon`, `run_delta`)-DP and
     its score `score_epsilon`-DP given the run: together (e, d)-DP with ``e = epsilon / 6`` and ``d = (delta / 4K)^2``.
@@ -76,21 +76,21 @@ class SelectionBudget:
 
     @property
     def run_epsilon(self) -> float:
-        """Of one run."""
+        """The epsilon of one run."""
         return self.epsilon / 12
 
     @property
     def run_delta(self) -> float:
-        """Of one run."""
+        """The delta of one run."""
         return (self.delta / (4 * self.most_runs)) ** 2
 
     @property
     def score_epsilon(self) -> float:
-        """Of one score."""
+        """The sensitivity of one score."""
         return self.epsilon / 12
 
     def score_mechanism(self, sensitivity: float) -> LaplaceMechanism:
-        """What adds noise to a score.
+        """The mechanism that adds noise to a score.
 
         Args:
             sensitivity: most that replacing a record changes the score of a fixed candidate: B / n for the mean of n

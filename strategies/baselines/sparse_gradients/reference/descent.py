@@ -14,7 +14,7 @@ from userdp.errors import BadInput
 from userdp.noise import NoiseSource
 
 Gradients = Callable[[Vector, NDArray[np.int64]], Rows]
-"""From a model (d,) and k records to their gradients (k, d), in that order, each of l2 norm at most L."""
+"""A function from a model (d,) and k records to their gradients (k, d), in order, each of l2 norm at most L."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ExactMean:
 
 @dataclass(frozen=True)
 class StoppedRun:
-    """What a run gives.
+    """The result of a run.
 
     Attributes:
         model: (d,) the average of x^0..x^T, or one of them, drawn uniformly.
