@@ -82,7 +82,7 @@ def test_sets_without_an_address_have_the_declared_users_samples_and_levels(name
 def test_a_set_without_an_address_says_which_file_is_expected_and_what_of(tmp_path):
     for name in ONES_OWN:
         entry = PUBLIC_DATASETS[name]
-        with pytest.raises(BadInput, match="no address has it") as caught:
+        with pytest.raises(BadInput, match="has no address") as caught:
             load_public(name, tmp_path)
         for told in (str(tmp_path / entry.file), entry.made_from, entry.sha256):
             assert told in str(caught.value)

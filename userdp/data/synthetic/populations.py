@@ -1,13 +1,13 @@
-"""Populations that synthetic users are drawn from; `locations` and `regressions` hold the kinds there are.
+"""Populations that synthetic users are drawn from; other modules of this package hold the kinds.
 
 A population turns raw noise into samples, for a whole block at once and elementwise, so that a user's samples do not
-depend on the users next to it in the block. It says what noise it wants (`Source`); `SyntheticFederation` draws it.
+depend on the users next to it in the block. It declares the noise (`Source`); `SyntheticFederation` draws it.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from userdp.errors import BadInput
 
 Noise = NDArray[np.float32]
 Samples = tuple[Features, NDArray[np.float32] | None]
+RawLaw: TypeAlias = Literal["normal", "uniform", "exponential", "gamma"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Source:
     """Raw noise: ``width`` independent numbers for each user or each sample; ``shape`` is that of the gamma law."""
 
     per: Literal["user", "sample"]
-    law: Literal["normal", "uniform", "exponential", "gamma"]
+    law: RawLaw
     width: int
     shape: float = 1.0
 
 
 def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vector:
-    """A scalar repeated, or a list checked, as (dimension,) finite numbers.
+    """Return a scalar repeated, or a list checked, as (dimension,) finite numbers.
 
     Raises:
         BadInput: the wrong length, or a value that is not finite.
@@ -49,7 +50,7 @@ def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vec
 
 
 def per_sample(values: NDArray[np.floating], sizes: NDArray[np.int64]) -> NDArray[np.floating]:
-    """(U, ...) values of users -> (N, ...), each repeated for every sample of its user."""
+    """Repeat the (U, ...) values of users for each of their samples: (N, ...)."""
     return np.repeat(values, sizes, axis=0)
 
 
@@ -63,7 +64,7 @@ def add_per_user(rows: Noise, values: NDArray[np.floating], sizes: NDArray[np.in
 
 
 def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
-    """Student's t from normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1).
+    """Turn normals (N, d) and gamma(shape / 2) noise (N, d) or (N, 1) into Student's t.
 
     A float32 gamma draw can be exactly zero (a uniform of 24 bits); 1e-14 keeps the quotient finite.
     """
@@ -73,12 +74,12 @@ def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Population(ABC):
-    """What a user's samples are drawn from.
+    """The law of users and their samples.
 
     Attributes:
         heterogeneity: standard deviation, per coordinate, of a user's own mean (or parameter) around the truth.
         outliers: fraction of users (an independent coin for each) whose mean or parameter is shifted.
-        outlier_shift: what is added to each coordinate of an outlier's mean or parameter.
+        outlier_shift: added to each coordinate of an outlier's mean or parameter.
     """
 
     name: ClassVar[str]
@@ -98,16 +99,16 @@ class Population(ABC):
     @property
     @abstractmethod
     def columns(self) -> int:
-        """k, the feature columns of a sample."""
+        """The number k of feature columns of a sample."""
 
     @property
     @abstractmethod
     def sample_bytes(self) -> int:
-        """Bytes of one sample, features and target."""
+        """The bytes of one sample, features and target."""
 
     @property
     def sample_shape(self) -> Shape:
-        """What is declared about a sample."""
+        """The declarations about a sample."""
         return Shape(self.columns, has_target=False)
 
     @property
@@ -117,23 +118,48 @@ class Population(ABC):
 
     @abstractmethod
     def truth(self, rng: np.random.Generator) -> Vector:
-        """The population's mean or parameter, given or drawn."""
+        """Return the mean or parameter of the population without its outliers, given or drawn."""
 
     def regression(self, truth: Vector) -> RegressionModel | None:
-        """How samples are made, for regressions where that is known well enough to tell what is best."""
+        """Return how a regression makes samples; None if the best model does not follow from it."""
         return None
 
     @abstractmethod
     def samples(self, truth: Vector, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Samples:
-        """(N, k) features and (N,) targets (or None) of users with ``sizes`` samples; may overwrite ``noise``."""
+        """Return (N, k) features and (N,) targets (or None) of users with ``sizes`` samples; ``noise`` may change."""
 
     def own_truth(self, truth: Vector, user_noise: Noise) -> Vector:
-        """(U, d): each user's own mean or parameter."""
+        """Return each user's own mean or parameter, (U, d)."""
         own = truth + self.heterogeneity * user_noise[:, :-1].astype(np.float64)
         own[self.outlying(user_noise)] += self.outlier_shift
         return own
 
     def outlying(self, user_noise: Noise) -> NDArray[np.bool_]:
-        """(U,): who is an outlier, by the coin in the last column of the user noise."""
+        """Return which users (U,) are outliers, by the coin in the last column of the user noise."""
         coins: NDArray[np.bool_] = user_noise[:, -1] < ndtri(self.outliers)
         return coins
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorPopulation(Population):
+    """A population whose samples have d coordinates, and a float32 target if it has a parameter.
+
+    Attributes:
+        dimension: d, coordinates (features) of a sample.
+    """
+
+    dimension: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("dimension", self.dimension, 1, strict=False)
+
+    @property
+    def columns(self) -> int:
+        """See `Population.columns`."""
+        return self.dimension
+
+    @property
+    def sample_bytes(self) -> int:
+        """See `Population.sample_bytes`."""
+        return 4 * (self.dimension + (self.truth_is == "parameter"))

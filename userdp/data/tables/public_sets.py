@@ -1,4 +1,4 @@
-"""The public data sets with real users that there are, and what each is for."""
+"""The registry of public data sets with real users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ class PublicDataset:
     """A public table.
 
     Attributes:
-        name: what configurations call it.
+        name: its name in configurations.
         file: its name in the cache folder.
-        address: where it is fetched from; None for a set that no single address has.
+        address: its URL; None for a set without a single one.
         sha256: checksum of the file.
         users: distinct users.
-        samples: rows, or windows of them where samples are sequences.
+        samples: rows, or windows of rows if samples are sequences.
         columns: arguments of `read_table` that make a sensible learning task. Levels and ranges were chosen by
             looking at the published tables, which are public; with private data they must be known beforehand.
-        summary: who the users are and what the task is.
-        license: under which terms it may be used.
-        made_from: of a set without an address, its columns and where they are from.
-        test_users: users whom its own split column holds out.
+        summary: the users and the task.
+        license: the terms of use.
+        made_from: for a set without an address, its columns and their source.
+        test_users: users held out by its own split column.
     """
 
     name: str
@@ -42,7 +42,7 @@ class PublicDataset:
 
     @property
     def source(self) -> str:
-        """Where it is from, for people."""
+        """The source, for people."""
         return self.address or f"a file of one's own, {self.file}: {self.made_from}"
 
 
@@ -69,7 +69,7 @@ GERMAN = (
     "\n abcdefghijklmnopqrstuvwxyzäöüßABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÜ0123456789"
     ".,;:!?-–—'\"’‘‚“„”»«›‹()[]/…*&§éèà"  # noqa: RUF001 -- these are what German print has
 )
-"""Characters of German print: letters, digits, punctuation, and accents of common loan words."""
+"""The characters of German print: letters, digits, punctuation, and accents of common loan words."""
 
 PUBLIC_DATASETS: dict[str, PublicDataset] = {
     entry.name: entry
@@ -199,4 +199,3 @@ PUBLIC_DATASETS: dict[str, PublicDataset] = {
         ),
     )
 }
-"""The public data sets there are, by name."""
