@@ -7,7 +7,7 @@ a known multiple of it the logistic loss.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -16,11 +16,10 @@ import scipy
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
 from userdp.data.federation import RegressionModel
 from userdp.data.shape import Shape
 from userdp.data.synthetic.laws import Law, Logistic, Normal, integral
-from userdp.data.synthetic.populations import Noise, Samples, Source
+from userdp.data.synthetic.populations import POSITIVE, Noise, Samples, Source
 from userdp.data.synthetic.power_laws import LAWS, LawName, StudentT, directional_moment
 from userdp.data.synthetic.regressions import WithParameter
 from userdp.errors import BadInput
@@ -44,16 +43,14 @@ class HeavyTailedRegression(WithParameter):
     link: ClassVar[Literal["linear", "logistic"]]
     feature_law: LawName = "normal"
     feature_shape: float = 3.0
-    feature_deviation: float = 1.0
+    feature_deviation: float = field(default=1.0, metadata=POSITIVE)
     spherical: bool = False
     noise_law: LawName = "student_t"
     noise_shape: float = 3.0
-    noise_deviation: float = 1.0
+    noise_deviation: float = field(default=1.0, metadata=POSITIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("feature_deviation", self.feature_deviation, 0.0)
-        require_number("noise_deviation", self.noise_deviation, 0.0)
         if self.spherical and not isinstance(self._feature, (Normal, StudentT)):
             raise BadInput(f"spherical = true needs feature_law normal or student_t, got {self.feature_law}")
         _ = self._feature, self._noise  # refuse shapes out of range
@@ -133,11 +130,7 @@ class HeavyTailedRegression(WithParameter):
         return 2 * math.exp(root)
 
     def feature_moment(self, order: float) -> float:
-        """Return M with ``E |<u, a>|^order <= M^order`` for every unit u; ``order >= 2``; see `power_laws`.
-
-        Raises:
-            BadInput: the order is below 2, or features have no such moment.
-        """
+        """Return M with ``E |<u, a>|^order <= M^order`` for every unit u; ``order >= 2``; see `power_laws`."""
         return self._feature_scale * directional_moment(self._feature, order, spherical=self.spherical)
 
     def gradient_moment(self, order: float, growth: float, distance: float, *, slope: float = 1.0) -> float:
@@ -185,15 +178,15 @@ class HeavyTailedLogistic(HeavyTailedRegression):
     summary = "features and noise of declared laws, unbounded, of known moments; signs as targets, a known optimum"
     link = "logistic"
     noise_law: LawName = "logistic"
-    noise_deviation: float = math.pi / math.sqrt(3)
+    noise_deviation: float = field(default=math.pi / math.sqrt(3), metadata=POSITIVE)
 
 
-def _law(name: str, shape: float, field: str) -> Law:
+def _law(name: str, shape: float, shape_field: str) -> Law:
     """Make the law; an error names the field of its shape."""
     try:
         return LAWS[name](shape)
     except BadInput as error:
-        raise BadInput(f"{field} of {name}: {error}") from None
+        raise BadInput(f"{shape_field} of {name}: {error}") from None
 
 
 def _density(law: Law, t: float) -> float:

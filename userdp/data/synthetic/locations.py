@@ -6,17 +6,18 @@ where the variance is finite.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
 from userdp.data.shape import Shape
 from userdp.data.synthetic.laws import Law
 from userdp.data.synthetic.populations import (
+    NOT_NEGATIVE,
+    POSITIVE,
     Noise,
     Samples,
     Source,
@@ -40,11 +41,7 @@ class WithMean(VectorPopulation):
 
     truth_is = "mean"
     mean: float | Sequence[float] | None = None
-    spread: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("spread", self.spread, 0.0, strict=False)
+    spread: float = field(default=1.0, metadata=NOT_NEGATIVE)
 
     def truth(self, rng: np.random.Generator) -> Vector:
         """See `Population.truth`."""
@@ -100,11 +97,7 @@ class Gaussian(Location):
 
     name = "gaussian"
     summary = "normal samples around each user's mean"
-    deviation: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("deviation", self.deviation, 0.0)
+    deviation: float = field(default=1.0, metadata=POSITIVE)
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
         """Return normal noise times the deviation."""
@@ -149,11 +142,7 @@ class HeavyTailed(Gaussian):
         return self._scaled(self.law.centred(noise[1:]), self.law.unit)
 
     def coordinate_moment(self, order: float) -> float:
-        """Return M with ``E |z_j - own mean_j|^order = M^order`` for every coordinate j of a sample.
-
-        Raises:
-            BadInput: the law has no such moment.
-        """
+        """Return M with ``E |z_j - own mean_j|^order = M^order`` for every coordinate j; `BadInput` if infinite."""
         return float(self.deviation / self.law.unit * self.law.moment(order) ** (1 / order))
 
     def directional_moment(self, order: float) -> float:

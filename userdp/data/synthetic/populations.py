@@ -6,7 +6,7 @@ depend on the users next to it in the block. It declares the noise (`Source`); `
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -23,6 +23,10 @@ from userdp.errors import BadInput
 Noise = NDArray[np.float32]
 Samples = tuple[Features, NDArray[np.float32] | None]
 RawLaw: TypeAlias = Literal["normal", "uniform", "exponential", "gamma"]
+# Metadata of a population's fields: the bound that `require_number` checks.
+POSITIVE = {"above": 0.0}
+NOT_NEGATIVE = {"above": 0.0, "strict": False}
+AT_LEAST_ONE = {"above": 1.0, "strict": False}
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Population(ABC):
-    """The law of users and their samples.
+    """The law of users and their samples; metadata of fields bound their numbers.
 
     Attributes:
         heterogeneity: standard deviation, per coordinate, of a user's own mean (or parameter) around the truth.
@@ -85,12 +89,14 @@ class Population(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     truth_is: ClassVar[Literal["mean", "parameter"]]
-    heterogeneity: float = 0.0
+    heterogeneity: float = field(default=0.0, metadata=NOT_NEGATIVE)
     outliers: float = 0.0
     outlier_shift: float = 0.0
 
     def __post_init__(self) -> None:
-        require_number("heterogeneity", self.heterogeneity, 0.0, strict=False)
+        for each in fields(self):
+            if each.metadata and (value := getattr(self, each.name)) is not None:
+                require_number(each.name, value, **each.metadata)
         if not 0 <= self.outliers < 1:
             raise BadInput(f"outliers must be a fraction of users in [0, 1), got {self.outliers}")
         if not np.isfinite(self.outlier_shift):
@@ -148,11 +154,7 @@ class VectorPopulation(Population):
         dimension: d, coordinates (features) of a sample.
     """
 
-    dimension: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("dimension", self.dimension, 1, strict=False)
+    dimension: int = field(metadata=AT_LEAST_ONE)
 
     @property
     def columns(self) -> int:

@@ -2,16 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
 from userdp.data.shape import Shape
 from userdp.data.synthetic.populations import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
     Noise,
     Population,
     Samples,
@@ -40,12 +42,11 @@ class WithParameter(VectorPopulation):
 
     truth_is = "parameter"
     parameter: float | Sequence[float] | None = None
-    parameter_norm: float = 1.0
+    parameter_norm: float = field(default=1.0, metadata=POSITIVE)
     parameter_sparsity: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("parameter_norm", self.parameter_norm, 0.0)
         if self.parameter_sparsity is not None and not 1 <= self.parameter_sparsity <= self.dimension:
             raise BadInput(
                 f"parameter_sparsity = {self.parameter_sparsity}: must lie between 1 and dimension = {self.dimension}"
@@ -90,16 +91,9 @@ class Regression(WithParameter):
         feature_shape: degrees of freedom of Student's t features; None for normal ones.
     """
 
-    feature_norm: float = 1.0
-    feature_deviation: float | None = None
-    feature_shape: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("feature_norm", self.feature_norm, 0.0)
-        for name in ("feature_deviation", "feature_shape"):
-            if (value := getattr(self, name)) is not None:
-                require_number(name, value, 0.0)
+    feature_norm: float = field(default=1.0, metadata=POSITIVE)
+    feature_deviation: float | None = field(default=None, metadata=POSITIVE)
+    feature_shape: float | None = field(default=None, metadata=POSITIVE)
 
     @property
     def sample_shape(self) -> Shape:
@@ -163,11 +157,7 @@ class LinearRegression(Regression):
 
     name = "linear_regression"
     summary = "dense features, normal targets, a true parameter"
-    noise_deviation: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("noise_deviation", self.noise_deviation, 0.0, strict=False)
+    noise_deviation: float = field(default=0.1, metadata=NOT_NEGATIVE)
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
         """See `Regression.targets`."""
@@ -221,16 +211,10 @@ class Categorical(Population):
     name = "categorical"
     summary = "one category a sample, zero-one targets, a true rate a category (for one-hot problems)"
     truth_is = "parameter"
-    levels: int
+    levels: int = field(metadata=AT_LEAST_ONE)
     parameter: float | Sequence[float] | None = None
-    spread: float = 2.0
-    skew: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("levels", self.levels, 1, strict=False)
-        require_number("spread", self.spread, 0.0, strict=False)
-        require_number("skew", self.skew, 0.0, strict=False)
+    spread: float = field(default=2.0, metadata=NOT_NEGATIVE)
+    skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
 
     @property
     def columns(self) -> int:

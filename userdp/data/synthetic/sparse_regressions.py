@@ -1,7 +1,7 @@
 """Regressions on sparse samples: a few of very many columns, as words of a text or items of a list."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -11,9 +11,17 @@ from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import over_rows, scaled_rows, sparse_rows, squared_lengths
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
 from userdp.data.shape import Shape
-from userdp.data.synthetic.populations import Noise, Samples, Source, VectorPopulation, per_sample
+from userdp.data.synthetic.populations import (
+    AT_LEAST_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Noise,
+    Samples,
+    Source,
+    VectorPopulation,
+    per_sample,
+)
 from userdp.data.synthetic.regressions import column_edges, linear_targets, logistic_targets
 from userdp.errors import BadInput
 
@@ -40,21 +48,16 @@ class SparseRegression(VectorPopulation):
     name = "sparse_regression"
     summary = "a few of many columns a sample as sparse rows, zero-one or normal targets, a true parameter"
     truth_is = "parameter"
-    nonzeros: int = 20
-    feature_norm: float = 1.0
-    skew: float = 0.0
+    nonzeros: int = field(default=20, metadata=AT_LEAST_ONE)
+    feature_norm: float = field(default=1.0, metadata=POSITIVE)
+    skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
     link: Literal["logistic", "linear"] = "logistic"
     parameter_nonzeros: int | None = None
-    parameter_deviation: float = 1.0
-    noise_deviation: float = 0.1
+    parameter_deviation: float = field(default=1.0, metadata=POSITIVE)
+    noise_deviation: float = field(default=0.1, metadata=NOT_NEGATIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("nonzeros", self.nonzeros, 1, strict=False)
-        require_number("feature_norm", self.feature_norm, 0.0)
-        require_number("skew", self.skew, 0.0, strict=False)
-        require_number("parameter_deviation", self.parameter_deviation, 0.0)
-        require_number("noise_deviation", self.noise_deviation, 0.0, strict=False)
         if self.link not in ("logistic", "linear"):
             raise BadInput(f"link must be logistic or linear, got {self.link!r}")
         for name in ("nonzeros", "parameter_nonzeros"):

@@ -7,15 +7,23 @@ number of records hold each vector; here users are drawn, so that they depend on
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.checks import require_number
-from userdp.data.synthetic.populations import Noise, Samples, Source, VectorPopulation, add_per_user, per_sample
+from userdp.data.synthetic.populations import (
+    AT_LEAST_ONE,
+    POSITIVE,
+    Noise,
+    Samples,
+    Source,
+    VectorPopulation,
+    add_per_user,
+    per_sample,
+)
 from userdp.errors import BadInput
 
 _MOST_CANDIDATES = 200_000
@@ -32,13 +40,8 @@ class RepeatedVectors(VectorPopulation):
     """
 
     truth_is = "mean"
-    sparsity: int = 1
-    norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("sparsity", self.sparsity, 1, strict=False)
-        require_number("norm", self.norm, 0.0)
+    sparsity: int = field(default=1, metadata=AT_LEAST_ONE)
+    norm: float = field(default=1.0, metadata=POSITIVE)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -69,11 +72,10 @@ class SparseBlocks(RepeatedVectors):
 
     name = "sparse_blocks"
     summary = "one of several sparse vectors without a common coordinate a user: hard for private sparse means"
-    blocks: int = 1
+    blocks: int = field(default=1, metadata=AT_LEAST_ONE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("blocks", self.blocks, 1, strict=False)
         if self.blocks * self.sparsity > self.dimension:
             raise BadInput(
                 f"blocks = {self.blocks}: {self.dimension} coordinates hold at most "

@@ -87,12 +87,9 @@ def cell_number(cell: object) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """A column of N cells as text, each distinct one stored once.
+    """A column of N cells as text: (D,) distinct texts, and (N,) positions of the cells' texts among them.
 
-    Attributes:
-        distinct: (D,) texts, all different, in the order of their first cells; nothing may depend on that order. In a
-            column as it is read, each is in some cell.
-        positions: (N,) position of each cell's text among them.
+    Nothing may depend on the order of ``distinct``. In a column as it is read, each of them is in some cell.
     """
 
     distinct: list[str]
@@ -108,12 +105,7 @@ class Texts:
 
 
 def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
-    """Return a column as text, by `cell_text`.
-
-    Raises:
-        BadInput: its type holds no text, numbers or dates (but lists, say): the type of the file's schema, not of a
-            cell.
-    """
+    """Return a column as text, by `cell_text`; refuse a schema type that holds no text, numbers or dates."""
     column = _plain(column)
     if not (_holds_numbers(column.type) or pa.types.is_temporal(column.type)) or pa.types.is_duration(column.type):
         raise BadInput(f"column {name!r} holds {column.type}, not text, numbers or dates; convert it")
@@ -125,12 +117,9 @@ def texts_of(column: pa.ChunkedArray, name: str) -> Texts:
 
 
 def numbers_of(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
-    """Return a column as float64; NaN for a cell that is missing, no number, or infinite.
+    """Return a column as float64, NaN for a cell that is missing, no number, or infinite; refuse dates and lists.
 
     A number becomes the nearest float64, as `cell_number` makes of its text, so the column's type changes nothing.
-
-    Raises:
-        BadInput: its type holds no numbers (dates, lists): the type of the file's schema, not of a cell.
     """
     column = _plain(column)
     if not _holds_numbers(column.type):
@@ -201,10 +190,7 @@ def _distinct(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[object]]
 
 
 def ticks_of(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], str] | None:
-    """Return dates or timestamps as (N,) whole numbers since 1970 in UTC, and their unit; None for another column.
-
-    A missing cell is the least int64, as in NumPy.
-    """
+    """Return dates or timestamps as (N,) integers since 1970 in UTC (least: missing), and their unit; else None."""
     column = _plain(column)
     if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
         return None

@@ -1,8 +1,4 @@
-"""The declared columns of a table, and how they become numbers within declared bounds.
-
-Ranges and levels are declared, never taken from the data: privacy proofs rest on them. No message holds a value of
-the data, only counts, column names and row numbers.
-"""
+"""The declared columns of a table; ranges and levels are never taken from the data, as privacy proofs rest on them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +10,9 @@ import numpy as np
 
 from userdp.data.shape import Sequence as SequenceShape
 from userdp.data.shape import Shape
+from userdp.data.tables import declared
 from userdp.data.tables.dates import DateColumns
-from userdp.data.tables.declared import (
-    OWN_LEVEL,
-    Levels,
-    Range,
-    check_target,
-    checked_levels,
-    checked_range,
-    did_you_mean,
-    expanded,
-    expanded_keys,
-    imputed_code,
-    imputed_number,
-    level_count,
-)
+from userdp.data.tables.declared import Levels, Range
 from userdp.data.tables.derived import Derivation
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.errors import BadInput
@@ -36,11 +20,7 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The declarations of a table's columns; `userdp.data.read_table` documents each.
-
-    Raises:
-        BadInput: declarations that contradict each other or are incomplete.
-    """
+    """The declarations of a table's columns, see `userdp.data.read_table`; refused if contradictory or incomplete."""
 
     user: str
     features: Sequence[str] = ()
@@ -68,12 +48,12 @@ class Columns:
 
     def __post_init__(self) -> None:
         for name in ("features", "missing_indicators"):
-            object.__setattr__(self, name, expanded(name, getattr(self, name)))
+            object.__setattr__(self, name, declared.expanded(name, getattr(self, name)))
         for name in ("ranges", "impute", "dates", "date_parts", "date_formats"):
-            object.__setattr__(self, name, expanded_keys(name, getattr(self, name)))
+            object.__setattr__(self, name, declared.expanded_keys(name, getattr(self, name)))
         if self.scale not in ("symmetric", "unit"):
             raise BadInput(f"scale must be symmetric or unit, got {self.scale!r}")
-        check_target(self.target, self.target_range, self.positive, self.target_levels)
+        declared.check_target(self.target, self.target_range, self.positive, self.target_levels)
         if (self.split_column is None) != (self.split_test is None):
             raise BadInput("split_test is the cell of split_column of users who are held out; give both or neither")
         self._check_kind()
@@ -81,7 +61,7 @@ class Columns:
         self.dated.check(numbers=self.features, target=self.target)
         self._check_ranges()
         for column, levels in self.categorical.items():
-            checked_levels(f"categorical.{column}", levels)
+            declared.checked_levels(f"categorical.{column}", levels)
         names = [self.user, *self._listed, *self._beside, *self.derive]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"column {twice[0]!r} is declared twice; user, target and features must all differ")
@@ -93,13 +73,13 @@ class Columns:
         others = [name for name in ("codes", "sequence", "images") if getattr(self, name) is not None]
         if bool(self.features or self.categorical or self.derive or self.dated.listed) + len(others) != 1:
             for column in self.dated.listed:
+                key = "dates" if self.dates else "date_parts"
                 raise BadInput(
-                    f"{'dates' if self.dates else 'date_parts'} names {column!r}, and {others[0]} takes the place of "
-                    "all features: leave one of the two out"
+                    f"{key} names {column!r}, and {others[0]} takes the place of all features: leave one out"
                 )
             raise BadInput(
-                "declare either features and categorical columns, or one column of codes (or a list of them), or a "
-                "sequence, or images"
+                "declare either features and categorical columns, or one column of codes (or a list), or a sequence, or "
+                "images"
             )
         if self.sequence is not None:
             self.sequence.check()
@@ -122,9 +102,9 @@ class Columns:
             if column in self.dated.listed:
                 raise BadInput(f"ranges names {column!r}, a column of dates: declare its bounds under dates instead")
             if column not in self.features:
-                hint = did_you_mean(column, self.features)
+                hint = declared.did_you_mean(column, self.features)
                 raise BadInput(f"ranges names {column!r}, which is not in features{hint}")
-            checked_range(f"ranges.{column}", bounds)
+            declared.checked_range(f"ranges.{column}", bounds)
 
     def _check_codes(self) -> None:
         if self.codes is None and self.levels is not None:
@@ -147,7 +127,7 @@ class Columns:
         if isinstance(self.levels, Mapping):
             self._check_levels(self.levels)
         for column, levels in self.coded.items():
-            level_count(self._levels_of(column), levels)
+            declared.level_count(self._levels_of(column), levels)
 
     def _check_levels(self, levels: Mapping[str, Levels]) -> None:
         """Refuse levels by column that do not match the list of codes."""
@@ -159,25 +139,24 @@ class Columns:
                 raise BadInput(f"levels.{column} is missing: declare the number of levels of the column, or a list")
         for column in levels:
             if column not in codes:
-                raise BadInput(f"levels names {column!r}, which is not in codes{did_you_mean(column, codes)}")
+                raise BadInput(f"levels names {column!r}, which is not in codes{declared.did_you_mean(column, codes)}")
 
     def _check_hashed(self) -> None:
         if self.levels is not None:
             raise BadInput(
-                "levels describes one column of codes; for a list of columns give buckets instead, or levels = {column "
-                "= ...}"
+                "levels describes one column of codes; for a list of columns give buckets, or levels by column"
             )
         if self.buckets is None:
+            columns = list(self.codes or ())
             raise BadInput(
-                f"buckets is missing: how many numbers the cells of {list(self.codes or ())} are hashed to; or give "
-                "levels = {column = ...}"
+                f"buckets is missing: how many numbers the cells of {columns} are hashed to; or levels by column"
             )
         if isinstance(self.buckets, bool) or not isinstance(self.buckets, int) or not 1 <= self.buckets < 2**31:
             raise BadInput(f"buckets = {self.buckets!r}: must be a whole number in 1..2^31 - 1")
 
     def _check_derived(self) -> None:
         for name, made in self.derive.items():
-            checked_range(f"derive.{name}.range", made.range)
+            declared.checked_range(f"derive.{name}.range", made.range)
             made.check(name)
             wanted = "dates" if made.of_dates else "numbers"
             for column in made.of:
@@ -212,9 +191,9 @@ class Columns:
             if column in self.missing_indicators[:place]:
                 raise BadInput(f"{entry} twice; leave one out")
             if column not in self.impute:
-                hint = did_you_mean(column, self.impute) or f": add impute.{column}"
+                hint = declared.did_you_mean(column, self.impute) or f": add impute.{column}"
                 raise BadInput(f"{entry}, but impute has no entry for it{hint}")
-            if self.impute[column] == OWN_LEVEL:
+            if self.impute[column] == declared.OWN_LEVEL:
                 raise BadInput(f"{entry}, whose missing cells are a level of their own already; leave it out")
 
     def _check_imputable(self, column: str) -> None:
@@ -230,14 +209,14 @@ class Columns:
             raise BadInput(f"{entry}: a sequence has a code for missing cells, and a picture has no such cells")
         known = [name for name in self.inputs if name not in self.hashed]
         if column not in known:
-            raise BadInput(f"{entry}, but no feature is made of it{did_you_mean(column, known)}")
+            raise BadInput(f"{entry}, but no feature is made of it{declared.did_you_mean(column, known)}")
 
     def missing_number(self, column: str) -> float | None:
-        """Return the declared number for a missing cell, or None; refuse one that is not within the column's range."""
+        """Return the declared number for a missing cell, or None; refuse one outside the column's range."""
         if column not in self.impute:
             return None
-        bounds = checked_range(column, self.ranges[column]) if column in self.ranges else None
-        return imputed_number(column, self.impute[column], bounds)
+        bounds = declared.checked_range(column, self.ranges[column]) if column in self.ranges else None
+        return declared.imputed_number(column, self.impute[column], bounds)
 
     def missing_moment(self, column: str) -> np.datetime64 | None:
         """Return the declared date for a missing cell, or None; refuse one that is not within the column's bounds."""
@@ -248,8 +227,8 @@ class Columns:
         if column not in self.impute:
             return None
         if column in self.categorical:
-            return imputed_code(column, self.impute[column], self.categorical[column], f"categorical.{column}")
-        return imputed_code(column, self.impute[column], self.coded[column], self._levels_of(column))
+            return declared.imputed_code(column, self.impute[column], self.categorical[column], f"categorical.{column}")
+        return declared.imputed_code(column, self.impute[column], self.coded[column], self._levels_of(column))
 
     @property
     def dated(self) -> DateColumns:
@@ -268,7 +247,7 @@ class Columns:
     def code_counts(self) -> tuple[int, ...]:
         """The number of codes of each column of codes, including a level of missing cells."""
         return tuple(
-            level_count(self._levels_of(name), levels) + (self.impute.get(name) == OWN_LEVEL)
+            declared.level_count(self._levels_of(name), levels) + (self.impute.get(name) == declared.OWN_LEVEL)
             for name, levels in self.coded.items()
         )
 
@@ -306,8 +285,8 @@ class Columns:
     @property
     def scaled_ranges(self) -> dict[str, Range]:
         """The declared range of each numeric feature: table columns, dates (days since the first), derived ones."""
-        own = {name: checked_range(f"ranges.{name}", self.ranges[name]) for name in self.features}
-        made = {name: checked_range(f"derive.{name}.range", made.range) for name, made in self.derive.items()}
+        own = {name: declared.checked_range(f"ranges.{name}", self.ranges[name]) for name in self.features}
+        made = {name: declared.checked_range(f"derive.{name}.range", made.range) for name, made in self.derive.items()}
         return own | {name: self.dated.range(name) for name in self.dates} | made
 
     @property
@@ -328,10 +307,7 @@ class Columns:
 
     @property
     def feature_names(self) -> list[str]:
-        """The names of a sample's features; or of the columns of codes, of a sequence's steps, or of pictures.
-
-        The order is: numbers, dates, derived ones, missing indicators, levels, parts of dates.
-        """
+        """The names of a sample's features (numbers, dates, derived, missing indicators, levels, parts), or columns."""
         if self.sequence is not None:
             return list(self.sequence.channels)
         if self.codes is not None or self.images is not None:
@@ -343,7 +319,7 @@ class Columns:
 
     def level_names(self, column: str) -> list[str]:
         """Return the features of a categorical column, one for each code of its cells, in order."""
-        own = [f"{column} is missing"] if self.impute.get(column) == OWN_LEVEL else []
+        own = [f"{column} is missing"] if self.impute.get(column) == declared.OWN_LEVEL else []
         return [*(f"{column}={level}" for level in self.categorical[column]), *own]
 
     @property

@@ -18,13 +18,8 @@ def bounded_rows(
     the user's number of rows alone, so replacing one user's rows changes nothing for any other user, for every seed:
     keys are hashed element by element, and of two equal ones the earlier row wins.
 
-    Args:
-        owner: (N,) user of each row, 0..U-1, or -1 for rows that are left out; every user has at least one row.
-        max_samples: the bound, or None.
-        seed: of the choice.
-
-    Returns:
-        (row numbers sorted by owner then row, (U + 1,) offsets).
+    The users ``owner`` (N,) are 0..U-1, each with a row, or -1 for rows that are left out. Returns row numbers, sorted
+    by owner then row, and (U + 1,) offsets.
     """
     rows = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
     owners = owner[rows]
@@ -50,18 +45,9 @@ def public_order(
     The rule reads only which users exist and which hold at least ``min_samples``; the guarantee assumes that both are
     public. With one user's rows replaced the set of labels is the same, and so is the result.
 
-    Args:
-        labels: (L,) distinct labels, sorted as text.
-        sizes: (L,) samples of each.
-        min_samples: users with fewer are left out.
-        users: the public size of the population: the first ``users`` are kept; None keeps all.
-        seed: of the permutation.
-
-    Returns:
-        (n,) positions in ``labels``; user i of the federation is ``labels[result[i]]``.
-
-    Raises:
-        PopulationTooSmall: fewer eligible users than ``users``, or none.
+    The (L,) distinct labels are sorted as text, with (L,) sizes. Of the eligible users the first ``users`` (the public
+    size of the population; None: all) are kept; fewer raise `PopulationTooSmall`. Returns (n,) positions: user i of
+    the federation is ``labels[result[i]]``.
     """
     order = stream(seed, "split", 0).permutation(len(labels))
     eligible = order[sizes[order] >= min_samples]

@@ -42,24 +42,16 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def expanded(field: str, names: Iterable[str]) -> list[str]:
-    """Write out every run [first-last] in the names of ``field``; in a name with several runs the last varies fastest.
+    """Write out every run [first-last] in the names of ``field``; of several runs in a name the last varies fastest.
 
     >>> expanded("features", ["age", "pixel_[8-10]", "day_[01-02]"])
     ['age', 'pixel_8', 'pixel_9', 'pixel_10', 'day_01', 'day_02']
-
-    Raises:
-        BadInput: a run that ends before it begins or is too long, or a * in a name: only a file says how many columns
-            match it, and the server of a deployment has none.
     """
     return [column for name in names for column in _columns(field, name)]
 
 
 def expanded_keys(field: str, declared: Mapping[str, Value]) -> dict[str, Value]:
-    """Write out the runs in the keys of a mapping; every column of a run gets its value.
-
-    Raises:
-        BadInput: see `expanded`; or two keys name the same column.
-    """
+    """Write out the runs in the keys of a mapping; every column of a run gets its value, and may occur once."""
     columns: dict[str, Value] = {}
     for name, value in declared.items():
         for column in _columns(field, name):
@@ -128,11 +120,7 @@ def level_count(name: str, levels: object) -> int:
 def check_target(
     target: str | None, target_range: Sequence[float] | None, positive: object | None, levels: Sequence[object] | None
 ) -> None:
-    """Refuse declarations of a target that contradict each other.
-
-    Raises:
-        BadInput: more than one of the declarations, one without a target, or a value that is none of them.
-    """
+    """Refuse more than one declaration of a target, one without a target, and malformed ones."""
     declared = {"target_range": target_range, "positive": positive, "target_levels": levels}
     given = [name for name, value in declared.items() if value is not None]
     if len(given) > 1:
@@ -157,11 +145,7 @@ def check_target(
 
 
 def imputed_number(column: str, value: object, bounds: Sequence[float] | None) -> float:
-    """Return the number that stands for a missing cell of a column.
-
-    Raises:
-        BadInput: no finite number within the declared range, if there is one; a word gets the case against statistics.
-    """
+    """Return the number that stands for a missing cell; refuse a word, or no finite number within ``bounds``."""
     field = f"impute.{column} = {value!r}"
     example = "" if bounds is None else f", such as the middle of its range, {0.5 * bounds[0] + 0.5 * bounds[1]:g}"
     if isinstance(value, str):
@@ -174,11 +158,7 @@ def imputed_number(column: str, value: object, bounds: Sequence[float] | None) -
 
 
 def imputed_code(column: str, value: object, levels: Levels, levels_field: str) -> int:
-    """Return the code that stands for a missing cell: a declared level, or one after the last for `OWN_LEVEL`.
-
-    Raises:
-        BadInput: neither `OWN_LEVEL` nor a declared level, or missing cells are a level already.
-    """
+    """Return the code of a missing cell: that of a declared level, or one after the last for `OWN_LEVEL`."""
     field, text = f"impute.{column} = {value!r}", None
     if isinstance(levels, int):
         wanted = f"a level in 0..{levels - 1}"

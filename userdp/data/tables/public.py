@@ -23,8 +23,7 @@ def load_public(name: str, cache: str | Path | None = None, **options: Any) -> T
     """Read a public data set with its own columns; ``options`` of `read_table` replace them as in `public_columns`.
 
     Raises:
-        BadInput: unknown name, a file that cannot be fetched, or see `read_table`.
-        PopulationTooSmall: see `read_table`.
+        BadInput: unknown name, a file that cannot be fetched; see also `read_table`.
     """
     return read_table(public_file(name, cache), **public_columns(name, options))
 

@@ -1,7 +1,4 @@
-"""Declared columns read from a file, each cell by itself.
-
-No message holds a value of the data, only counts, column names and row numbers.
-"""
+"""Declared columns read from a file, each cell by itself; messages hold counts, names and row numbers, no cell."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,15 +78,15 @@ def read_cells(path: Path, names: Sequence[str]) -> pa.Table:
         ) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pa.ArrowException, OSError):
         raise BadInput(_unreadable(path, path.suffix[1:].lower())) from None
-    if table.num_rows == 0:
+    if not table.num_rows:
         raise BadInput(f"the data file {path} has no rows; a federation needs at least one sample")
     return table
 
 
 def row_batches(path: Path, columns: Columns, names: Sequence[str], count: int) -> Iterator[Rows]:
-    """Yield the columns ``names`` of a Parquet file without lists, at most ``count`` rows at a time.
+    """Yield columns of a Parquet file without lists, at most ``count`` rows at a time; raise as `read_columns` does.
 
-    Pages are read on demand, because a row group may be larger than memory. Raises as `read_columns` does.
+    Pages are read on demand, because a row group may be larger than memory.
     """
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
@@ -153,12 +150,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> pa.Table:
 
 
 def require_columns(where: str, names: Sequence[str], present: Iterable[object]) -> None:
-    """Check that each of ``names`` is one of the columns ``present`` of the table called ``where``.
-
-    Raises:
-        MissingColumn: a column is missing.
-        BadInput: a column occurs twice.
-    """
+    """Refuse a table, called ``where``, whose columns ``present`` lack one of ``names`` or hold it twice."""
     columns = [str(name) for name in present]
     for name in names:
         if name not in columns:

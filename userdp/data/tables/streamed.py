@@ -36,10 +36,9 @@ _SECONDS_A_LINE = 30.0
 
 
 def outgrows(path: Path, columns: Columns, memory: int) -> bool:
-    """Return whether a file's samples, one a row, take more than ``memory`` MiB and can be read in batches.
+    """Return whether a Parquet file's samples, one a row, take more than ``memory`` MiB and can be read in batches.
 
-    Only Parquet files can, by their number of rows; not sequences, which need all rows of a user together, nor hashed
-    codes, whose samples differ in size.
+    Sequences cannot, because they need all rows of a user together; nor hashed codes, whose samples differ in size.
     """
     if path.suffix.lower() != ".parquet" or columns.sequence is not None or columns.buckets is not None:
         return False
@@ -72,13 +71,8 @@ def stored_federation(
     *Formal guarantee*: the samples, bit for bit, and the counts are those of the table read in memory: each sample is
     made of its own row's cells by `features_of` and `targets_of`, and lies at its place in ``rows``.
 
-    Args:
-        path: a Parquet file.
-        columns: its declarations.
-        count: its rows, by `read_owners`.
-        rows: (S,) the row of each sample, user after user.
-        offsets: (n + 1,) user u owns samples ``offsets[u]:offsets[u + 1]``.
-        counts: receives the counts of cells.
+    The file has ``count`` rows, by `read_owners`; ``rows`` (S,) are those of the samples, user after user, cut by
+    ``offsets`` (n + 1,).
 
     Raises:
         BadInput: a file or column that cannot be used, a file that has changed since, or too little room in the
@@ -107,11 +101,7 @@ def stored_federation(
 def _samples_by_part(
     path: Path, columns: Columns, count: int, rows: NDArray[np.int64], length: int, counts: Counts
 ) -> Iterator[tuple[NDArray[np.int32], Samples]]:
-    """Yield, for each batch, N samples and the rising numbers (N,) of their parts of the file.
-
-    Raises:
-        BadInput: the file cannot be read, or no longer has ``count`` rows.
-    """
+    """Yield, for each batch, the rising numbers (N,) of the samples' parts of the file, and the N samples."""
     parts = np.full(count, -1, dtype=np.int32)
     parts[rows] = np.arange(len(rows)) // length
     names = list(dict.fromkeys([*columns.inputs, *([] if columns.target is None else [columns.target])]))

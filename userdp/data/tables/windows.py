@@ -28,10 +28,8 @@ Integers = NDArray[np.int64]
 class _Channel:
     """The codes of one channel.
 
-    Attributes:
-        codes: for a column of single cells (N,), and every step of a row has its row's code. Otherwise (S + 1,): the
-            codes of every row's steps, row after row, and last the code of a step beyond them.
-        ends: (N + 1,) bounds of the rows in ``codes``; None for single cells.
+    For single cells, ``ends`` is None and ``codes`` (N,) holds each row's code. Otherwise ``codes`` (S + 1,) holds
+    those of every row's steps, cut by ``ends`` (N + 1,), and last that of a step beyond them.
     """
 
     codes: NDArray[np.integer[Any]]
@@ -58,17 +56,8 @@ class Windows:
     refused: one that is no level has the channel's last code, a row without a number in the order's column is sorted
     last.
 
-    Args:
-        table: the file's N rows.
-        form: the declarations about their columns.
-        owner: (N,) the user 0..U-1 of each row; every user has one.
-        counts: receives the counts of cells.
-
-    Attributes:
-        sizes: (U,) windows of each user, at least one.
-
-    Raises:
-        BadInput: a column of lists beside a predicted one of single cells.
+    ``owner`` (N,) is the user 0..U-1 of each row; every user has one. ``sizes`` (U,) are the windows of each user, at
+    least one. A column of lists beside a predicted one of single cells raises `BadInput`.
     """
 
     def __init__(self, table: Rows, form: SequenceColumns, owner: Integers, counts: Counts) -> None:
@@ -84,10 +73,9 @@ class Windows:
         self.sizes: Integers = np.maximum(1, -(-(ends - self._first_step) // form.window))
 
     def features(self, windows: Integers) -> NDArray[np.int32]:
-        """Return the chosen windows (n,), numbered user after user, each at most once.
+        """Return (n, L*C) codes of the chosen windows (n,), numbered user after user, each at most once.
 
-        Returns:
-            (n, L*C) codes, step after step and within a step channel after channel; `PADDING` after the end.
+        Codes lie step after step, and within a step channel after channel; `PADDING` after the end.
         """
         length, channels = self._form.window, list(self._channels.values())
         features = np.full((len(windows), length, len(channels)), PADDING, dtype=np.int32)
@@ -158,18 +146,13 @@ def _row_steps(table: Rows, form: SequenceColumns, channels: Mapping[str, _Chann
 
 
 def character_codes(cells: pa.LargeBinaryArray, alphabet: str) -> tuple[NDArray[np.unsignedinteger[Any]], Integers]:
-    """Return the codes of all characters of all cells, one cell after the other.
+    """Return the codes (S,) of the characters of all (N,) cells, in the smallest type, and the cells' bounds (N + 1,).
+
+    A character's code is its position among the A of the alphabet, or A for any other; a missing cell has none.
 
     *Formal guarantee*: a cell's codes depend on that cell alone. They are those of its code points; bytes that are no
     UTF-8 count as U+FFFD. Valid cells are decoded together and others one by one, which gives valid cells the same code
     points.
-
-    Args:
-        cells: (N,) UTF-8, or nearly so; a missing cell has no characters.
-        alphabet: A declared characters, whose positions are their codes; any other character has the code A.
-
-    Returns:
-        (codes (S,) of the smallest type that holds A, (N + 1,) bounds of the cells among them).
     """
     table = np.full(_CODE_POINTS, len(alphabet), dtype=np.min_scalar_type(len(alphabet)))
     table[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
