@@ -81,11 +81,7 @@ class Federation(ABC):
         """Return the samples of ``users`` (indices, in this order) as one block."""
 
     def select(self, users: NDArray[np.int64]) -> "Federation":
-        """Return ``users``, renumbered 0, 1, ... in this order, as a federation of the same population.
-
-        Raises:
-            BadInput: no users, or indices that do not exist.
-        """
+        """Return ``users``, renumbered 0, 1, ... in this order, as a federation; `BadInput` for unknown indices."""
         return _Selection(self, checked_users(users, self.users))
 
     def blocks(

@@ -30,15 +30,14 @@ Samples = tuple[NDArray[np.generic], NDArray[np.float32] | None]
 class SampleFile:
     """Samples in a file without a name: all features, all targets, and a key that identifies the file.
 
-    A copy by pickle reads the same file in another process of this machine, as long as the first holder lives.
-
-    Raises:
-        BadInput: the temporary folder has too little room, or cannot be written.
+    A copy by pickle reads the same file in another process of this machine, as long as the first holder lives. Too
+    little room in the temporary folder, or a failure of the disk, raises `BadInput`.
     """
 
     def __init__(self, samples: int, columns: int, kind: DTypeLike, targets: bool) -> None:
         self.samples, self.columns, self.kind, self.targets = samples, columns, np.dtype(kind), targets
-        self.sample_bytes = columns * self.kind.itemsize + 4 * targets
+        self._row_bytes = columns * self.kind.itemsize
+        self._targets_start, self.sample_bytes = samples * self._row_bytes, self._row_bytes + 4 * targets
         self._key, self._path = secrets.token_bytes(_KEY_BYTES), ""
         self._file: IO[bytes] | None = None
         self._folder = "the temporary folder"
@@ -54,33 +53,25 @@ class SampleFile:
         self._write(samples * self.sample_bytes, np.frombuffer(self._key, dtype=np.uint8))
 
     def write(self, start: int, samples: Samples) -> None:
-        """Write samples from position ``start`` on; raise `BadInput` if the disk is full or fails."""
+        """Write samples from position ``start`` on."""
         features, targets = samples
         self._write(start * self._row_bytes, features)
         if targets is not None:
             self._write(self._targets_start + start * 4, targets)
 
     def read(self, start: int, stop: int) -> Samples:
-        """Read samples ``start:stop``; raise `BadInput` if the file cannot be read, or lies on another machine."""
+        """Read samples ``start:stop``."""
         features = np.empty((stop - start, self.columns), dtype=self.kind)
         targets = np.empty(stop - start, dtype=np.float32) if self.targets else None
         self.read_into(start, (features, targets))
         return features, targets
 
     def read_into(self, start: int, samples: Samples) -> None:
-        """Fill ``samples`` with the samples from ``start`` on; raise as `read` does."""
+        """Fill ``samples`` with the samples from ``start`` on."""
         features, targets = samples
         self._read(start * self._row_bytes, features)
         if targets is not None:
             self._read(self._targets_start + start * 4, targets)
-
-    @property
-    def _row_bytes(self) -> int:
-        return self.columns * self.kind.itemsize
-
-    @property
-    def _targets_start(self) -> int:
-        return self.samples * self._row_bytes
 
     @property
     def _advice(self) -> str:
@@ -148,11 +139,7 @@ class StoredFederation(Federation):
         self.columns, self.sample_bytes = file.columns, file.sample_bytes
 
     def block(self, users: NDArray[np.int64]) -> Block:
-        """See `Federation.block`; samples are read in pieces of 16 MiB or one user, adjacent users together.
-
-        Raises:
-            BadInput: the file cannot be read.
-        """
+        """See `Federation.block`; samples are read in pieces of 16 MiB or one user, adjacent users together."""
         users = checked_users(users, self.users)
         sizes, starts = self.sizes[users], self._offsets[users]
         offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -82,11 +82,7 @@ class Law(ABC):
         """Return ``P(Z > t)``."""
 
     def moment(self, order: float) -> float:
-        """Return ``E |Z|^order``.
-
-        Raises:
-            BadInput: the order is not positive, or not below the `tail`.
-        """
+        """Return ``E |Z|^order``; raise `BadInput` unless the order is positive and below the `tail`."""
         if not 0 < order < self.tail:
             raise BadInput(
                 f"{self.name} with shape {self.shape:g} has moments of orders above 0 and below {self.tail:g}, not "

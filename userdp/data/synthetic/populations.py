@@ -40,11 +40,7 @@ class Source:
 
 
 def vector_of(name: str, values: float | Sequence[float], dimension: int) -> Vector:
-    """Return a scalar repeated, or a list checked, as (dimension,) finite numbers.
-
-    Raises:
-        BadInput: the wrong length, or a value that is not finite.
-    """
+    """Return a scalar repeated, or a list checked, as (dimension,) finite numbers."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 0:
         array = np.full(dimension, array)

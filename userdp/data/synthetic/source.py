@@ -27,28 +27,22 @@ class SyntheticData(DataSettings):
 
     kind: Literal["synthetic"]
     population: str
-    users: int = Field(ge=1, description="n, training users (public).")
-    test_users: int = Field(1000, ge=0, description="Further users of the same population, held out for metrics.")
-    samples_per_user: int = Field(
-        10, ge=1, description="Samples of each user, or the fewest when samples_tail is given."
-    )
-    samples_tail: float | None = Field(
-        None, gt=0, description="Pareto index of the number of samples a user; all hold the same number if not given."
-    )
-    samples_max: int | None = Field(
-        None, ge=1, description="Most samples a user may hold; 100 samples_per_user if not given."
-    )
-    samples: int | None = Field(
-        None, ge=1, description="Public number of samples of all training users; only needed with samples_tail."
-    )
+    users: int = Field(ge=1)
+    """n, training users (public)."""
+    test_users: int = Field(1000, ge=0)
+    """Further users of the same population, held out for metrics."""
+    samples_per_user: int = Field(10, ge=1)
+    """Samples of each user, or the fewest when samples_tail is given."""
+    samples_tail: float | None = Field(None, gt=0)
+    """Pareto index of the number of samples a user; all hold the same number if not given."""
+    samples_max: int | None = Field(None, ge=1)
+    """Most samples a user may hold; 100 samples_per_user if not given."""
+    samples: int | None = Field(None, ge=1)
+    """Public number of samples of all training users; only needed with samples_tail."""
 
     @cached_property
     def recipe(self) -> Population:
-        """The population that users are drawn from.
-
-        Raises:
-            BadInput: a setting out of range.
-        """
+        """The population that users are drawn from; raises `BadInput` for a setting out of range."""
         names = {field.name for field in fields(self.population_type)}
         try:
             return self.population_type(**{name: getattr(self, name) for name in names})

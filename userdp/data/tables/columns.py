@@ -78,8 +78,8 @@ class Columns:
                     f"{key} names {column!r}, and {others[0]} takes the place of all features: leave one out"
                 )
             raise BadInput(
-                "declare either features and categorical columns, or one column of codes (or a list), or a sequence, or "
-                "images"
+                "declare either features and categorical columns, or one column of codes or several, or a sequence, "
+                "or images"
             )
         if self.sequence is not None:
             self.sequence.check()

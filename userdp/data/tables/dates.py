@@ -8,7 +8,7 @@ import numpy as np
 
 from userdp.data.tables.cells import cell_text
 from userdp.data.tables.declared import STATISTICS, Range, did_you_mean, not_from_data
-from userdp.data.tables.moments import days_since, faults_of, moment
+from userdp.data.tables.moments import days_since, fault_of, moment
 from userdp.errors import BadInput
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -91,12 +91,7 @@ class DateColumns:
         return list(dict.fromkeys([*self.bounds, *self.between]))
 
     def check(self, *, numbers: Sequence[str], target: str | None) -> None:
-        """Refuse contradictions, given the columns read as ``numbers`` and the ``target``.
-
-        Raises:
-            BadInput: bounds that are no dates, unknown parts, ambiguous formats, or a column declared as something else
-                too.
-        """
+        """Refuse contradictions, given the columns read as ``numbers`` and the ``target``."""
         for column, bounds in self.bounds.items():
             checked_dates(f"dates.{column}", bounds)
         for column, parts in self.parts.items():
@@ -120,7 +115,7 @@ class DateColumns:
         field = f"date_formats.{column} = {form!r}"
         if not isinstance(form, str):
             raise BadInput(f"{field}: must be text, such as {_FORM}")
-        for fault in faults_of(form):
+        if fault := fault_of(form):
             raise BadInput(
                 f"{field}: {fault}; write it as datetime.strptime takes it, such as {_FORM}, or the dates as 2021-04-03"
             )

@@ -6,33 +6,29 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from userdp.data.source import DescribedSection
 from userdp.errors import BadInput
-from userdp.settings import Section
 
 Cells = NDArray[np.float64]
 
 
-class Derivation(Section):
+class Derivation(DescribedSection):
     """A column made of others; it is a numeric feature like those of the table, clipped into its range and scaled."""
 
-    kind: Literal["count_above", "ratio", "difference", "product", "log1p", "days_between"] = Field(
-        description="`count_above`: how many of the columns exceed the threshold (0 or 1 for a single one); "
-        "`ratio`, `difference`, `product`: first column over, minus, times the second; `log1p`: log(1 + x) of one; "
-        "`days_between`: days from the second column's date to the first's, with times as fractions."
-    )
-    of: list[str] = Field(
-        description="The table's columns of numbers (of `days_between`: of dates) that it is made of; they need not be "
-        "features."
-    )
-    range: list[float] = Field(description="[low, high], public: results are clipped into it and scaled.")
-    threshold: float | None = Field(None, description="Of `count_above`: the value to exceed; 0 if not given.")
-    otherwise: float | None = Field(
-        None,
-        description="The result, within the range, if a cell is missing (and not imputed), a denominator is 0, or a "
-        "logarithm's x is at most -1. A ratio needs it; without it, such a sample is set aside.",
-    )
+    kind: Literal["count_above", "ratio", "difference", "product", "log1p", "days_between"]
+    """`count_above`: how many of the columns exceed the threshold (0 or 1 for a single one); `ratio`, `difference`,
+    `product`: first column over, minus, times the second; `log1p`: log(1 + x) of one; `days_between`: days from the
+    second column's date to the first's, with times as fractions."""
+    of: list[str]
+    """The table's columns of numbers (of `days_between`: of dates) that it is made of; they need not be features."""
+    range: list[float]
+    """[low, high], public: results are clipped into it and scaled."""
+    threshold: float | None = None
+    """The value to exceed in `count_above`; 0 if not given."""
+    otherwise: float | None = None
+    """The result, within the range, if a cell is missing (and not imputed), a denominator is 0, or a logarithm's x is
+    at most -1. A ratio needs it; without it, such a sample is set aside."""
 
     @property
     def of_dates(self) -> bool:
@@ -40,11 +36,7 @@ class Derivation(Section):
         return self.kind == "days_between"
 
     def check(self, name: str) -> None:
-        """Refuse contradictions in the derived column ``name``; its range is checked elsewhere.
-
-        Raises:
-            BadInput: too few or too many columns, a value outside the range, or a key of another kind.
-        """
+        """Refuse contradictions in the derived column ``name``; `Columns` checks its range."""
         wanted = KINDS[self.kind].columns
         if not self.of or (wanted is not None and len(self.of) != wanted):
             needed = "at least one column" if wanted is None else f"{wanted} column{'s' if wanted > 1 else ''}"

@@ -5,7 +5,6 @@ else's. So nothing is guessed: only ISO 8601 is read, and one declared form. 03/
 """
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -98,23 +97,20 @@ def _formed_moment(text: str, form: str) -> int | None:
     return (made.replace(tzinfo=None) - _EPOCH - away) // timedelta(microseconds=1)
 
 
-def faults_of(form: str) -> Iterator[str]:
-    """Yield why a form cannot be declared; nothing for a reliable one.
+def fault_of(form: str) -> str | None:
+    """Return why a form cannot be declared; None for a reliable one.
 
     Cells are normalised by `userdp.data.tables.cells.cell_text` and read as ISO 8601 first: a form that one of the two
     interprets otherwise is unreliable.
     """
     directives = re.findall(r"%(.?)", form, re.DOTALL)
-    for unknown in [one for one in directives if one not in _DIRECTIVES]:
-        yield (
-            "names of time zones differ between machines; %z reads offsets"
-            if unknown == "Z"
-            else (f"there is no %{unknown}" if unknown else "it ends with a lone %")
-        )
-        return
+    unknown = next((one for one in directives if one not in _DIRECTIVES), None)
+    if unknown == "Z":
+        return "names of time zones differ between machines; %z reads offsets"
+    if unknown is not None:
+        return f"there is no %{unknown}" if unknown else "it ends with a lone %"
     if not _OF_A_YEAR & set(directives):
-        yield "it has no year, which %Y is"
-        return
+        return "it has no year, which %Y is"
     for tried in _TRIED:
         text = tried.replace(tzinfo=UTC).strftime(form)
         try:
@@ -122,11 +118,10 @@ def faults_of(form: str) -> Iterator[str]:
         except re.error:  # a directive occurs twice
             wanted = None
         if wanted is None:
-            yield "no date can be read by it"
-            return
+            return "no date can be read by it"
         if moment(cell_text(text), form) != wanted:
-            yield "dates in this format could be taken for others, or for numbers"
-            return
+            return "dates in this format could be taken for others, or for numbers"
+    return None
 
 
 def moments_of(column: pa.ChunkedArray, name: str, form: str | None = None) -> Moments:
@@ -134,9 +129,6 @@ def moments_of(column: pa.ChunkedArray, name: str, form: str | None = None) -> M
 
     *Formal guarantee*: a cell's moment depends on that cell and the declared form alone, and is the same for a date as
     such and for its text; no cell makes reading fail.
-
-    Raises:
-        BadInput: the column's type holds no text, numbers or dates: the type of the file's schema, not of a cell.
     """
     if (ticks := ticks_of(column)) is not None:
         return _of_ticks(*ticks)

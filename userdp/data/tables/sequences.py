@@ -5,48 +5,32 @@ from typing import Any
 
 from pydantic import Field
 
+from userdp.data.source import DescribedSection
 from userdp.data.tables.declared import Levels, level_count
 from userdp.errors import BadInput
-from userdp.settings import Section
 
 
-class SequenceColumns(Section):
+class SequenceColumns(DescribedSection):
     """Samples that are windows of a user's rows in their order, or of the characters of a user's text."""
 
-    window: int = Field(
-        ge=1, description="Steps of a sample: a user's steps, in order, are cut into windows; the last one is padded."
-    )
-    order: str | None = Field(
-        default=None,
-        description="Numeric column that sorts a user's rows, those without a number last; else the file's order.",
-    )
-    inputs: dict[str, int | list[Any]] = Field(
-        default_factory=dict,
-        description="Further columns of every step: column = the number of codes (0..L-1), or a list of levels.",
-    )
-    predict: str | None = Field(
-        default=None,
-        description="Column predicted at every step from the steps before; a row is a step, or each item of its cell "
-        "is one if cells hold lists (Parquet).",
-    )
-    levels: int | list[Any] | None = Field(
-        default=None, description="Of predict: the number of codes (0..L-1), or a list of levels."
-    )
-    text: str | None = Field(
-        default=None,
-        description="Instead of predict: column of text, read character by character; a newline joins a user's rows.",
-    )
-    alphabet: str | None = Field(
-        default=None,
-        description="Of text: the characters, public, with a code of their own; all others share one more code.",
-    )
+    window: int = Field(ge=1)
+    """Steps of a sample: a user's steps, in order, are cut into windows; the last one is padded."""
+    order: str | None = None
+    """Numeric column that sorts a user's rows, those without a number last; else the file's order."""
+    inputs: dict[str, int | list[Any]] = Field(default_factory=dict)
+    """Further columns of every step: column = the number of codes (0..L-1), or a list of levels."""
+    predict: str | None = None
+    """Column predicted at every step from the steps before; a row is a step, or each item of its cell is one if cells
+    hold lists (Parquet)."""
+    levels: int | list[Any] | None = None
+    """Levels of predict: the number of codes (0..L-1), or a list of levels."""
+    text: str | None = None
+    """Instead of predict: column of text, read character by character; a newline joins a user's rows."""
+    alphabet: str | None = None
+    """Characters of text, public, with a code of their own; all others share one more code."""
 
     def check(self) -> None:
-        """Refuse contradictions and omissions.
-
-        Raises:
-            BadInput: both or none of predict and text; or levels or an alphabet that is missing or belongs to neither.
-        """
+        """Refuse contradictions and omissions."""
         if (self.predict is None) == (self.text is None):
             raise BadInput("sequence needs either predict, a column of codes, or text, a column of characters")
         if (self.levels is None) != (self.predict is None):

@@ -32,99 +32,70 @@ _TEST_FRACTION = 0.2
 class TableColumns(DataSettings):
     """Declarations that tables and public data sets share; ranges and levels must be public knowledge."""
 
-    features: list[str] | None = Field(
-        None,
-        description="Numeric feature columns; each needs a range. 'pixel_[0-63]' names a run of 64 columns, here and "
-        "in ranges, impute and missing_indicators.",
-    )
-    ranges: dict[str, list[float]] | None = Field(
-        None, description="Column = [low, high]: cells are clipped into it and scaled."
-    )
-    categorical: dict[str, list[Any]] | None = Field(
-        None, description="Column = [levels]: one feature of 0 and 1 for each level; other cells become all zeros."
-    )
-    scale: Literal["symmetric", "unit"] | None = Field(
-        None, description="Ranges are scaled to [-1, 1] (symmetric, the default) or [0, 1] (unit)."
-    )
-    target: str | None = Field(None, description="Column to predict.")
-    target_range: list[float] | None = Field(
-        None, description="[low, high] of the target, which is clipped into it and scaled to [-1, 1]."
-    )
-    positive: Any = Field(
-        None, description="The target cell that means 1; all others mean 0, and a missing one sets its sample aside."
-    )
-    target_levels: list[Any] | None = Field(
-        None,
-        description="The classes of the target, such as ['low', 'high'] or [0, 1, 2], for softmax and classes of torch "
-        "modules; any other cell sets its sample aside. Predictions have these names.",
-    )
-    codes: str | list[str] | None = Field(
-        None,
-        description="Instead of features: one categorical column, for one-hot problems; or a list of them, with levels "
-        "for problems that take codes, or with buckets, hashed, for sparse problems.",
-    )
-    levels: int | list[Any] | dict[str, int | list[Any]] | None = Field(
-        None,
-        description="Of one column of codes: their number (cells 0..levels-1), or the list; of a list of codes: column "
-        "= one of these.",
-    )
-    buckets: int | None = Field(None, ge=1, description="Of a list of codes: number of features to hash cells to.")
-    impute: dict[str, Any] | None = Field(
-        None,
-        description="Column = the public value of a missing cell: a number or date within the column's bounds, a "
-        "level, or 'own level' for one more. Without it, the sample is set aside (numbers, dates) or has no level.",
-    )
-    missing_indicators: list[str] | None = Field(
-        None, description="Columns of impute that get one more feature: 1 if the cell is missing, else 0."
-    )
-    derive: dict[str, Derivation] | None = Field(
-        None, description="Name = a numeric feature made of other columns of the same row; its keys follow below."
-    )
-    dates: dict[str, Any] | None = Field(
-        None,
-        description="Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first "
-        "(times are fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats.",
-    )
-    date_parts: dict[str, Any] | None = Field(
-        None,
-        description="Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): each level of a part is a "
-        "feature of 0 and 1. The column may be in dates too.",
-    )
-    date_formats: dict[str, Any] | None = Field(
-        None, description="Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."
-    )
-    sequence: SequenceColumns | None = Field(
-        None, description="Instead of features: samples are sequences of codes; its keys follow below."
-    )
-    images: str | None = Field(
-        None, description="Instead of features: column of raw bytes (Parquet), one per pixel, mapped to [0, 1]."
-    )
-    image_shape: list[int] | None = Field(
-        None, description="Of images: the sides, such as [28, 28]; a cell of another length sets its sample aside."
-    )
-    users: int | None = Field(
-        None,
-        ge=1,
-        description="n, public number of training users, without held-out ones: the first n in a seeded order.",
-    )
-    all_users: int | None = Field(
-        None,
-        ge=1,
-        description="Instead of users: public number of all users in the table; those not held out by test_fraction "
-        "train. Not together with min_samples above 1.",
-    )
-    samples: int | None = Field(None, ge=1, description="Public number of samples of all training users.")
-    min_samples: int = Field(
-        1, ge=1, description="Users with fewer samples are left out (the list of these users must be public)."
-    )
-    max_samples: int | None = Field(None, ge=1, description="Most samples of a user; of more, a seeded choice.")
-    test_fraction: float | None = Field(
-        None, ge=0, lt=1, description="Share of users held out for metrics; 0.2 by default, unless split_column is set."
-    )
-    split_column: str | None = Field(
-        None, description="Instead of test_fraction: column that marks, in all rows of a user, who is held out."
-    )
-    split_test: Any = Field(None, description="The cell of split_column for users who are held out.")
+    features: list[str] | None = None
+    """Numeric feature columns; each needs a range. 'pixel_[0-63]' names a run of 64 columns, here and in ranges, impute
+    and missing_indicators."""
+    ranges: dict[str, list[float]] | None = None
+    """Column = [low, high]: cells are clipped into it and scaled."""
+    categorical: dict[str, list[Any]] | None = None
+    """Column = [levels]: one feature of 0 and 1 for each level; other cells become all zeros."""
+    scale: Literal["symmetric", "unit"] | None = None
+    """Ranges are scaled to [-1, 1] (symmetric, the default) or [0, 1] (unit)."""
+    target: str | None = None
+    """Column to predict."""
+    target_range: list[float] | None = None
+    """[low, high] of the target, which is clipped into it and scaled to [-1, 1]."""
+    positive: Any = None
+    """The target cell that means 1; all others mean 0, and a missing one sets its sample aside."""
+    target_levels: list[Any] | None = None
+    """The classes of the target, such as ['low', 'high'] or [0, 1, 2], for softmax and classes of torch modules; any
+    other cell sets its sample aside. Predictions have these names."""
+    codes: str | list[str] | None = None
+    """Instead of features: one categorical column, for one-hot problems; or a list of them, with levels for problems
+    that take codes, or with buckets, hashed, for sparse problems."""
+    levels: int | list[Any] | dict[str, int | list[Any]] | None = None
+    """Levels of one column of codes: their number (cells 0..levels-1), or the list; of a list of codes: column = one of
+    these."""
+    buckets: int | None = Field(None, ge=1)
+    """Number of features to which the cells of a list of codes are hashed."""
+    impute: dict[str, Any] | None = None
+    """Column = the public value of a missing cell: a number or date within the column's bounds, a level, or 'own level'
+    for one more. Without it, the sample is set aside (numbers, dates) or has no level."""
+    missing_indicators: list[str] | None = None
+    """Columns of impute that get one more feature: 1 if the cell is missing, else 0."""
+    derive: dict[str, Derivation] | None = None
+    """Name = a numeric feature made of other columns of the same row; its keys follow below."""
+    dates: dict[str, Any] | None = None
+    """Column = [first, last], public dates in ISO 8601: a numeric feature, the days since the first (times are
+    fractions, in UTC), clipped and scaled. 03/04/2021 is not guessed: see date_formats."""
+    date_parts: dict[str, Any] | None = None
+    """Column = some of 'month', 'quarter', 'weekday' and 'hour' (in UTC): each level of a part is a feature of 0 and 1.
+    The column may be in dates too."""
+    date_formats: dict[str, Any] | None = None
+    """Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."""
+    sequence: SequenceColumns | None = None
+    """Instead of features: samples are sequences of codes; its keys follow below."""
+    images: str | None = None
+    """Instead of features: column of raw bytes (Parquet), one per pixel, mapped to [0, 1]."""
+    image_shape: list[int] | None = None
+    """Sides of images, such as [28, 28]; a cell of another length sets its sample aside."""
+    users: int | None = Field(None, ge=1)
+    """n, public number of training users, without held-out ones: the first n in a seeded order."""
+    all_users: int | None = Field(None, ge=1)
+    """Instead of users: public number of all users in the table; those not held out by test_fraction train. Not
+    together with min_samples above 1."""
+    samples: int | None = Field(None, ge=1)
+    """Public number of samples of all training users."""
+    min_samples: int = Field(1, ge=1)
+    """Users with fewer samples are left out (the list of these users must be public)."""
+    max_samples: int | None = Field(None, ge=1)
+    """Most samples of a user; of more, a seeded choice."""
+    test_fraction: float | None = Field(None, ge=0, lt=1)
+    """Share of users held out for metrics; 0.2 by default, unless split_column is set."""
+    split_column: str | None = None
+    """Instead of test_fraction: column that marks, in all rows of a user, who is held out."""
+    split_test: Any = None
+    """The cell of split_column for users who are held out."""
     memory: int | None = Field(
         None,
         ge=0,
@@ -202,11 +173,7 @@ class TableColumns(DataSettings):
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
-        """The column arguments of `userdp.data.read_table`.
-
-        Raises:
-            BadInput: both a share and a column hold users out.
-        """
+        """The column arguments of `userdp.data.read_table`; refused if a share and a column both hold users out."""
         if self.split_column is not None and self.test_fraction is not None:
             raise BadInput(
                 f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction} both hold "
@@ -263,11 +230,7 @@ class TableColumns(DataSettings):
         return Datasets(train, test, table.report)
 
     def _parts(self, table: Table, seed: int) -> tuple[Federation, Federation | None]:
-        """Return the training and the held-out users.
-
-        Raises:
-            PopulationTooSmall: the split column holds out everybody, or nobody.
-        """
+        """Return the training and the held-out users; refuse a split column that holds out everybody, or nobody."""
         if table.held_out is not None:
             parts = [np.flatnonzero(table.held_out == held) for held in (False, True)]
             if not all(map(len, parts)):
@@ -282,12 +245,10 @@ class TableColumns(DataSettings):
 
     def _check_all(self, users: int) -> None:
         """Compare the declared number of all users with that of the table: the list of users is public."""
-        if self.all_users in (None, users):
-            return
-        problem = PopulationTooSmall if users < self.all_users else BadInput
-        raise problem(
-            f"data.all_users = {self.all_users}, but the data have {users} users in all: correct data.all_users"
-        )
+        if self.all_users is not None and self.all_users != users:
+            problem = PopulationTooSmall if users < self.all_users else BadInput
+            total = f"data.all_users = {self.all_users}"
+            raise problem(f"{total}, but the data have {users} users in all: correct data.all_users")
 
     @property
     def keeps_some_samples(self) -> bool:
@@ -317,8 +278,10 @@ class TableData(TableColumns):
     """A CSV or Parquet file with a column that names the user of each row."""
 
     kind: Literal["table"]
-    path: str = Field(description="A .csv or .parquet file; relative to the configuration file.")
-    user: str = Field(description="Column that names the user of each row.")
+    path: str
+    """A .csv or .parquet file; relative to the configuration file."""
+    user: str
+    """Column that names the user of each row."""
 
     @property
     def file(self) -> str:
@@ -331,9 +294,8 @@ class PublicData(TableColumns):
 
     kind: Literal["public"]
     name: str = Field(description=f"One of {', '.join(PUBLIC_DATASETS)}.")
-    cache: str | None = Field(
-        None, description="Folder of the files; by default the environment variable USERDP_DATA, or ~/.cache/userdp."
-    )
+    cache: str | None = None
+    """Folder of the files; by default the environment variable USERDP_DATA, or ~/.cache/userdp."""
 
     @property
     def declared_users(self) -> int | None:
