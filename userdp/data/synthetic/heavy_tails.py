@@ -16,10 +16,11 @@ import scipy
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
+from userdp.data.checks import POSITIVE
 from userdp.data.federation import RegressionModel
 from userdp.data.shape import Shape
 from userdp.data.synthetic.laws import Law, Logistic, Normal, integral
-from userdp.data.synthetic.populations import POSITIVE, Noise, Samples, Source
+from userdp.data.synthetic.populations import Noise, Samples, Source
 from userdp.data.synthetic.power_laws import LAWS, LawName, StudentT, directional_moment
 from userdp.data.synthetic.regressions import WithParameter
 from userdp.errors import BadInput

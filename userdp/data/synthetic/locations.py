@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
+from userdp.data.checks import NOT_NEGATIVE, POSITIVE
 from userdp.data.shape import Shape
 from userdp.data.synthetic.laws import Law
 from userdp.data.synthetic.populations import (
-    NOT_NEGATIVE,
-    POSITIVE,
     Noise,
     Samples,
     Source,

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from userdp.arrays.types import Vector
 from userdp.data.block import Features
-from userdp.data.checks import require_number
+from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, require_number
 from userdp.data.federation import RegressionModel
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
@@ -23,10 +23,6 @@ from userdp.errors import BadInput
 Noise = NDArray[np.float32]
 Samples = tuple[Features, NDArray[np.float32] | None]
 RawLaw: TypeAlias = Literal["normal", "uniform", "exponential", "gamma"]
-# Metadata of a population's fields: the bound that `require_number` checks.
-POSITIVE = {"above": 0.0}
-NOT_NEGATIVE = {"above": 0.0, "strict": False}
-AT_LEAST_ONE = {"above": 1.0, "strict": False}
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,7 @@ from userdp.data.synthetic.populations import Noise, student_t_in_place
 from userdp.errors import BadInput
 
 LawName = Literal[
-    "normal",
-    "logistic",
-    "laplace",
-    "chi_squared",
-    "log_gamma",
-    "log_normal",
-    "student_t",
-    "pareto",
-    "log_logistic",
+    "normal", "logistic", "laplace", "chi_squared", "log_gamma", "log_normal", "student_t", "pareto", "log_logistic"
 ]
 
 

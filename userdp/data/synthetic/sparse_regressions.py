@@ -11,17 +11,9 @@ from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import over_rows, scaled_rows, sparse_rows, squared_lengths
 from userdp.arrays.types import Vector
+from userdp.data.checks import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE
 from userdp.data.shape import Shape
-from userdp.data.synthetic.populations import (
-    AT_LEAST_ONE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Noise,
-    Samples,
-    Source,
-    VectorPopulation,
-    per_sample,
-)
+from userdp.data.synthetic.populations import Noise, Samples, Source, VectorPopulation, per_sample
 from userdp.data.synthetic.regressions import column_edges, linear_targets, logistic_targets
 from userdp.errors import BadInput
 

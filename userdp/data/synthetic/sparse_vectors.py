@@ -14,16 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from userdp.arrays.types import Vector
-from userdp.data.synthetic.populations import (
-    AT_LEAST_ONE,
-    POSITIVE,
-    Noise,
-    Samples,
-    Source,
-    VectorPopulation,
-    add_per_user,
-    per_sample,
-)
+from userdp.data.checks import AT_LEAST_ONE, POSITIVE
+from userdp.data.synthetic.populations import Noise, Samples, Source, VectorPopulation, add_per_user, per_sample
 from userdp.errors import BadInput
 
 _MOST_CANDIDATES = 200_000

@@ -78,7 +78,7 @@ class Columns:
                     f"{key} names {column!r}, and {others[0]} takes the place of all features: leave one out"
                 )
             raise BadInput(
-                "declare either features and categorical columns, or one column of codes or several, or a sequence, "
+                "declare either features and categorical columns, or one column of codes or more, or a sequence, "
                 "or images"
             )
         if self.sequence is not None:
@@ -94,9 +94,9 @@ class Columns:
     def _check_ranges(self) -> None:
         for column in self.features:
             if column not in self.ranges:
+                missing = f"ranges has no [low, high] for the numeric feature {column!r}"
                 raise BadInput(
-                    f"ranges has no [low, high] for the numeric feature {column!r}; declare its public bounds, "
-                    "or list the column under categorical with its levels, or under dates"
+                    f"{missing}; declare it, or the column under categorical with its levels, or under dates"
                 )
         for column, bounds in self.ranges.items():
             if column in self.dated.listed:
@@ -109,15 +109,12 @@ class Columns:
     def _check_codes(self) -> None:
         if self.codes is None and self.levels is not None:
             raise BadInput(
-                "levels describes codes, and codes names no column; for features use categorical, for a target of two "
-                "classes positive, for one of several target_levels"
+                "levels describes codes, and codes names no column; use categorical for features, or target_levels"
             )
         if self.codes is None or isinstance(self.codes, str):
             if self.buckets is not None:
-                raise BadInput(
-                    f"buckets = {self.buckets}: cells are hashed for a LIST of codes, and codes = {self.codes!r}; "
-                    "list the columns, such as codes = ['film', 'genre']"
-                )
+                given = f"buckets = {self.buckets}: cells are hashed for a LIST of codes, and codes = {self.codes!r}"
+                raise BadInput(f"{given}; list the columns, such as codes = ['film', 'genre']")
         elif not self.codes or not all(isinstance(name, str) for name in self.codes):
             raise BadInput(f"codes = {self.codes!r}: must be one column's name, or a list of names, at least one")
         elif not isinstance(self.levels, Mapping):

@@ -101,10 +101,8 @@ class DateColumns:
             if column in numbers:
                 raise BadInput(f"column {column!r} is declared as numbers and under {field}; leave it out of one")
             if column == target:
-                raise BadInput(
-                    f"{field} names {column!r}, the target: a loss predicts numbers or classes; write it as a number, "
-                    "such as days since a public day, and declare target_range"
-                )
+                problem = f"{field} names {column!r}, the target: a loss predicts numbers or classes"
+                raise BadInput(f"{problem}; write it as a number, such as days since a public day, with target_range")
         for column, form in self.formats.items():
             self._check_form(column, form)
 

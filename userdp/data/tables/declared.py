@@ -63,10 +63,8 @@ def expanded_keys(field: str, declared: Mapping[str, Value]) -> dict[str, Value]
 
 def _columns(field: str, name: str) -> list[str]:
     if "*" in name:
-        raise BadInput(
-            f"{field} names {name!r}: how many columns there are must be declared, because a server has no file to "
-            f"count them in; name the run, such as {name.replace('*', '[0-63]')!r}"
-        )
+        example = name.replace("*", "[0-63]")
+        raise BadInput(f"{field} names {name!r}: how many columns match must be declared, by a run such as {example!r}")
     texts, runs = _RUN.split(name)[::3], [_numbers(field, name, *run) for run in _RUN.findall(name)]
     count = math.prod(map(len, runs))
     if count > _MOST_COLUMNS:
@@ -125,15 +123,15 @@ def check_target(
     given = [name for name, value in declared.items() if value is not None]
     if len(given) > 1:
         raise BadInput(
-            f"{given[0]} and {given[1]} exclude each other: target_range is for numbers, positive for two classes, "
-            "target_levels for classes with names"
+            f"{given[0]} and {given[1]} exclude each other: declare target_range for numbers, positive for two classes "
+            "or target_levels for named ones"
         )
     if target is None and given:
         raise BadInput(f"{given[0]} describes a target, and target names no column; declare target")
     if isinstance(positive, Mapping | list | tuple | set):
         raise BadInput(
-            f"positive = {positive!r}: must be the one cell that means 1; to join several, add a column of 0 and 1 to "
-            "the table, and make it the target; for several classes list them in target_levels"
+            f"positive = {positive!r}: must be the one cell that means 1; to join several, make a column of 0 and 1 "
+            "the target; for several classes list them in target_levels"
         )
     if target_range is not None:
         checked_range("target_range", target_range)

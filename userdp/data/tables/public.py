@@ -106,12 +106,8 @@ def _download(entry: PublicDataset, path: Path) -> None:
 def _check(entry: PublicDataset, content: bytes, what: str) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found != entry.sha256:
-        remedy = (
-            "delete it, and read a file of your own making as data.kind = 'table'"
-            if entry.address is None
-            else f"delete it, fetch {entry.address} again and save it as {entry.file}"
-        )
-        raise BadInput(
-            f"{what} has the SHA-256 checksum {found} instead of {entry.sha256}: it is damaged or another version; "
-            f"{remedy}"
-        )
+        fault = f"{what} has the SHA-256 checksum {found} instead of {entry.sha256}: it is damaged or another version"
+        remedy = f"fetch {entry.address} again and save it as {entry.file}"
+        if entry.address is None:
+            remedy = "read a file of your own making as data.kind = 'table'"
+        raise BadInput(f"{fault}; delete it, and {remedy}")

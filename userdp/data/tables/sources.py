@@ -152,33 +152,25 @@ class TableColumns(DataSettings):
         advice = "give data.users, the public number of those who take part"
         if self.users is not None:
             raise BadInput(
-                f"{total} and data.users = {self.users} are both given: data.users follows from data.all_users and "
-                "data.test_fraction, so give one of them"
+                f"{total} and data.users = {self.users} are both given: the first implies the second; give one"
             )
         if self.min_samples > 1:
-            raise BadInput(
-                f"{total} with data.min_samples = {self.min_samples}: the number of users with so many samples is not "
-                f"declared by it; {advice}"
-            )
+            small = f"data.min_samples = {self.min_samples}: the number of users with so many samples is not declared"
+            raise BadInput(f"{total} with {small}; {advice}")
         if "split_column" in self.declarations:
-            raise BadInput(
-                f"{total} with {self.holds_out}: the number of users held out by that column is not declared; {advice}"
-            )
+            raise BadInput(f"{total} with {self.holds_out}: the number of users it holds out is not declared; {advice}")
         left = self.all_users - self.held_out(self.all_users)
         if left < 1:
-            raise BadInput(
-                f"{total} with data.test_fraction = {self.test_fraction}: everybody is held out; lower test_fraction"
-            )
+            share = f"data.test_fraction = {self.test_fraction}"
+            raise BadInput(f"{total} with {share}: everybody is held out; lower test_fraction")
         return left
 
     @cached_property
     def declarations(self) -> Mapping[str, Any]:
         """The column arguments of `userdp.data.read_table`; refused if a share and a column both hold users out."""
         if self.split_column is not None and self.test_fraction is not None:
-            raise BadInput(
-                f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction} both hold "
-                "users out; leave one of them out"
-            )
+            both = f"data.split_column = {self.split_column!r} and data.test_fraction = {self.test_fraction}"
+            raise BadInput(f"{both} both hold users out; leave one of them out")
         return {
             name: value
             for name in Columns.__dataclass_fields__

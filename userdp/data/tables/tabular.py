@@ -226,8 +226,7 @@ def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping
     """
     if columns.sequence is not None:
         raise BadInput(
-            "data.sequence makes windows of a user's rows, so nothing is predicted row by row; measure the model on "
-            "other users with evaluate"
+            "data.sequence makes windows of a user's rows, so nothing is predicted row by row; evaluate other users"
         )
     table = read_columns(Path(path), columns, columns.inputs)
     counts = Counts()
@@ -255,7 +254,7 @@ def _held_out(table: Rows, columns: Columns, owner: NDArray[np.int64]) -> NDArra
     other = test != test[first][owner]
     if other.any():
         raise BadInput(
-            f"the split column {column!r} has {first_row(other)} that differ from the first row of their user: a user "
-            "is held out wholly or not at all; correct these rows"
+            f"the split column {column!r} has {first_row(other)} that differ from the first row of their user; correct "
+            "these rows, because a user is held out wholly or not at all"
         )
     return test[first]
