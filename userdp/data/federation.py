@@ -1,8 +1,4 @@
-"""Federations: data as users, handed out in blocks by index.
-
-Users keep their numbers 0..n-1 (seeded and public for tables), so that cohorts, noise and the order of every sum are
-the same on every engine.
-"""
+"""Federations: users with fixed numbers, so that cohorts, noise and the order of sums are the same on every engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -25,7 +25,7 @@ class SyntheticFederation(Federation):
     same seed begins with the same users. Only ``sizes`` takes memory that grows with the population.
 
     Args:
-        population: what users are drawn from.
+        population: the law of users and samples.
         users: n.
         seed: of the truth (stream "truth") and the samples (stream "data").
         samples_per_user: samples of each user, or the fewest when ``samples_tail`` is given.

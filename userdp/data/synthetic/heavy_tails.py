@@ -1,8 +1,7 @@
 """Regressions with heavy-tailed features, noise or both, with known optimum and moments.
 
-Features and targets are unbounded, so problems on them declare no bound (``feature_norm = inf``) and strategies must
-clip gradients. Every law is centred exactly: the true parameter minimises the expected squared, Huber and Lp loss, and
-a known multiple of it the logistic loss.
+Problems on them declare no bound (``feature_norm = inf``), so strategies must clip gradients. Every law is centred: the
+true parameter minimises the expected squared, Huber and Lp loss, and a known multiple of it the logistic loss.
 """
 
 import math

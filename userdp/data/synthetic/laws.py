@@ -1,7 +1,6 @@
-"""Laws of noise with mean exactly zero and known moments, made elementwise from raw noise; the light-tailed ones.
+"""Laws of noise with mean exactly zero, made elementwise from raw noise; the light-tailed ones.
 
-A law's moment of order p is finite below its tail index, and then exact: a closed form, or an integral to rounding. So
-a bound M with ``E |<u, Z>|^p <= M^p`` can be declared truthfully, without reading data.
+Moments below the tail index are exact, so that a bound M with ``E |<u, Z>|^p <= M^p`` can be declared without data.
 """
 
 import math

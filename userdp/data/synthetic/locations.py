@@ -1,8 +1,4 @@
-"""Location families: samples around a mean, for mean estimation and the hard instance of Ghazi et al. 2025.
-
-Every family is centred exactly, so that `population_mean` is the mean, and scaled to standard deviation ``deviation``
-where the variance is finite.
-"""
+"""Location families, centred exactly and scaled to their ``deviation``; and the hard instance of Ghazi et al. 2025."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -110,9 +106,7 @@ class Gaussian(Location):
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyTailed(Gaussian):
-    """Independent coordinates of a law of mean exactly zero, scaled to the declared deviation.
-
-    If the law's variance is infinite, the deviation is its scale.
+    """Independent coordinates of a centred law, scaled to the deviation, or by it if the variance is infinite.
 
     Attributes:
         shape: of the law.
@@ -145,11 +139,7 @@ class HeavyTailed(Gaussian):
         return float(self.deviation / self.law.unit * self.law.moment(order) ** (1 / order))
 
     def directional_moment(self, order: float) -> float:
-        """Return M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; see `power_laws`.
-
-        Raises:
-            BadInput: the order is below 2, or the law has no such moment.
-        """
+        """Return M with ``E |<u, z - own mean>|^order <= M^order`` for every unit u; ``order >= 2``; see `power_laws`."""
         return self.deviation / self.law.unit * directional_moment(self.law, order, spherical=False)
 
 

@@ -1,7 +1,7 @@
-"""Populations that synthetic users are drawn from; other modules of this package hold the kinds.
+"""The base of populations, which turn raw noise into samples.
 
-A population turns raw noise into samples, for a whole block at once and elementwise, so that a user's samples do not
-depend on the users next to it in the block. It declares the noise (`Source`); `SyntheticFederation` draws it.
+They work on a whole block, elementwise, so that a user's samples do not depend on the block's other users. A population
+declares its noise (`Source`), and `SyntheticFederation` draws it.
 """
 
 from abc import ABC, abstractmethod

@@ -1,9 +1,7 @@
 """Cells of a table: each becomes one text or one number, independent of the other cells.
 
-In most files ALL cells decide a column's type: one 2.5 makes whole numbers floats, one time of day makes dates
-timestamps, one word makes numbers text. Privacy proofs replace one user's cells and need everybody else's to stay the
-same. So a cell is read by its VALUE: the same for 1, 1.0, "1" and "1.0", in a column of any type, from CSV or Parquet.
-No content of a cell makes reading fail.
+Privacy proofs replace one user's cells, which can change a column's type: one 2.5 makes whole numbers floats. So a cell
+is read by its VALUE, the same for 1, 1.0, "1" and "1.0" in a column of any type, and no content makes reading fail.
 """
 
 import math

@@ -55,8 +55,7 @@ class Derivation(DescribedSection):
         *Formal guarantee*: a result depends on its own row's cells alone, to the last bit: IEEE 754 rounds sums,
         products and quotients exactly at every position of an array, and logarithms are taken one by one.
 
-        Args:
-            cells: of each column (N,), finite or NaN; dates as days since one common moment.
+        The ``cells`` of each column (N,) are finite or NaN; dates are days since one common moment.
         """
         missing = np.logical_or.reduce([np.isnan(one) for one in cells])
         # Overflow gives infinity, which is clipped into the range like any large result.

@@ -1,7 +1,7 @@
 """Cells of dates and times: each is read by itself, as a moment in UTC.
 
-Libraries infer a column's format from its first cells; one person's cell would then decide the meaning of everybody
-else's. So nothing is guessed: only ISO 8601 is read, and one declared form. 03/04/2021 needs a declared form.
+Only ISO 8601 and one declared form are read: with a format inferred from a column's first cells, as libraries do, one
+person's cell would decide the meaning of everybody else's.
 """
 
 import re
@@ -45,11 +45,8 @@ def moment(text: str, form: str | None = None) -> int:
     """Return microseconds since 1970 in UTC of one cell's text; the number of NaT for no date.
 
     A text with an offset is converted to UTC; one without is UTC. A day, a month or a year in ISO 8601 is the midnight
-    at which it begins. Digits after the microseconds are cut off.
-
-    Args:
-        text: the cell.
-        form: the format of dates that are not in ISO 8601, for `datetime.strptime`.
+    at which it begins. Digits after the microseconds are cut off. ``form``, for `datetime.strptime`, is the format of
+    dates that are not in ISO 8601.
     """
     text = text.strip(" \t")
     if not text or len(text) > _LONGEST:

@@ -24,10 +24,9 @@ _BUFFER_BYTES = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Declared columns of a file with N rows.
+    """Declared columns of a file with ``count`` = N rows.
 
     Attributes:
-        count: N.
         texts: columns compared as text.
         numbers: columns of numbers, each (N,) float64, NaN for a cell without a finite number.
         lengths: items of each cell (N,), for a sequence's columns of lists; ``texts`` and ``numbers`` hold the items of

@@ -1,11 +1,8 @@
 """Tables larger than memory: a Parquet file is read in batches, twice, and its samples go to a temporary file.
 
-The first pass reads the user column, which determines the place of each row's sample. The second reads all columns,
-batch by batch, with the functions that read a table in memory; a row's sample depends on its own cells alone, so the
-size of batches changes no bit. Memory holds a few numbers per row and a few blocks of samples.
-
-Users may be in any order. A batch's samples are written into their part of the file, 16 MiB long, in the order of the
-table; finally each part is sorted in memory. So the disk sees long pieces only.
+The first pass reads the user column, which determines the place of each row's sample. The second reads all columns in
+batches, as a table in memory is read. A batch's samples are appended to their part of the file, 16 MiB long; finally
+each part is sorted in memory, so that the disk sees long pieces only.
 """
 
 import logging

@@ -1,7 +1,6 @@
 """Counts of cells for the data holder, and one sentence, with a remedy, about each column without a usable cell.
 
-If no cell of a column can be used, every sample is set aside and a run learns from nobody. That is an exact function of
-all cells, so only the data holder may see it.
+Both are exact functions of all cells, so only the data holder may see them.
 """
 
 import re
