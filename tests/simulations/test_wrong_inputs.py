@@ -104,7 +104,7 @@ def test_dates_as_bounds(frame, bound):
         ({"ranges": {"height": "150-200"}}, r"data.ranges.height = '150-200': a range takes two numbers"),
         ({"categorical": ["team"]}, r"data.categorical = \['team'\]: .*, in Python a dict \(Column = \[levels\]"),
         ({"problem": None}, "problem is missing: its kind is one of linear, .*logistic"),
-        ({"user": None}, "data.user is missing: give column that says whose sample it is"),
+        ({"user": None}, "data.user is missing: give column that names the user of each row"),
         (
             {"rounds": 5},
             r"no setting 'rounds': the strategy has it, so write strategy=\{'kind': 'dp_fed_sgd', 'rounds'",

@@ -252,7 +252,7 @@ def test_users_of_many_samples_are_protected_at_the_price_of_one():
     [
         ({"parameter_sparsity": 0}, "parameter_sparsity = 0: must lie between 1 and dimension = 5"),
         ({"parameter_sparsity": 6}, "parameter_sparsity = 6"),
-        ({"parameter_sparsity": 2, "parameter": 1.0}, "leave it out where parameter is given"),
+        ({"parameter_sparsity": 2, "parameter": 1.0}, "leave out parameter_sparsity or parameter"),
     ],
 )
 def test_sparse_parameters_out_of_range_are_refused(changes, message):
