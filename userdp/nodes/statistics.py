@@ -1,4 +1,4 @@
-"""One bounded number of each user beside its row, computed before the clip: what adaptive clips are steered by."""
+"""One bounded number of each user beside its row, computed before the clip: adaptive clips follow it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number of each user, bounded whatever the user's data.
+    """One number of each user, bounded for any data.
 
     Attributes:
         compute: from finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
@@ -26,17 +26,17 @@ class Statistic:
     high: float
 
     def sensitivity(self, relation: Relation) -> float:
-        """The most by which one user moves the sum of all users' numbers, by being replaced, added or removed."""
+        """Bound how far one user moves the sum of all users' numbers, by being replaced, added or removed."""
         return self.high - self.low if relation == "replace_one" else max(abs(self.low), abs(self.high))
 
 
 def log_distances(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): ``ln(||row||_2 / clip_norm)``, held to [-2.5, 1]; their mean is the log of a robust typical distance."""
+    """Return ``ln(||row||_2 / clip_norm)``, clipped to [-2.5, 1]; its mean is the log of a robust typical distance."""
     return np.clip(_log_lengths(rows, clip_norm), -2.5, 1.0)
 
 
 def _log_lengths(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): ``ln(||row||_2 / clip_norm)``; minus infinity for a row of zeros."""
+    """Return ``ln(||row||_2 / clip_norm)`` (U,); minus infinity for a row of zeros."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     norms = np.linalg.norm(rows / scale[:, None], axis=1)
@@ -45,17 +45,17 @@ def _log_lengths(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
 
 
 def log_norms(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): the same, held to [-5, 0], for lengths of which only an upper guess is known."""
+    """Return the same, clipped to [-5, 0], for lengths with only an upper guess."""
     return np.clip(_log_lengths(rows, clip_norm), -5.0, 0.0)
 
 
 def log_sizes(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): the same, held to [-10, 10], for lengths of which nothing is known."""
+    """Return the same, clipped to [-10, 10], for unknown lengths."""
     return np.clip(_log_lengths(rows, clip_norm), -10.0, 10.0)
 
 
 def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
-    """(U,): 1/2 for rows that the clip leaves as they are, -1/2 for those that it shortens."""
+    """Return (U,): 1/2 for rows that the clip leaves unchanged, -1/2 for those that it shortens."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     # As `clip_rows` decides: by the scaled norm, which does not overflow.
@@ -72,11 +72,7 @@ STATISTICS: dict[str, Statistic] = {
 
 
 def statistic(name: str) -> Statistic:
-    """The statistic of that name.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """Return the statistic of that name; raise `BadInput` if there is none."""
     if name not in STATISTICS:
         raise BadInput(f"statistic {name!r} is unknown; there are {', '.join(sorted(STATISTICS))}")
     return STATISTICS[name]

@@ -11,8 +11,7 @@ from userdp.problems.biweight import BiweightRegression
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
-from userdp.problems.regressions import Logistic, Poisson, Squared
-from userdp.problems.robust_regression import HuberRegression, LpRegression
+from userdp.problems.regressions import HuberRegression, Logistic, LpRegression, Poisson, Squared
 from userdp.problems.separable import Bernoulli, Huber, Quadratic
 from userdp.problems.softmax import Softmax
 from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared

@@ -1,4 +1,4 @@
-"""A public model to start from: read from a file, and refused where it does not fit."""
+"""The public initial model: read from a file, and refused if it does not fit the problem."""
 
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -13,21 +13,16 @@ from userdp.problems.base import Problem
 
 @runtime_checkable
 class ReadsStates(Protocol):
-    """A problem whose models have another file than ``model.npz``."""
+    """A problem whose models may also lie in other files than ``model.npz``."""
 
     def state_model(self, path: Path, told: str) -> Vector:
-        """(p,) the model in that file; ``told`` is how messages begin.
-
-        Raises:
-            BadInput: it cannot be read, or holds another model's.
-        """
+        """Return the (p,) model in that file; raise `BadInput`, beginning with ``told``, if it does not fit."""
 
 
 def public_model(problem: Problem, path: Path) -> Vector:
-    """(p,) the model in a file: ``model.npz`` of a run, or what the problem reads besides.
+    """Return the (p,) model in a file: ``model.npz`` of a run, or another file that the problem can read.
 
-    Raises:
-        BadInput: there is no such file, it cannot be read, or holds another problem's model.
+    Raises `BadInput` if the file is missing, unreadable, or holds another problem's model.
     """
     told = f"problem.initial_model = {str(path)!r}"
     if not path.is_file():
@@ -52,11 +47,6 @@ def public_model(problem: Problem, path: Path) -> Vector:
 
 
 def _stored(path: Path, told: str) -> Vector:
-    """The array x of a run's ``model.npz``.
-
-    Raises:
-        BadInput: the file holds none.
-    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return np.asarray(arrays["x"], dtype=np.float64)

@@ -21,7 +21,7 @@ from userdp.arrays.sparse_rows import (
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
-from userdp.problems.base import Box, Certificate, Problem
+from userdp.problems.base import Box, Certificate
 from userdp.problems.bounds import (
     INWARDS,
     check_width,
@@ -35,26 +35,27 @@ from userdp.problems.bounds import (
     targets_of,
 )
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
-from userdp.problems.generalised_linear import constant_metrics, score_metrics
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
-from userdp.problems.settings import RADIUS, RIDGE, ProblemSettings, TargetRange
+from userdp.problems.one_score import OneScore
+from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 
 
-class SparseLinear(Problem):
+class SparseLinear(OneScore):
     """``phi(<a, x>, y) + (ridge / 2) ||x||^2``: at most ``sparsity`` entries of a are not zero, ``||a||_2`` is bounded.
 
-    Samples are a `scipy.sparse.csr_array`. Without ridge so are gradients, and everything takes time and memory by the
-    entries that are not zero; with ridge every entry of a gradient counts, and gradients are arrays.
+    Samples are a `scipy.sparse.csr_array`. Without ridge gradients are sparse too, and time and memory grow with the
+    number of non-zero entries; with ridge every entry of a gradient counts, and gradients are arrays. Raises `BadInput`
+    for an argument out of range.
 
     Args:
         family: phi and the range of targets; targets outside are clipped into it.
-        columns: d, of a sample.
+        columns: d, columns of a sample.
         feature_norm: A, bound on ``||a||_2``; longer samples are scaled down.
-        sparsity: s, most entries of a sample that are not zero; of more, the largest in magnitude are kept, of equal
-            ones the first. More than d means d.
+        sparsity: s, most non-zero entries of a sample; of more, the largest in magnitude are kept, of equal ones the
+            first. More than d means d.
         radius: the domain is ``|x_j| <= radius``; may be infinite.
-        ridge: >= 0; part of the loss, of "test_loss" too.
+        ridge: >= 0; part of the loss, and of "test_loss".
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
@@ -73,12 +74,7 @@ class SparseLinear(Problem):
 
         A user's average gradient is a mean of such gradients, so it too has l2 norm at most that bound, and l1 norm at
         most sqrt(s) times ``L A`` (without ridge), whatever its support.
-
-    Raises:
-        BadInput: an argument out of range.
     """
-
-    has_targets = True
 
     def __init__(
         self, family: Family, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float
@@ -123,10 +119,10 @@ class SparseLinear(Problem):
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """The largest entries of each sample, scaled down into the l2 ball; targets clipped into the family's range.
+        """Keep the largest entries of each sample, scale it into the l2 ball, and clip targets into the family's range.
 
         Raises:
-            BadInput: dense features, other columns, or no targets.
+            BadInput: features are dense or have other columns, or there are no targets.
         """
         check_width(block.sparse_features, self.columns)
         block = set_aside_not_finite(block)
@@ -141,26 +137,24 @@ class SparseLinear(Problem):
         return rebuilt(block, kept, targets), counted(block, cut | long | clipped)
 
     def _scores(self, x: Vector, block: Block) -> Array:
-        """(N,): ``<a, x>``."""
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
 
     def _averages(self, models: Array, weights: Array, block: Block) -> AnyRows:
-        """(U, p) average gradients from the samples' slopes (N,); ``models`` is (p,) or (U, p)."""
         rows = scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
         return rows if self.sparse else dense(rows) + self.ridge * models
 
     def _sums(self, weights: Array, block: Block) -> Sparse:
-        """(U, p): each user's sum of samples, weighted by (N,) ``weights``."""
+        """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
         return summed_rows(scaled_rows(block.sparse_features, weights), block.offsets)
 
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """(U, p); sparse without ridge."""
-        return self._averages(x, self.family.slopes(self._scores(x, block), targets_of(block)), block)
+        """See `Problem.user_gradients`; sparse without ridge."""
+        return self._averages(x, self._slopes_at(x, block), block)
 
     @QUIET
     def user_gradients_at(self, models: Array, block: Block) -> AnyRows:
-        """(U, p); sparse without ridge."""
+        """See `Problem.user_gradients_at`; sparse without ridge."""
         features = block.sparse_features
         owner = np.repeat(np.arange(block.users), block.sizes)
         weights = models[owner[row_of_entry(features)], features.indices]
@@ -169,13 +163,13 @@ class SparseLinear(Problem):
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
-        """(N, p); sparse without ridge."""
-        rows = scaled_rows(block.sparse_features, self.family.slopes(self._scores(x, block), targets_of(block)))
+        """See `Problem.sample_gradients`; sparse without ridge."""
+        rows = scaled_rows(block.sparse_features, self._slopes_at(x, block))
         return rows if self.sparse else dense(rows) + self.ridge * x
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
-        """(U, p), by ghost clipping (see `ghost_factors`); sparse without ridge."""
+        """See `Problem.sample_clipped_sums`; by ghost clipping (see `ghost_factors`), sparse without ridge."""
         positive("clip_norm", clip_norm)
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
         scores, squares = self._scores(x, block), squared_lengths(block.sparse_features)
@@ -188,25 +182,6 @@ class SparseLinear(Problem):
             return sums
         pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
         return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
-
-    @QUIET
-    def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,), the ridge term included."""
-        return self.family.losses(self._scores(x, block), targets_of(block)) + 0.5 * self.ridge * float(x @ x)
-
-    @QUIET
-    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Per user: "test_loss" (ridge term included) and the family's measures of prediction (without it)."""
-        return score_metrics(self.family, self._scores(x, block), block, 0.5 * self.ridge * float(x @ x))
-
-    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
-        """Per user, of the family's loss and measures."""
-        return constant_metrics(self.family, float(mean[0]), block)
-
-    @QUIET
-    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        """The family's predictions, name -> (N,)."""
-        return self.family.predictions(self._scores(x, block))
 
 
 def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
@@ -260,7 +235,7 @@ class SparseSquared(SparseLinear):
         super().__init__(SquaredFamily(low, high), columns, feature_norm, sparsity, radius, ridge=ridge)
 
 
-class SparseLinearSettings(ProblemSettings):
+class SparseLinearSettings(LossSettings):
     """Settings of every loss on sparse samples."""
 
     family: ClassVar[str] = "sparse linear"
@@ -279,36 +254,26 @@ class SparseLinearSettings(ProblemSettings):
     ridge: float = Field(0.0, ge=0, description=RIDGE + " With it gradients are not sparse.")
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        norm = self._declared("feature_norm", self.feature_norm, shape.feature_length, "the bound on ||a||_2")
-        sparsity = self._declared("sparsity", self.sparsity, shape.sparsity, "the number of entries")
+        length, entries = shape.feature_length, shape.sparsity
         return {
             "columns": shape.columns,
-            "feature_norm": norm,
-            "sparsity": int(sparsity),
+            "feature_norm": self._declared("feature_norm", self.feature_norm, length, "the bound on ||a||_2"),
+            "sparsity": int(self._declared("sparsity", self.sparsity, entries, "the number of entries")),
             "radius": self.radius,
             "ridge": self.ridge,
         }
 
 
-class SparseLogisticSettings(SparseLinearSettings):
+class SparseLogisticSettings(BinaryTarget, SparseLinearSettings):
     """Settings of `userdp.problems.SparseLogistic`."""
 
     kind: Literal["sparse_logistic"]
-    summary: ClassVar[str] = SparseLogistic.summary
-    unscaled: ClassVar[str | None] = "0 and 1, which data.positive makes of words"
-    most_classes: ClassVar[int | None] = 2
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        return SparseLogistic(**self._arguments(shape))
+    loss: ClassVar[type[Any]] = SparseLogistic
 
 
 class SparseSquaredSettings(TargetRange, SparseLinearSettings):
     """Settings of `userdp.problems.SparseSquared`."""
 
     kind: Literal["sparse_squared"]
-    summary: ClassVar[str] = SparseSquared.summary
+    loss: ClassVar[type[Any]] = SparseSquared
     radius: float = Field(5.0, gt=0, description=RADIUS)
-
-    def _make(self, shape: Shape, seed: int) -> Problem:
-        low, high = self._range(shape)
-        return SparseSquared(**self._arguments(shape), low=low, high=high)
