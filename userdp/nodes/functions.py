@@ -49,21 +49,9 @@ def row_function(name: str) -> RowFunction:
     return ROW_FUNCTIONS[name]
 
 
-def _user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
-    return problem.user_gradients(x, block)
-
-
-def _rough_user_gradient(problem: Problem, x: Vector, block: Block) -> AnyRows:
-    return problem.rough_user_gradients(x, block)
-
-
 def _sample_sum(problem: Problem, x: Vector, block: Block) -> AnyRows:
-    """Compute the sum of a user's sample gradients, unclipped: one batched gradient, no gradient of a single sample."""
+    """Compute a user's sum of unclipped sample gradients, without the gradient of any single sample."""
     return scaled_rows(problem.user_gradients(x, block), block.sizes.astype(np.float64))
-
-
-def _clipped_sample_sum(problem: Problem, x: Vector, block: Block, sample_clip_norm: float) -> AnyRows:
-    return problem.sample_clipped_sums(x, block, sample_clip_norm)
 
 
 def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
@@ -79,10 +67,17 @@ def _of_each(array: str) -> Length:
 
 
 ROW_FUNCTIONS: dict[str, RowFunction] = {
-    "user_gradient": RowFunction(_user_gradient, keeps_zeros=True),
-    "rough_user_gradient": RowFunction(_rough_user_gradient, keeps_zeros=True),
+    "user_gradient": RowFunction(lambda problem, x, block: problem.user_gradients(x, block), keeps_zeros=True),
+    "rough_user_gradient": RowFunction(
+        lambda problem, x, block: problem.rough_user_gradients(x, block), keeps_zeros=True
+    ),
     "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True),
-    "clipped_sample_sum": RowFunction(_clipped_sample_sum, sums_samples=True, groups_samples=True, keeps_zeros=True),
+    "clipped_sample_sum": RowFunction(
+        lambda problem, x, block, sample_clip_norm: problem.sample_clipped_sums(x, block, sample_clip_norm),
+        sums_samples=True,
+        groups_samples=True,
+        keeps_zeros=True,
+    ),
     "truncated_sample_sum": RowFunction(truncated.truncated_sample_sum, sums_samples=True),
     "truncated_user_gradient": RowFunction(truncated.truncated_user_gradient),
     "truncated_regression_gradient": RowFunction(truncated.truncated_regression_gradient),

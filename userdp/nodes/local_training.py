@@ -28,9 +28,21 @@ Optimiser = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 
 
+_WHOLE = (lambda value: 0 <= value < 2**53 and value == math.floor(value), "be a whole number, zero or more")
+_POSITIVE = (lambda value: 0 < value < math.inf, "be positive and finite")
+_NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "be finite, zero or more")
+_MEMORY = (lambda value: 0 <= value < 1, "lie in [0, 1)")
+_RULES: dict[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(("steps", "epochs", "batch_size", "optimiser", "schedule", "key"), _WHOLE),
+    **dict.fromkeys(("step_size", "adaptivity"), _POSITIVE),
+    **dict.fromkeys(("weight_decay", "proximal"), _NOT_NEGATIVE),
+    **dict.fromkeys(("momentum", "second_moment"), _MEMORY),
+}
+
+
 @dataclass(frozen=True)
 class LocalTraining:
-    """The parameters of a user's training. All are numbers, because a message holds nothing else.
+    """The parameters of a user's training: numbers, as a message requires. Raises `BadInput` if one is out of range.
 
     Attributes:
         step_size: initial step size of the optimiser.
@@ -46,9 +58,6 @@ class LocalTraining:
         proximal: strength mu of ``(mu / 2) ||x - x_0||^2``, which keeps a user near its initial model (Li et al. 2020).
         schedule: place in `SCHEDULES`: the step size over a user's own steps, constant or down to zero.
         key: key of the order of samples, below 2^53; every round has its own.
-
-    Raises:
-        BadInput: a number out of range.
     """
 
     step_size: float
@@ -65,21 +74,10 @@ class LocalTraining:
     key: float = 0.0
 
     def __post_init__(self) -> None:
-        whole = {
-            name: getattr(self, name) for name in ("steps", "epochs", "batch_size", "optimiser", "schedule", "key")
-        }
-        for name, value in whole.items():
-            if not (0 <= value < 2**53 and value == math.floor(value)):
-                raise BadInput(f"local training with {name} = {value}: must be a whole number, zero or more")
-        for name in ("step_size", "adaptivity"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(f"local training with {name} = {getattr(self, name)}: must be positive and finite")
-        for name in ("weight_decay", "proximal"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise BadInput(f"local training with {name} = {getattr(self, name)}: must be finite, zero or more")
-        for name in ("momentum", "second_moment"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadInput(f"local training with {name} = {getattr(self, name)}: must lie in [0, 1)")
+        for field in fields(self):
+            value, (fits, rule) = getattr(self, field.name), _RULES[field.name]
+            if not fits(value):
+                raise BadInput(f"local training with {field.name} = {value}: must {rule}")
         if self.optimiser >= len(OPTIMISERS) or self.schedule >= len(SCHEDULES):
             raise BadInput(f"local training knows {OPTIMISERS} and {SCHEDULES}, by their places")
         if not self.steps and not self.epochs:

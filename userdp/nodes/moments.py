@@ -49,8 +49,7 @@ def column_scales(
 
     Returns (U, 2 d): d times 1/2 or -1/2, whether the root mean square over the user's samples exceeds ``low``; then
     its logarithm, scaled so that ``low`` (or less) is ``-width / 2`` and ``high`` (or more) ``width / 2``. A feature
-    that does
-    not exceed ``low`` counts as ``width / 2`` there: its part is known from the first half.
+    that does not exceed ``low`` counts as ``width / 2`` there: its part is known from the first half.
     """
     model = _dense_model(problem)
     squares = np.zeros((block.users, model.width))
@@ -119,8 +118,7 @@ def curvature_along(problem: Problem, x: Vector, block: Block, most: float, dire
 
 def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows:
     """Compute (U, 1): 1/2 if the model has a lower average loss for a user than the initial one, -1/2 if a higher."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        now, before = (user_averages(problem.sample_losses(one, block), block) for one in (x, initial))
+    now, before = _average_losses(problem, x, block), _average_losses(problem, initial, block)
     # What is not finite is worse than anything.
     return np.where(now < before, 0.5, np.where(now == before, 0.0, -0.5))[:, None]
 
@@ -131,12 +129,16 @@ def loss_changes(problem: Problem, x: Vector, block: Block, models: Array, reach
     Clipped to ``+- reach`` (k,). A change that is not a number counts as the worst; a user whose loss at x is not
     finite has a row that is not finite: it is left out, and counted.
     """
+    before = _average_losses(problem, x, block)
     with np.errstate(over="ignore", invalid="ignore"):
-        before = user_averages(problem.sample_losses(x, block), block)
-        changes = [user_averages(problem.sample_losses(model, block), block) - before for model in models]
-    rows = np.stack(changes, axis=1)
+        rows = np.stack([_average_losses(problem, model, block) - before for model in models], axis=1)
     held = np.clip(np.where(np.isnan(rows), np.inf, rows), -reach, reach)
     return np.where(np.isfinite(before)[:, None], held, np.nan)
+
+
+@QUIET
+def _average_losses(problem: Problem, x: Vector, block: Block) -> Array:
+    return user_averages(problem.sample_losses(x, block), block)
 
 
 def _dense_model(problem: Problem) -> LinearScores:

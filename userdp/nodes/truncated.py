@@ -1,5 +1,7 @@
 """Computations for heavy tails: gradients, or the data before the gradients, are truncated before sums."""
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -32,9 +34,14 @@ def truncated_gradients(x: Vector, block: Block, threshold: float) -> Rows:
 
 def truncated_sample_sum(problem: Problem, x: Vector, block: Block, scale: float, inverse_variance: float) -> Rows:
     """Compute each user's sum of smoothly truncated gradients, coordinate by coordinate, in units of ``scale``."""
+    return _sums(problem, x, block, lambda gradients: truncated_samples(gradients, scale, inverse_variance))
+
+
+def _sums(problem: Problem, x: Vector, block: Block, change: Callable[[Rows], Rows]) -> Rows:
+    """Compute each user's sum of changed sample gradients."""
     sums = np.zeros((block.users, problem.dimension))
     for users, part in parts(block, row_bytes=8 * problem.dimension):
-        values = truncated_samples(dense(problem.sample_gradients(x, part)), scale, inverse_variance)
+        values = change(dense(problem.sample_gradients(x, part)))
         sums[users] += weighted_sums(values, part.offsets, np.ones(part.samples))
     return sums
 
@@ -43,7 +50,7 @@ def truncated_user_gradient(problem: Problem, x: Vector, block: Block, scale: fl
     """Compute each user's MEAN gradient, smoothly truncated coordinate by coordinate, in units of ``scale``."""
     gradients = dense(problem.user_gradients(x, block))
     rows = truncated_samples(gradients, scale, inverse_variance)
-    rows[~np.isfinite(gradients).all(axis=1)] = np.nan  # counted, and made zero, by whoever asked
+    rows[~np.isfinite(gradients).all(axis=1)] = np.nan  # the pipeline counts it and makes it zero
     return rows
 
 
@@ -66,13 +73,12 @@ def truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: fl
 
 def truncated_data_sum(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
     """Compute each user's sum of gradients on data cut at ``level``, clipped to ``+-bound``; zero if not finite."""
-    sums = np.zeros((block.users, problem.dimension))
-    for users, part in parts(_cut(block, level), row_bytes=8 * problem.dimension):
-        gradients = dense(problem.sample_gradients(x, part))
+
+    def clipped(gradients: Rows) -> Rows:
         counted = np.isfinite(gradients).all(axis=1, keepdims=True)
-        held = np.clip(np.where(counted, gradients, 0.0), -bound, bound)
-        sums[users] += weighted_sums(held, part.offsets, np.ones(part.samples))
-    return sums
+        return np.clip(np.where(counted, gradients, 0.0), -bound, bound)
+
+    return _sums(problem, x, _cut(block, level), clipped)
 
 
 def _cut(block: Block, level: float) -> Block:

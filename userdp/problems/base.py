@@ -85,16 +85,13 @@ class Certificate:
 
     def missing(self) -> list[str]:
         """Return the names of A1 to A4 that are not proven."""
-        gaps = []
-        if not self.convex:
-            gaps.append("A1 (convex)")
-        if self.lipschitz is None:
-            gaps.append("A2 (bounded gradient, sup norm)")
-        if self.smoothness is None:
-            gaps.append("A3 (bounded Hessian row sums)")
-        if not self.diagonally_dominant:
-            gaps.append("A4 (diagonally dominant Hessian)")
-        return gaps
+        proven = {
+            "A1 (convex)": self.convex,
+            "A2 (bounded gradient, sup norm)": self.lipschitz is not None,
+            "A3 (bounded Hessian row sums)": self.smoothness is not None,
+            "A4 (diagonally dominant Hessian)": self.diagonally_dominant,
+        }
+        return [name for name, holds in proven.items() if not holds]
 
     def require_contractive(self, who: str) -> None:
         """Raise `MissingAssumption` unless A1 to A4 all hold; it names each missing one, the reason, and the remedy."""

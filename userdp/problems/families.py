@@ -245,6 +245,47 @@ class HuberFamily(ResidualFamily):
         return min(self.threshold, reach + max(-self.low, self.high))
 
 
+class BiweightFamily(ResidualFamily):
+    """Tukey's biweight (Beaton, Tukey 1974): ``threshold^2 / 6 (1 - (1 - u^2)^3)``.
+
+    The u is the residual over ``threshold`` (positive, finite), clipped to [-1, 1].
+    ``phi' = r (1 - u^2)^2``, at most ``16 threshold / (25 sqrt(5))`` at ``u = 1 / sqrt(5)``, and zero beyond the
+    threshold. ``phi'' = (1 - u^2) (1 - 5 u^2)`` lies in [-4/5, 1]: negative beyond the same u.
+    """
+
+    name = "biweight_regression"
+    convex = False
+
+    def __init__(self, low: float, high: float, threshold: float) -> None:
+        super().__init__(low, high)
+        self.threshold = positive("problem.threshold", threshold)
+
+    def _clipped(self, scores: Array, targets: Floats) -> Array:
+        return np.clip((scores - targets) / self.threshold, -1.0, 1.0)
+
+    def losses(self, scores: Array, targets: Floats) -> Array:
+        """See `Family.losses`."""
+        return np.asarray(self.threshold**2 / 6 * (1 - (1 - self._clipped(scores, targets) ** 2) ** 3))
+
+    def slopes(self, scores: Array, targets: Floats) -> Array:
+        """See `Family.slopes`."""
+        clipped = self._clipped(scores, targets)
+        return np.asarray(self.threshold * clipped * (1 - clipped**2) ** 2)
+
+    def slope_bound(self, reach: float) -> float:
+        """Return the peak slope, or the slope at the largest residual if that lies before the peak."""
+        clipped = min(1 / math.sqrt(5), (reach + max(-self.low, self.high)) / self.threshold)
+        return self.threshold * clipped * (1 - clipped**2) ** 2
+
+    def minimiser(self, model: RegressionModel, ridge: float, intercept: bool) -> Array | None:
+        """Return the true parameter, if the noise is symmetric; every symmetric noise law here has one peak.
+
+        Under such a law the likeliest interval of a given length is centred (Anderson 1955). ``E phi(t - e)`` is the
+        integral of ``P(|t - e| > r)`` over rising values of phi, so it is least at t = 0, for each sample's features.
+        """
+        return super().minimiser(model, ridge, intercept) if model.symmetric else None
+
+
 class LpFamily(ResidualFamily):
     """``|s - y|^order / order``, between absolute errors and least squares; `BadInput` unless order is in (1, 2].
 

@@ -13,8 +13,7 @@ from userdp.problems.base import Certificate
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearOptions, LinearScores, Pieces
-from userdp.problems.one_score import OneScore
+from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
 from userdp.problems.rough import rough_gradients
 from userdp.problems.segments import Number, float64_parts, weighted_sums
 
@@ -22,14 +21,8 @@ from userdp.problems.segments import Number, float64_parts, weighted_sums
 class GeneralisedLinear(LinearScores, OneScore):
     """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2``, ``||a||_1 <= feature_norm``, ``|a_j| <= feature_bound``.
 
-    Raises `BadInput` for an argument out of range.
-
-    Args:
-        family: phi and the range of targets; targets outside are clipped into it.
-        columns: see `LinearScores` for this and the other arguments.
-        feature_norm: A.
-        radius: the domain is ``|x_j| <= radius``; may be infinite.
-        options: ridge, intercept and feature_bound.
+    The family gives phi and the range of targets; targets outside are clipped into it. See `LinearScores` for the other
+    arguments. Raises `BadInput` for an argument out of range.
 
     Formal guarantees:
         A, c, R and ``peak`` bound a sample as in `LinearScores`. Write ``phi'' <= K`` and ``|phi'| <= L`` over scores
@@ -53,22 +46,13 @@ class GeneralisedLinear(LinearScores, OneScore):
     """
 
     def __init__(
-        self, family: Family, columns: int, feature_norm: float, radius: float, **options: Unpack[LinearOptions]
+        self, family: Family, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]
     ) -> None:
         super().__init__(1, columns, feature_norm, radius, **options)
         self.family, self.mean_range = family, family.mean_range if self.intercept else None
+        self.first_slope, self.first_hessian = family.slope_bound(0.0), np.array([[family.curvature_bound(0.0)]])
         self.certificate = self._certify()
         self.landscape = self._landscape() if family.convex else None
-
-    @property
-    def first_slope(self) -> float:
-        """The bound on ``|phi'(0)|``."""
-        return self.family.slope_bound(0.0)
-
-    @property
-    def first_hessian(self) -> Array:
-        """The bound on ``phi''(0)``, (1, 1)."""
-        return np.array([[self.family.curvature_bound(0.0)]])
 
     def _landscape(self) -> Landscape:
         family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm
@@ -93,7 +77,7 @@ class GeneralisedLinear(LinearScores, OneScore):
             slope,
             slope,
             family.curvature_bound(reach),
-            family.slope_bound(0.0),
+            self.first_slope,
             reason=reason,
             targets=f" and targets in [{family.low:g}, {family.high:g}]",
             convex=family.convex,

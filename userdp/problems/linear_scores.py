@@ -1,4 +1,4 @@
-"""Losses of scores that are linear in dense features: their declared bounds, and the clipping of features."""
+"""Losses of linear scores: the bounds of dense features, and what all losses of one score a sample share."""
 
 import math
 from abc import abstractmethod
@@ -11,18 +11,10 @@ from numpy.typing import NDArray
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.bounds import (
-    check_columns,
-    clip_features,
-    count,
-    not_negative,
-    positive,
-    rebuilt,
-    scale_features,
-    set_aside_not_finite,
-)
-from userdp.problems.segments import clip_factors
+from userdp.problems import bounds
+from userdp.problems.base import NEXT_TO_NOTHING, Box, Certificate, Problem
+from userdp.problems.families import Family
+from userdp.problems.segments import clip_factors, user_averages
 
 Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
@@ -30,7 +22,7 @@ QUIET = np.errstate(over="ignore", invalid="ignore")
 """For gradients and losses: a diverged model gives values that are not finite, which the caller counts."""
 
 
-class LinearOptions(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """The options of every loss of linear scores, as `LinearScores` describes them."""
 
     ridge: float
@@ -57,74 +49,63 @@ class LinearScores(Problem):
 
     Attributes:
         width: d, the columns and the intercept.
+        cell: c, bound on every feature's size.
+        peak: bound on the largest entry of a.
+        length: bound on ``||a||_2``, the intercept's 1 included.
+        first_slope: largest l2 norm of the loss's derivative by the scores at zero scores; infinite if unbounded.
+        first_hessian: (K, K) bound on the second derivatives of the loss by the scores at zero scores.
 
     Formal guarantees:
         With k columns ``||a||_1 <= k b`` (and 1 for an intercept), so A is the least of that and ``feature_norm``.
-        Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them
-        ``|a_j| <= c = min(b, R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``).
-        `bound_features` enforces it for every sample: clipping leaves ``|a_j| <= b``, scaling by one factor below 1
-        keeps that and makes ``||a||_1 <= A``. ``||a||_2^2`` is at most ``max_j |a_j| ||.||_1 <= c R`` of features,
-        and 1 of an intercept.
+        Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them ``|a_j| <= c = min(b,
+        R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``). `bound_features`
+        enforces it for every sample: clipping leaves ``|a_j| <= b``, scaling by one factor below 1 keeps that and makes
+        ``||a||_1 <= A``. ``||a||_2^2`` is at most ``max_j |a_j| ||.||_1 <= c R`` of features, and 1 of an intercept.
     """
 
     has_targets = True
+    first_slope: float
+    first_hessian: Array
 
     def __init__(
-        self, outputs: int, columns: int, feature_norm: float, radius: float, **options: Unpack[LinearOptions]
+        self, outputs: int, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]
     ) -> None:
         ridge, intercept = options.get("ridge", 0.0), options.get("intercept", False)
         self.outputs = outputs
-        self.columns = count("problem.columns", columns)
-        self.feature_bound = positive("problem.feature_bound", options.get("feature_bound", math.inf), infinite=True)
-        declared = positive("problem.feature_norm", feature_norm, infinite=True)
+        self.columns = bounds.count("problem.columns", columns)
+        self.feature_bound = bounds.positive(
+            "problem.feature_bound", options.get("feature_bound", math.inf), infinite=True
+        )
+        declared = bounds.positive("problem.feature_norm", feature_norm, infinite=True)
         self.feature_norm = min(declared, self.columns * self.feature_bound + intercept)
         if intercept and declared <= 1:
             raise BadInput(
                 f"problem.feature_norm = {feature_norm}: must exceed 1, which the intercept takes; "
                 "raise it or leave out the intercept"
             )
-        self.ridge = not_negative("problem.ridge", ridge)
+        self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.intercept = intercept
         self.width = self.columns + intercept
         self.dimension = outputs * self.width
-        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
-
-    @property
-    @abstractmethod
-    def first_slope(self) -> float:
-        """The largest l2 norm of the loss's derivative by the scores at zero scores; infinite if unbounded."""
-
-    @property
-    @abstractmethod
-    def first_hessian(self) -> Array:
-        """The (K, K) bound on the second derivatives of the loss by the scores at zero scores."""
+        self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
+        self.cell = min(self.feature_bound, self.feature_norm - self.intercept)
+        self.peak = max(1.0, self.cell) if self.intercept else self.cell
+        scale = math.sqrt(self.cell * (self.feature_norm - self.intercept))
+        self.length = math.hypot(1.0 if self.intercept else 0.0, scale)
 
     @abstractmethod
     def _dominance(self, norm: float) -> float:
         """Return the least ridge that makes every Hessian of curvature 1 diagonally dominant; ``norm`` is A, finite."""
 
-    @property
-    def cell(self) -> float:
-        """The bound c on every feature's size."""
-        return min(self.feature_bound, self.feature_norm - self.intercept)
-
-    @property
-    def peak(self) -> float:
-        """The bound on the largest entry of a."""
-        return max(1.0, self.cell) if self.intercept else self.cell
-
-    @property
-    def length(self) -> float:
-        """The bound on ``||a||_2``, the intercept's 1 included."""
-        return math.hypot(1.0 if self.intercept else 0.0, math.sqrt(self.cell * (self.feature_norm - self.intercept)))
-
     def bound_features(self, block: Block) -> tuple[Block, NDArray[np.bool_]]:
         """Clip features one by one and scale samples into the l1 ball; also return which samples changed (N,)."""
-        check_columns(block, self.columns)
-        block = set_aside_not_finite(block)
-        features, changed = clip_features(block, -self.feature_bound, self.feature_bound)
-        features, scaled = scale_features(rebuilt(block, features, block.targets), self.feature_norm - self.intercept)
-        return rebuilt(block, features, block.targets), changed | scaled
+        bounds.check_columns(block, self.columns)
+        block = bounds.set_aside_not_finite(block)
+        features, changed = bounds.clip_features(block, -self.feature_bound, self.feature_bound)
+        features, scaled = bounds.scale_features(
+            bounds.rebuilt(block, features, block.targets), self.feature_norm - self.intercept
+        )
+        return bounds.rebuilt(block, features, block.targets), changed | scaled
 
     def _ridge_for_dominance(self, curvature: float) -> float:
         if self.width == 1:
@@ -145,15 +126,8 @@ class LinearScores(Problem):
     ) -> Certificate:
         """Certify the loss from bounds on its derivatives by the scores.
 
-        Args:
-            slope: bound on each first derivative.
-            length: bound on their l2 norm.
-            curvature: bound on the absolute row sums of the second derivatives.
-            first: bound on each first derivative at zero scores.
-            reason: why something is not certified, if the family itself is the reason.
-            targets: the declared targets, for a gradient without a bound.
-            convex: see `Certificate`.
-            hoelder: see `Certificate`.
+        Each first derivative is at most ``slope``, at zero scores ``first``; their l2 norm is at most ``length``, and
+        the absolute row sums of second derivatives ``curvature``. A family may give its own ``reason`` for a gap.
         """
         norm, radius, peak = self.feature_norm, self.domain.radius, self.peak
         pull = self.ridge * radius if self.ridge else 0.0
@@ -223,7 +197,7 @@ class LinearScores(Problem):
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> Array:
         """See `Problem.sample_clipped_sums`; ghost clipping (Goodfellow, 2015) by `ghost_factors`, no (N, p) array."""
-        positive("clip_norm", clip_norm)
+        bounds.positive("clip_norm", clip_norm)
         sums = np.zeros((block.users, self.dimension))
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
         if not np.isfinite(pull).all():
@@ -243,6 +217,58 @@ class LinearScores(Problem):
         """See `Problem.sample_losses`; the ridge term is included."""
         losses = [self._losses(scores, part) for _, part, _, scores in self._pieces(x, block)]
         return np.concatenate(losses) + self._penalty(x)
+
+
+class OneScore(Problem):
+    """A loss phi, taken from a family, of a score that is linear in the model.
+
+    Attributes:
+        family: phi and the range of targets; targets outside are clipped into it.
+        ridge: >= 0; part of the loss, and of "test_loss".
+    """
+
+    has_targets = True
+    family: Family
+    ridge: float
+
+    @abstractmethod
+    def _scores(self, x: Vector, block: Block) -> Array:
+        """Return the (N,) scores."""
+
+    def _slopes_at(self, x: Vector, block: Block) -> Array:
+        return self.family.slopes(self._scores(x, block), bounds.targets_of(block))
+
+    def _penalty(self, x: Vector) -> float:
+        return 0.5 * self.ridge * float(x @ x)
+
+    @QUIET
+    def sample_losses(self, x: Vector, block: Block) -> Array:
+        """See `Problem.sample_losses`; the ridge term is included."""
+        return self.family.losses(self._scores(x, block), bounds.targets_of(block)) + self._penalty(x)
+
+    @QUIET
+    def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
+        """Compute per user "test_loss" (with the ridge term) and the family's measures of prediction (without it)."""
+        return self._metrics_of(self._scores(x, block), block, self._penalty(x))
+
+    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
+        """See `Problem.constant_metrics`: the `metrics` of the score that predicts this mean for every sample."""
+        value, family = float(mean[0]), self.family
+        if family.open_ends:
+            least = NEXT_TO_NOTHING * (family.high - family.low)
+            value = min(max(value, family.low + least), family.high - least)
+        return self._metrics_of(np.full(block.samples, family.score_of(value)), block, 0.0)
+
+    def _metrics_of(self, scores: Array, block: Block, penalty: float) -> dict[str, Array]:
+        targets = bounds.targets_of(block)
+        quality = self.family.quality(scores, targets)
+        averages = {name: user_averages(values, block) for name, values in quality.items()}
+        return {"test_loss": user_averages(self.family.losses(scores, targets) + penalty, block), **averages}
+
+    @QUIET
+    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
+        """See `Problem.predict`."""
+        return self.family.predictions(self._scores(x, block))
 
 
 def ghost_factors(slopes: Array, scores: Array, squares: Array, ridge: float, pull: Vector, clip_norm: float) -> Array:

@@ -14,23 +14,11 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.problems import bounds
 from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.bounds import (
-    check_columns,
-    clip_targets,
-    count,
-    counted,
-    not_negative,
-    positive,
-    rebuilt,
-    set_aside,
-    set_aside_not_finite,
-    targets_of,
-)
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, finite_or_none
-from userdp.problems.one_score import OneScore
+from userdp.problems.linear_scores import QUIET, OneScore, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
 
@@ -38,13 +26,9 @@ from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, Lo
 class OneHot(OneScore):
     """``f(x; level, y) = phi(x_level, y) + (ridge / 2) ||x||^2``; features are (N, 1) int32 codes 0..levels - 1.
 
-    Raises `BadInput` for an argument out of range.
-
-    Args:
-        family: phi and the range of targets; targets outside are clipped into it.
-        levels: p, one parameter a level.
-        radius: the domain is ``|x_j| <= radius``; may be infinite.
-        ridge: >= 0; part of the loss, and of "test_loss".
+    The family gives phi and the range of targets; targets outside are clipped into it. Each of p levels has one
+    parameter; the domain is ``|x_j| <= radius``, which may be infinite; ``ridge >= 0`` is part of the loss, and of
+    "test_loss". Raises `BadInput` for an argument out of range.
 
     Formal guarantees:
         The Hessian ``phi'' e_j e_j^T + ridge I`` (j the level) is diagonal, so A1 and A4 hold for any ridge; with
@@ -58,9 +42,9 @@ class OneHot(OneScore):
 
     def __init__(self, family: Family, levels: int, radius: float, ridge: float) -> None:
         self.family, self.mean_range = family, family.mean_range
-        self.dimension = count("problem.levels", levels)
-        self.ridge = not_negative("problem.ridge", ridge)
-        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        self.dimension = bounds.count("problem.levels", levels)
+        self.ridge = bounds.not_negative("problem.ridge", ridge)
+        self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
         slope, curvature = family.slope_bound(radius), family.curvature_bound(radius)
         pull = self.ridge * radius if self.ridge else 0.0
         bounded = math.isfinite(slope + pull + curvature)
@@ -83,15 +67,14 @@ class OneHot(OneScore):
     def bound(self, block: Block) -> tuple[Block, int]:
         """Clip targets into the family's range; set aside samples with a code outside 0..levels - 1.
 
-        Raises:
-            BadInput: codes are not integers, the number of columns differs, or there are no targets.
+        Raises `BadInput` if codes are not integers, the number of columns differs, or there are no targets.
         """
-        check_columns(block, self.columns, np.integer)
+        bounds.check_columns(block, self.columns, np.integer)
         codes = cast(NDArray[np.int32], block.dense_features)
         outside = np.any((codes < 0) | (codes >= self.dimension), axis=1)
-        block = set_aside_not_finite(set_aside(block, np.asarray(outside)))
-        targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, block.features, targets), counted(block, clipped)
+        block = bounds.set_aside_not_finite(bounds.set_aside(block, np.asarray(outside)))
+        targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
+        return bounds.rebuilt(block, block.features, targets), bounds.counted(block, clipped)
 
     def _scores(self, x: Vector, block: Block) -> Array:
         return x[_codes(block)]
@@ -111,7 +94,7 @@ class OneHot(OneScore):
     def user_gradients_at(self, models: Array, block: Block) -> Array:
         """See `Problem.user_gradients_at`."""
         scores = models[np.repeat(np.arange(block.users), block.sizes), _codes(block)]
-        return self._averages(models, self.family.slopes(scores, targets_of(block)), block)
+        return self._averages(models, self.family.slopes(scores, bounds.targets_of(block)), block)
 
     def _averages(self, models: Array, slopes: Array, block: Block) -> Array:
         sums = self._sums(block, slopes)
@@ -136,7 +119,7 @@ class OneHot(OneScore):
         The squared norm of ``phi' e_j + ridge x`` is ``(phi' + ridge x_j)^2 + ridge^2 (||x||^2 - x_j^2)``. A bound on
         the rounding of the last difference is added, so no clipped gradient exceeds ``clip_norm``.
         """
-        positive("clip_norm", clip_norm)
+        bounds.positive("clip_norm", clip_norm)
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
         if not np.isfinite(pull).all():
             return np.zeros((block.users, self.dimension))
@@ -193,6 +176,7 @@ class OneHotPoisson(OneHot):
 class OneHotSettings(LossSettings):
     """Settings of every loss on one column of categories."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge")
     family: ClassVar[str] = "one-hot"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     radius: float = Field(3.0, gt=0, description=RADIUS)
@@ -205,7 +189,7 @@ class OneHotSettings(LossSettings):
         return super().build(shape, seed)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {"levels": shape.levels or 1, "radius": self.radius, "ridge": self.ridge}
+        return {**super()._arguments(shape), "levels": shape.levels or 1}
 
 
 class OneHotLogisticSettings(BinaryTarget, OneHotSettings):

@@ -13,7 +13,7 @@ PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
         "squared": "userdp.problems.regressions:SquaredSettings",
         "huber_regression": "userdp.problems.regressions:HuberRegressionSettings",
         "lp_regression": "userdp.problems.regressions:LpRegressionSettings",
-        "biweight_regression": "userdp.problems.biweight:BiweightRegressionSettings",
+        "biweight_regression": "userdp.problems.regressions:BiweightRegressionSettings",
         "softmax": "userdp.problems.softmax:SoftmaxSettings",
         "poisson": "userdp.problems.regressions:PoissonSettings",
         "one_hot_logistic": "userdp.problems.one_hot:OneHotLogisticSettings",

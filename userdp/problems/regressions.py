@@ -1,4 +1,4 @@
-"""The convex regressions on dense features: logistic, least squares, Poisson, Huber's loss, powers of the error."""
+"""The regressions on dense features: logistic, least squares, Poisson, Huber's loss, powers of the error, biweight."""
 
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -7,10 +7,16 @@ from pydantic import Field
 
 from userdp.arrays.types import Vector
 from userdp.data.federation import Federation
-from userdp.data.shape import Shape
-from userdp.problems.families import HuberFamily, LogisticFamily, LpFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import (
+    BiweightFamily,
+    HuberFamily,
+    LogisticFamily,
+    LpFamily,
+    PoissonFamily,
+    SquaredFamily,
+)
 from userdp.problems.generalised_linear import GeneralisedLinear
-from userdp.problems.linear_scores import LinearOptions
+from userdp.problems.linear_scores import Options
 from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
 
@@ -20,7 +26,7 @@ class Logistic(GeneralisedLinear):
     name = "logistic"
     summary = "logistic regression with ridge, for targets 0 and 1"
 
-    def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[LinearOptions]) -> None:
+    def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
         super().__init__(LogisticFamily(), columns, feature_norm, radius, **options)
 
 
@@ -31,14 +37,7 @@ class Squared(GeneralisedLinear):
     summary = "least squares with ridge, for targets in a declared range"
 
     def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        low: float,
-        high: float,
-        **options: Unpack[LinearOptions],
+        self, columns: int, feature_norm: float, radius: float, *, low: float, high: float, **options: Unpack[Options]
     ) -> None:
         super().__init__(SquaredFamily(low, high), columns, feature_norm, radius, **options)
 
@@ -66,13 +65,7 @@ class Poisson(GeneralisedLinear):
     summary = "Poisson regression with ridge, for counts up to a declared bound"
 
     def __init__(
-        self,
-        columns: int,
-        feature_norm: float,
-        radius: float,
-        *,
-        count_bound: float,
-        **options: Unpack[LinearOptions],
+        self, columns: int, feature_norm: float, radius: float, *, count_bound: float, **options: Unpack[Options]
     ) -> None:
         super().__init__(PoissonFamily(count_bound), columns, feature_norm, radius, **options)
 
@@ -96,7 +89,7 @@ class HuberRegression(GeneralisedLinear):
         low: float,
         high: float,
         threshold: float = 1.0,
-        **options: Unpack[LinearOptions],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(HuberFamily(low, high, threshold), columns, feature_norm, radius, **options)
 
@@ -121,9 +114,33 @@ class LpRegression(GeneralisedLinear):
         order: float,
         low: float,
         high: float,
-        **options: Unpack[LinearOptions],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(LpFamily(low, high, order), columns, feature_norm, radius, **options)
+
+
+class BiweightRegression(GeneralisedLinear):
+    """Biweight regression, y in ``[low, high]``: K = 1, and L is bounded even if targets have no bound.
+
+    See `GeneralisedLinear` for arguments and guarantees: A2 and A3 hold, as ``|phi''| <= 1``; A1 and A4 are not
+    claimed, so a strategy whose guarantee needs them refuses this loss.
+    """
+
+    name = "biweight_regression"
+    summary = "linear regression with Tukey's biweight and ridge: far residuals do not count; not convex"
+
+    def __init__(
+        self,
+        columns: int,
+        feature_norm: float,
+        radius: float,
+        *,
+        low: float,
+        high: float,
+        threshold: float = 4.685,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(BiweightFamily(low, high, threshold), columns, feature_norm, radius, **options)
 
 
 class LogisticSettings(BinaryTarget, GeneralisedLinearSettings):
@@ -155,10 +172,8 @@ class HuberRegressionSettings(TargetRange, GeneralisedLinearSettings):
 
     kind: Literal["huber_regression"]
     loss: ClassVar[type[Any]] = HuberRegression
+    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Residual at which the square becomes a line.")
-
-    def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {**super()._arguments(shape), "threshold": self.threshold}
 
 
 class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
@@ -166,11 +181,21 @@ class LpRegressionSettings(TargetRange, GeneralisedLinearSettings):
 
     kind: Literal["lp_regression"]
     loss: ClassVar[type[Any]] = LpRegression
+    passed: ClassVar[tuple[str, ...]] = ("order",)
     certificate: ClassVar[str] = (
         "convex, bounded gradient; below order 2 the gradient is Hoelder continuous, in place of a bounded and "
         "diagonally dominant Hessian"
     )
     order: float = Field(1.5, gt=1, le=2, description="Power of the absolute error in the loss.")
 
-    def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {**super()._arguments(shape), "order": self.order}
+
+class BiweightRegressionSettings(TargetRange, GeneralisedLinearSettings):
+    """Settings of `userdp.problems.BiweightRegression`."""
+
+    kind: Literal["biweight_regression"]
+    loss: ClassVar[type[Any]] = BiweightRegression
+    passed: ClassVar[tuple[str, ...]] = ("threshold",)
+    certificate: ClassVar[str] = "bounded gradient, bounded Hessian; not convex"
+    threshold: float = Field(
+        4.685, gt=0, description="Residual beyond which a sample has no weight; 4.685 deviations of normal noise."
+    )

@@ -17,16 +17,8 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.problems import bounds
 from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.bounds import (
-    check_columns,
-    clip_features,
-    count,
-    counted,
-    positive,
-    rebuilt,
-    set_aside_not_finite,
-)
 from userdp.problems.landscape import AVERAGE_SIZE, Landscape
 from userdp.problems.segments import float64_parts, user_means, weighted_sums
 from userdp.problems.settings import RADIUS, LossSettings
@@ -65,7 +57,7 @@ class Separable(Problem):
         strong_convexity: float,
         start: float,
     ) -> None:
-        self.dimension = self.columns = count("problem.dimension", dimension)
+        self.dimension = self.columns = bounds.count("problem.dimension", dimension)
         self.low, self.high = low, high
         self.domain = Box(np.zeros(self.dimension), radius)
         bounded = math.isfinite(slope)
@@ -87,10 +79,10 @@ class Separable(Problem):
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip every coordinate into ``[low, high]``."""
-        check_columns(block, self.columns)
-        block = set_aside_not_finite(block, targets=False)
-        features, changed = clip_features(block, self.low, self.high)
-        return rebuilt(block, features, block.targets), counted(block, changed)
+        bounds.check_columns(block, self.columns)
+        block = bounds.set_aside_not_finite(block, targets=False)
+        features, changed = bounds.clip_features(block, self.low, self.high)
+        return bounds.rebuilt(block, features, block.targets), bounds.counted(block, changed)
 
     @abstractmethod
     def slopes(self, x: Array, z: Array) -> Array:
@@ -192,19 +184,13 @@ class Quadratic(MeanSufficient):
     summary = "mean estimation: half the squared distance to each sample"
 
     def __init__(self, dimension: int, bound: float, radius: float) -> None:
-        bound = positive("problem.bound", bound, infinite=True)
-        radius = positive("problem.radius", radius, infinite=True)
+        bound = bounds.positive("problem.bound", bound, infinite=True)
+        radius = bounds.positive("problem.radius", radius, infinite=True)
+        slope, start = radius + bound, min(bound, radius) ** 2 / 2
         super().__init__(
-            dimension,
-            -bound,
-            bound,
-            radius,
-            slope=radius + bound,
-            curvature=1.0,
-            strong_convexity=1.0,
-            start=min(bound, radius) ** 2 / 2,
+            dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=1.0, start=start
         )
-        self.gradient_rounding = 2.0**-52 * slope if math.isfinite(slope := radius + bound) else None
+        self.gradient_rounding = 2.0**-52 * slope if math.isfinite(slope) else None
 
     def potential(self, x: Vector) -> Vector:
         """Return ``x_j^2 / 2``."""
@@ -240,7 +226,7 @@ class Bernoulli(MeanSufficient):
     summary = "rates of binary attributes: one logistic loss a coordinate"
 
     def __init__(self, dimension: int, radius: float) -> None:
-        radius = positive("problem.radius", radius)
+        radius = bounds.positive("problem.radius", radius)
         slope, flattest = float(expit(radius)), float(expit(radius) * expit(-radius))
         start = math.log(2.0) - math.log1p(math.exp(-radius))
         super().__init__(
@@ -279,20 +265,14 @@ class Huber(Separable):
     summary = "robust location: Huber's loss of the distance in each coordinate"
 
     def __init__(self, dimension: int, bound: float, radius: float, threshold: float) -> None:
-        bound = positive("problem.bound", bound)
-        radius = positive("problem.radius", radius, infinite=True)
-        self.threshold = positive("problem.threshold", threshold)
+        bound = bounds.positive("problem.bound", bound)
+        radius = bounds.positive("problem.radius", radius, infinite=True)
+        self.threshold = bounds.positive("problem.threshold", threshold)
         slope = min(self.threshold, radius + bound)
         strong, farthest = float(radius + bound <= self.threshold), min(bound, radius)
+        start = min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2)
         super().__init__(
-            dimension,
-            -bound,
-            bound,
-            radius,
-            slope=slope,
-            curvature=1.0,
-            strong_convexity=strong,
-            start=min(self.threshold, farthest) * (farthest - min(self.threshold, farthest) / 2),
+            dimension, -bound, bound, radius, slope=slope, curvature=1.0, strong_convexity=strong, start=start
         )
         self.gradient_rounding = 2.0**-26 * slope
 
@@ -310,6 +290,7 @@ class Huber(Separable):
 class SeparableSettings(LossSettings):
     """Settings of every separable loss."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius",)
     family: ClassVar[str] = "separable"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     most_classes: ClassVar[int | None] = None
@@ -322,6 +303,9 @@ class SeparableSettings(LossSettings):
                 "declare data.features"
             )
         return super().build(shape, seed)
+
+    def _arguments(self, shape: Shape) -> dict[str, Any]:
+        return {**super()._arguments(shape), "dimension": shape.columns}
 
 
 class BoundedSettings(SeparableSettings):
@@ -337,7 +321,7 @@ class BoundedSettings(SeparableSettings):
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         bound = self._declared("bound", self.bound, shape.bound, "the bound of a sample's coordinates")
-        return {"dimension": shape.columns, "bound": bound, "radius": self.radius}
+        return {**super()._arguments(shape), "bound": bound}
 
 
 class QuadraticSettings(BoundedSettings):
@@ -352,10 +336,8 @@ class HuberSettings(BoundedSettings):
 
     kind: Literal["huber"]
     loss: ClassVar[type[Any]] = Huber
+    passed: ClassVar[tuple[str, ...]] = ("threshold",)
     threshold: float = Field(1.0, gt=0, description="Distance at which the square becomes a line.")
-
-    def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {**super()._arguments(shape), "threshold": self.threshold}
 
 
 class BernoulliSettings(SeparableSettings):
@@ -364,6 +346,3 @@ class BernoulliSettings(SeparableSettings):
     kind: Literal["bernoulli"]
     loss: ClassVar[type[Any]] = Bernoulli
     radius: float = Field(5.0, gt=0, description=RADIUS + " Log-odds: 5 covers rates from 0.7 % to 99.3 %.")
-
-    def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {"dimension": shape.columns, "radius": self.radius}

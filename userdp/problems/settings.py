@@ -45,8 +45,7 @@ class ProblemSettings(Section):
     def build(self, shape: Shape, seed: int) -> Problem:
         """Return the problem for samples of this shape; it does not read ``initial_model``.
 
-        Raises:
-            BadInput: problem and declared data do not fit.
+        Raises `BadInput` if problem and declared data do not fit.
         """
         if (shape.sparsity is not None) != self.sparse:
             needs, given, remedy = (
@@ -100,6 +99,8 @@ class LossSettings(ProblemSettings):
     """A loss of one class, which takes the settings and what the data declare as arguments."""
 
     loss: ClassVar[type[Any]]
+    passed: ClassVar[tuple[str, ...]] = ()
+    """The fields of this class that are arguments of the loss."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -107,7 +108,8 @@ class LossSettings(ProblemSettings):
             cls.summary = cls.loss.summary
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {}
+        passed = [name for kind in type(self).__mro__ for name in kind.__dict__.get("passed", ())]
+        return {name: getattr(self, name) for name in passed}
 
     def _make(self, shape: Shape, seed: int) -> Problem:
         return cast(Problem, self.loss(**self._arguments(shape)))
@@ -144,15 +146,14 @@ class CountBound(LossSettings):
     """A loss of counts up to a declared bound."""
 
     unscaled: ClassVar[str | None] = "counts"
+    passed: ClassVar[tuple[str, ...]] = ("count_bound",)
     count_bound: float = Field(gt=0, description="Largest count; larger ones are clipped to it.")
-
-    def _arguments(self, shape: Shape) -> dict[str, Any]:
-        return {**super()._arguments(shape), "count_bound": self.count_bound}
 
 
 class GeneralisedLinearSettings(LossSettings):
     """Settings of every linear model on dense features."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge", "intercept")
     for_codes: ClassVar[str] = "one_hot_squared"
     """The kind of problem to use if features are codes."""
     family: ClassVar[str] = "generalised linear"
@@ -194,10 +195,8 @@ class GeneralisedLinearSettings(LossSettings):
         norm = None if shape.feature_norm is None else shape.feature_norm + self.intercept
         cell = shape.bound if self.feature_bound is None else self.feature_bound
         return {
+            **super()._arguments(shape),
             "columns": shape.columns,
             "feature_norm": self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1"),
             "feature_bound": math.inf if cell is None else cell,
-            "radius": self.radius,
-            "ridge": self.ridge,
-            "intercept": self.intercept,
         }

@@ -14,7 +14,7 @@ from userdp.errors import BadInput
 from userdp.problems.base import NEXT_TO_NOTHING
 from userdp.problems.bounds import counted, set_aside, targets_of
 from userdp.problems.landscape import ASSUMED_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, LinearOptions, LinearScores, Pieces
+from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, user_averages, user_shares, weighted_sums
 from userdp.problems.settings import RADIUS, GeneralisedLinearSettings
 
@@ -27,14 +27,8 @@ class Softmax(LinearScores):
 
     Every class has parameters of its own; adding one vector to all of them changes no prediction. The model is that of
     class 0, then that of class 1 and so on. A sample whose target is none of the classes is set aside.
-    Raises `BadInput` for an argument out of range.
-
-    Args:
-        classes: K, two or more.
-        columns: see `LinearScores` for this and the other arguments.
-        feature_norm: A.
-        radius: the domain is ``|x_j| <= radius``; may be infinite.
-        options: ridge, intercept and feature_bound.
+    There are two or more classes; see `LinearScores` for the other arguments. Raises `BadInput` for an argument out of
+    range.
 
     Formal guarantees:
         A, c and ``peak`` bound a sample as in `LinearScores`. Write s for the classes' probabilities. Scores are at
@@ -67,7 +61,7 @@ class Softmax(LinearScores):
     summary = "multinomial logistic regression with ridge, for targets of several declared classes"
 
     def __init__(
-        self, classes: int, columns: int, feature_norm: float, radius: float, **options: Unpack[LinearOptions]
+        self, classes: int, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]
     ) -> None:
         if isinstance(classes, bool) or not isinstance(classes, (int, np.integer)) or classes < 2:
             raise BadInput(f"problem.classes = {classes}: must be a whole number, two or more")
@@ -75,16 +69,8 @@ class Softmax(LinearScores):
         slope = self._slope_bound()
         self.certificate = self._certified(slope, math.sqrt(2) * slope, self._curvature_bound(), 1 - 1 / self.outputs)
         self.landscape = self._landscape()
-
-    @property
-    def first_slope(self) -> float:
-        """The norm ``sqrt(1 - 1 / K)``."""
-        return math.sqrt(1 - 1 / self.outputs)
-
-    @property
-    def first_hessian(self) -> Array:
-        """The Hessian by the scores at equally likely classes."""
-        return self.hessian_at(np.full(self.outputs, 1 / self.outputs))
+        self.first_slope = math.sqrt(1 - 1 / self.outputs)
+        self.first_hessian = self.hessian_at(np.full(self.outputs, 1 / self.outputs))
 
     def hessian_at(self, shares: Vector) -> Array:
         """Return ``diag(s) - s s^T`` (K, K), the second derivatives by the scores at classes' shares s (K,).

@@ -7,37 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from userdp.arrays.sparse_rows import (
-    AnyRows,
-    Sparse,
-    dense,
-    over_rows,
-    row_of_entry,
-    scaled_rows,
-    sparse_rows,
-    squared_lengths,
-    summed_rows,
-)
+from userdp.arrays import sparse_rows
+from userdp.arrays.sparse_rows import AnyRows, Sparse
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
+from userdp.problems import bounds
 from userdp.problems.base import Box, Certificate
-from userdp.problems.bounds import (
-    INWARDS,
-    check_width,
-    clip_targets,
-    count,
-    counted,
-    not_negative,
-    positive,
-    rebuilt,
-    set_aside_not_finite,
-    targets_of,
-)
+from userdp.problems.bounds import INWARDS
 from userdp.problems.families import Family, LogisticFamily, SquaredFamily
 from userdp.problems.landscape import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
-from userdp.problems.one_score import OneScore
+from userdp.problems.linear_scores import QUIET, OneScore, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 
 
@@ -59,9 +39,8 @@ class SparseLinear(OneScore):
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
-        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and
-        ``phi'' <= K`` over such scores. The gradient is ``phi' a + ridge x``, the Hessian
-        ``phi'' a a^T + ridge I``, so
+        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and ``phi'' <= K``
+        over such scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
         sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;
@@ -80,12 +59,12 @@ class SparseLinear(OneScore):
         self, family: Family, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float
     ) -> None:
         self.family = family
-        self.columns = self.dimension = count("problem.columns", columns)
-        self.feature_norm = positive("problem.feature_norm", feature_norm)
-        self.sparsity = min(count("problem.sparsity", sparsity), self.columns)
-        self.ridge = not_negative("problem.ridge", ridge)
+        self.columns = self.dimension = bounds.count("problem.columns", columns)
+        self.feature_norm = bounds.positive("problem.feature_norm", feature_norm)
+        self.sparsity = min(bounds.count("problem.sparsity", sparsity), self.columns)
+        self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.sparse = self.ridge == 0
-        self.domain = Box(np.zeros(self.dimension), positive("problem.radius", radius, infinite=True))
+        self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
         self.certificate = self._certify()
         seen = family.bounded(ASSUMED_SIZE)
         slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius)
@@ -121,31 +100,30 @@ class SparseLinear(OneScore):
     def bound(self, block: Block) -> tuple[Block, int]:
         """Keep the largest entries of each sample, scale it into the l2 ball, and clip targets into the family's range.
 
-        Raises:
-            BadInput: features are dense or have other columns, or there are no targets.
+        Raises `BadInput` if features are dense or have other columns, or there are no targets.
         """
-        check_width(block.sparse_features, self.columns)
-        block = set_aside_not_finite(block)
+        bounds.check_width(block.sparse_features, self.columns)
+        block = bounds.set_aside_not_finite(block)
         kept, cut = _largest_entries(block.sparse_features, self.sparsity)
-        norms = np.sqrt(squared_lengths(kept))
+        norms = np.sqrt(sparse_rows.squared_lengths(kept))
         long = np.asarray(norms > self.feature_norm)
         if long.any():
             factors = np.where(long, self.feature_norm * INWARDS / np.where(long, norms, 1.0), 1.0)
-            data = scaled_rows(kept, factors).data.astype(np.float32)
-            kept = sparse_rows(data, kept.indices, kept.indptr, self.columns)
-        targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, kept, targets), counted(block, cut | long | clipped)
+            data = sparse_rows.scaled_rows(kept, factors).data.astype(np.float32)
+            kept = sparse_rows.sparse_rows(data, kept.indices, kept.indptr, self.columns)
+        targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
+        return bounds.rebuilt(block, kept, targets), bounds.counted(block, cut | long | clipped)
 
     def _scores(self, x: Vector, block: Block) -> Array:
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
 
     def _averages(self, models: Array, weights: Array, block: Block) -> AnyRows:
-        rows = scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
-        return rows if self.sparse else dense(rows) + self.ridge * models
+        rows = sparse_rows.scaled_rows(self._sums(weights, block), 1.0 / block.sizes)
+        return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * models
 
     def _sums(self, weights: Array, block: Block) -> Sparse:
         """Return the (U, p) sums of each user's samples, weighted by (N,) ``weights``."""
-        return summed_rows(scaled_rows(block.sparse_features, weights), block.offsets)
+        return sparse_rows.summed_rows(sparse_rows.scaled_rows(block.sparse_features, weights), block.offsets)
 
     @QUIET
     def user_gradients(self, x: Vector, block: Block) -> AnyRows:
@@ -157,23 +135,23 @@ class SparseLinear(OneScore):
         """See `Problem.user_gradients_at`; sparse without ridge."""
         features = block.sparse_features
         owner = np.repeat(np.arange(block.users), block.sizes)
-        weights = models[owner[row_of_entry(features)], features.indices]
-        scores = over_rows(np.add, features.data * weights, features)
-        return self._averages(models, self.family.slopes(scores, targets_of(block)), block)
+        weights = models[owner[sparse_rows.row_of_entry(features)], features.indices]
+        scores = sparse_rows.over_rows(np.add, features.data * weights, features)
+        return self._averages(models, self.family.slopes(scores, bounds.targets_of(block)), block)
 
     @QUIET
     def sample_gradients(self, x: Vector, block: Block) -> AnyRows:
         """See `Problem.sample_gradients`; sparse without ridge."""
-        rows = scaled_rows(block.sparse_features, self._slopes_at(x, block))
-        return rows if self.sparse else dense(rows) + self.ridge * x
+        rows = sparse_rows.scaled_rows(block.sparse_features, self._slopes_at(x, block))
+        return rows if self.sparse else sparse_rows.dense(rows) + self.ridge * x
 
     @QUIET
     def sample_clipped_sums(self, x: Vector, block: Block, clip_norm: float) -> AnyRows:
         """See `Problem.sample_clipped_sums`; by ghost clipping (see `ghost_factors`), sparse without ridge."""
-        positive("clip_norm", clip_norm)
+        bounds.positive("clip_norm", clip_norm)
         pull = self.ridge * x if self.ridge else np.zeros(self.dimension)
-        scores, squares = self._scores(x, block), squared_lengths(block.sparse_features)
-        slopes = self.family.slopes(scores, targets_of(block))
+        scores, squares = self._scores(x, block), sparse_rows.squared_lengths(block.sparse_features)
+        slopes = self.family.slopes(scores, bounds.targets_of(block))
         factors = np.zeros(block.samples)
         if np.isfinite(pull).all():
             factors = ghost_factors(slopes, scores, squares, self.ridge, pull, clip_norm)
@@ -181,7 +159,7 @@ class SparseLinear(OneScore):
         if self.sparse:
             return sums
         pulls = np.add.reduceat(factors, block.offsets[:-1])[:, None]
-        return np.asarray(dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
+        return np.asarray(sparse_rows.dense(sums) + pulls * np.where(np.isfinite(pull), pull, 0.0))
 
 
 def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
@@ -193,14 +171,14 @@ def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[n
     cut = np.asarray(sizes > sparsity)
     if not cut.any():
         return features, cut
-    owner = row_of_entry(features)
+    owner = sparse_rows.row_of_entry(features)
     # Stable: of equal magnitudes the first columns come first.
     order = np.lexsort((-np.abs(features.data), owner))
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order)) - np.repeat(features.indptr[:-1], sizes)
     kept = rank < sparsity
     ends = np.concatenate([[0], np.cumsum(np.minimum(sizes, sparsity))])
-    return sparse_rows(features.data[kept], features.indices[kept], ends, features.shape[1]), cut
+    return sparse_rows.sparse_rows(features.data[kept], features.indices[kept], ends, features.shape[1]), cut
 
 
 class SparseLogistic(SparseLinear):
@@ -238,6 +216,7 @@ class SparseSquared(SparseLinear):
 class SparseLinearSettings(LossSettings):
     """Settings of every loss on sparse samples."""
 
+    passed: ClassVar[tuple[str, ...]] = ("radius", "ridge")
     family: ClassVar[str] = "sparse linear"
     certificate: ClassVar[str] = (
         "convex, bounded and sparse gradient, bounded Hessian; diagonally dominant Hessian only with a ridge that "
@@ -256,11 +235,10 @@ class SparseLinearSettings(LossSettings):
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         length, entries = shape.feature_length, shape.sparsity
         return {
+            **super()._arguments(shape),
             "columns": shape.columns,
             "feature_norm": self._declared("feature_norm", self.feature_norm, length, "the bound on ||a||_2"),
             "sparsity": int(self._declared("sparsity", self.sparsity, entries, "the number of entries")),
-            "radius": self.radius,
-            "ridge": self.ridge,
         }
 
 

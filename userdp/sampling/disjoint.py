@@ -177,8 +177,7 @@ class WeightedSlots(WeightedBatches):
 
     *Formal guarantees.* Those of `WeightedBatches`, for adding or removing one user: an empty place adds zero to the
     sum and changes neither the divisor nor another user's batch, so a sum of rows clipped to norm C moves by C, half of
-    the
-    move by replacing a user. The empty places must not be published.
+    the move by replacing a user. The empty places must not be published.
     """
 
     relation: ClassVar[Relation] = "add_or_remove"
