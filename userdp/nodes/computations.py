@@ -121,9 +121,9 @@ class Computation:
             raise BadInput(f"statistic {self.statistic!r} needs a clip_norm, in units of which it is computed")
         exact = self.clip_norm is not None and self.noise is None and self.coins is None and self.partition is None
         if self.lengths and not exact:
-            raise BadInput("lengths are told of users who are clipped, and neither noisy, drawn by samples nor grouped")
+            raise BadInput("lengths need a clip_norm and exclude noise, coins and a partition: leave one of them out")
         if self.coins is not None and (self.centre is not None or self.statistic is not None):
-            raise BadInput("samples are drawn by coins only where rows have no centre and no statistic")
+            raise BadInput("coins exclude a centre and a statistic: leave out the coins, or both of these")
 
     def _check_masked(self, masked: MaskedSum) -> None:
         """Refuse a mask for a question that is not priced as a masked sum, or that `question` does not describe."""
@@ -142,7 +142,7 @@ class Computation:
 
     @property
     def trusting(self) -> bool:
-        """Whether the server sees more than noisy values, and may know exact counts."""
+        """True if the server sees more than noisy values, and may know exact counts."""
         return self.noise is None and self.masked is None
 
     def sensitivity(self, relation: Relation, order: Literal[1, 2] = 2, weight: float = 1.0) -> float | None:
@@ -196,13 +196,13 @@ class Computation:
 
     @property
     def keeps_zeros(self) -> bool:
-        """Whether sparse gradients give sparse rows; a centre, a statistic, noise and groups fill all entries."""
+        """True if sparse gradients give sparse rows; a centre, a statistic, noise and groups fill all entries."""
         filled = (self.centre, self.statistic, self.noise, self.partition, self.masked)
         return self.function.keeps_zeros and all(other is None for other in filled)
 
     @property
     def of_parameters(self) -> bool:
-        """Whether rows have one entry for each of the model's parameters, like gradients."""
+        """True if rows have one entry for each of the model's parameters, like gradients."""
         return self.function.length is None
 
     def width(self, dimension: int) -> int:

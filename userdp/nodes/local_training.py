@@ -1,6 +1,6 @@
 """A user's training on its own data between two messages: some steps of an optimiser, on all of it or on minibatches.
 
-Nothing here concerns privacy: a user's update is clipped as a whole afterwards, whatever it is. Users train side
+Privacy does not rest on it: a user's update is clipped as a whole afterwards. Users train side
 by side, each for the steps that its own samples require; the arithmetic is the same for arrays and for tensors.
 """
 
@@ -141,7 +141,7 @@ class TrainsLocally(Protocol):
 
 
 Gradients = Callable[[Models, NDArray[np.int64], Array], Models]
-"""From (U, p) models, (U, b) positions among each user's samples and their weights to (U, p) gradients."""
+"""The map from (U, p) models, (U, b) positions among each user's samples and their weights to (U, p) gradients."""
 
 
 def trained(
@@ -175,7 +175,7 @@ def trained(
             found = found + training.weight_decay * models
         following = project(models - _like(models, training.rates(step, steps)) * found)
         done = np.flatnonzero(steps <= step)
-        if len(done):  # 0 times a gradient that is not finite would tell how long others go on
+        if len(done):  # 0 times an infinite gradient would reveal how long others train
             following[done] = models[done]
         models = following
     return models

@@ -96,7 +96,7 @@ class Node:
         Raises `BadInput` if users have no labels here, or the salt has fewer than 16 or more than 64 bytes.
         """
         if self.labels is None:
-            raise BadInput("this node does not know what its users are called")
+            raise BadInput("this node's users have no labels: give the node labels")
         if not 16 <= len(salt) <= 64:
             raise BadInput(f"the salt must be 16 to 64 bytes, got {len(salt)}")
         return identities(self.labels, salt)
@@ -125,7 +125,7 @@ class Node:
     def _accept(self, x: Vector, computation: Computation) -> None:
         """Refuse a question that must not be answered; asking spends a round of masks."""
         if computation.lengths and self.labels is not None:
-            raise BadInput("this node's users have names, so they are no simulation's: their lengths are not told")
+            raise BadInput("this node's users have labels, so it does not reveal their lengths: only simulations do")
         if x.shape != (self.problem.dimension,):
             raise BadInput(f"the model has shape {x.shape}, the problem needs ({self.problem.dimension},)")
         if computation.masked is not None:
@@ -137,14 +137,14 @@ class Node:
             return self._everybody
         positions = np.searchsorted(self.users, users)
         if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
-            raise BadInput("the node was asked for users that it does not hold")
+            raise BadInput("the question names users that it does not hold")
         return positions
 
     def _warn(self, error: Exception) -> None:
         """Log once that the loss fails here; a faulty loss fails for all users."""
         if not self._warned:
-            # What a loss says may quote users' data, which a simulation alone may print.
+            # The message of a loss may quote users' data, which only a simulation may print.
             said = "" if self.labels is not None else f": {error}".partition("\n")[0]
-            told = f"{type(error).__name__}{said}"
-            log.warning("the loss fails on users' data (%s): each such user counts as zero", told)
+            reason = f"{type(error).__name__}{said}"
+            log.warning("the loss fails on users' data (%s): each such user counts as zero", reason)
         self._warned = True

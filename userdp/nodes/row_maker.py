@@ -49,7 +49,7 @@ class RowMaker:
         try:
             return self._drawn(block, where)
         except UserdpError:
-            raise  # about the question, which is the same whatever anybody's data
+            raise  # the error is in the question, not in data
         except Exception as error:
             if block.users == 1:
                 self._failed(error)
@@ -73,7 +73,7 @@ class RowMaker:
                 good[sample] = False
         try:
             return self._drawn(replace(block, usable=good), where)
-        except Exception:  # of samples none of which fails alone
+        except Exception:  # no sample fails alone, but together they do
             return self._centres(1), 1
 
     def _drawn(self, block: Block, where: slice) -> tuple[AnyRows, int]:

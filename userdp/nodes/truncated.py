@@ -67,7 +67,7 @@ def truncated_regression_sum(problem: Problem, x: Vector, block: Block, threshol
 def truncated_data_gradient(problem: Problem, x: Vector, block: Block, level: float, bound: float) -> Rows:
     """Compute each user's average gradient on data cut at ``level``, clipped to ``+-bound`` for any loss."""
     rows = dense(problem.user_gradients(x, _cut(block, level)))
-    # What is not finite must stay so, for such a user to be counted and to weigh nothing.
+    # A value that is not finite must stay so: the pipeline counts such a user and gives it no weight.
     return np.clip(np.where(np.isfinite(rows), rows, np.nan), -bound, bound)
 
 

@@ -1,6 +1,6 @@
-"""Learning problems: losses, domains, and certificates of what is proven about them.
+"""Learning problems: losses, domains, and certificates of their proven properties.
 
-`TorchProblem` is imported on first use, so that nobody else waits for torch.
+`TorchProblem` is imported on first use, so that other problems do not wait for torch.
 """
 
 from typing import TYPE_CHECKING

@@ -234,9 +234,7 @@ class Problem(ABC):
         Returns "prediction" (N,), the target's mean or its class; for classes also "probability" (N,) of class 1, or
         "probability.0", "probability.1", ... Raises `BadInput` if the loss predicts nothing: its model is a mean, say.
         """
-        raise BadInput(
-            f"problem.kind = {self.name!r} predicts nothing of a sample; its model is a vector, in model.npz"
-        )
+        raise BadInput(f"problem.kind = {self.name!r} makes no predictions; its model is a vector, in model.npz")
 
     def observed(self, block: Block) -> NDArray[np.float64] | None:
         """Return the (N,) values to compare with `predict`; None if samples have no target."""

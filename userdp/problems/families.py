@@ -31,7 +31,7 @@ class Family(ABC):
         low: smallest target; smaller ones are clipped to it.
         high: largest target.
         open_ends: whether no finite score predicts a mean target at an end of the range.
-        curvature: the largest ``phi''`` over all scores, if the domain has no influence; attained by all families here.
+        curvature: the largest ``phi''`` over all scores, for families whose bound is the same on every domain.
         convex: whether ``phi'' >= 0`` everywhere; if not, `curvature_bound` bounds ``|phi''|``.
         hoelder: (nu, H) with ``|phi'(s) - phi'(t)| <= H |s - t|^nu`` for all s and t, if ``phi''`` is unbounded; else
             None.

@@ -121,5 +121,5 @@ class InCoordinates(Problem):
         return self.problem.sample_losses(self.coordinates.models(x), block)
 
     def _turned(self, gradients: Rows) -> Rows:
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as zero later
+        with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite counts as zero later
             return turned(gradients, self.coordinates.matrix)

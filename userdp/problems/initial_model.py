@@ -24,34 +24,34 @@ def public_model(problem: Problem, path: Path) -> Vector:
 
     Raises `BadInput` if the file is missing, unreadable, or holds another problem's model.
     """
-    told = f"problem.initial_model = {str(path)!r}"
+    subject = f"problem.initial_model = {str(path)!r}"
     if not path.is_file():
-        raise BadInput(f"{told}: there is no such file; give the model.npz of a run, or correct the path")
+        raise BadInput(f"{subject}: there is no such file; give the model.npz of a run, or correct the path")
     if path.suffix != ".npz" and isinstance(problem, ReadsStates):
-        model = problem.state_model(path, told)
+        model = problem.state_model(path, subject)
     else:
-        model = _stored(path, told)
+        model = _stored(path, subject)
     if model.shape != (problem.dimension,):
         raise BadInput(
-            f"{told} holds a model of shape {model.shape}, and this problem's has ({problem.dimension},): give a model "
-            "of the same problem on data of the same columns"
+            f"{subject} holds a model of shape {model.shape}, but this problem needs ({problem.dimension},): give a "
+            "model of the same problem on data of the same columns"
         )
     if not np.isfinite(model).all():
-        raise BadInput(f"{told} holds numbers that are not finite: give a model whose training did not overflow")
+        raise BadInput(f"{subject} holds numbers that are not finite: give a model whose training did not overflow")
     if not np.array_equal(problem.domain.project(model), model):
         raise BadInput(
-            f"{told} lies outside the domain, |x_j| <= {problem.domain.radius:g}: raise problem.radius to that of the "
-            "run that it is from"
+            f"{subject} lies outside the domain, |x_j| <= {problem.domain.radius:g}: raise problem.radius to the "
+            "radius of its run"
         )
     return model
 
 
-def _stored(path: Path, told: str) -> Vector:
+def _stored(path: Path, subject: str) -> Vector:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return np.asarray(arrays["x"], dtype=np.float64)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, EOFError, BadZipFile) as error:
         raise BadInput(
-            f"{told} holds no model ({type(error).__name__}): give the model.npz of a run; a torch module also starts "
-            "from a state_dict, in a file of another name"
+            f"{subject} holds no model ({type(error).__name__}): give the model.npz of a run; a torch module also "
+            "starts from a state_dict, in a file of another name"
         ) from None

@@ -19,7 +19,7 @@ from userdp.problems.segments import clip_factors, user_averages
 Pieces = Iterator[tuple[slice, Block, Array, Array]]
 
 QUIET = np.errstate(over="ignore", invalid="ignore")
-"""For gradients and losses: a diverged model gives values that are not finite, which the caller counts."""
+"""Wraps gradients and losses: a diverged model gives values that are not finite, which the caller counts."""
 
 
 class Options(TypedDict, total=False):

@@ -53,7 +53,7 @@ class ProblemSettings(Section):
                 if self.sparse
                 else ("dense", "sparse", "use sparse_logistic or sparse_squared")
             )
-            raise BadInput(f"problem.kind = {self.kind!r} needs {needs} samples, but the data are {given}: {remedy}")
+            raise BadInput(f"problem.kind = {self.kind!r} needs {needs} samples, and the data's are {given}: {remedy}")
         if shape.scaled_target and self.unscaled is not None:
             raise BadInput(
                 f"data.target_range scales the target to [-1, 1], and problem.kind = {self.kind!r} needs "

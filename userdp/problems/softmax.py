@@ -248,7 +248,7 @@ class SoftmaxSettings(GeneralisedLinearSettings):
     certificate: ClassVar[str] = (
         "convex, bounded gradient, bounded Hessian; diagonally dominant Hessian if ridge is at least feature_norm^2 / 8"
     )
-    # Scores of classes that are easily told are large, and no bound but the ridge's grows with the radius.
+    # Scores of well separated classes are large, and no bound but the ridge's grows with the radius.
     radius: float = Field(20.0, gt=0, description=RADIUS)
     unscaled: ClassVar[str | None] = "classes, which data.target_levels lists"
     most_classes: ClassVar[int | None] = None

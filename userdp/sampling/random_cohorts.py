@@ -35,7 +35,7 @@ DRAWN_TOGETHER = (
 
 
 class Remembered(Stateful):
-    """The one cohort that the operating system drew for the current round: the same whenever it is asked for.
+    """The one cohort that the operating system drew for the current round: every call returns the same.
 
     Cohorts without a seed cannot be repeated, so each round is drawn once, rounds in their order: the cohort of the
     question is the accounted one, and no round gets a second cohort.
@@ -65,7 +65,7 @@ class Remembered(Stateful):
 
 def tossed(users: int, rate: float) -> Cohort:
     """Draw by the operating system the rising indices of users who take part."""
-    # Of 2^53 equally likely coins as many as the rate has, rounded down: the chance is never larger.
+    # The share of winning coins among 2^53 equally likely ones is the rate, rounded down: never more.
     coins = np.frombuffer(secrets.token_bytes(8 * users), dtype=np.uint64) >> np.uint64(11)
     return np.flatnonzero(coins < np.uint64(rate * 2**53))
 
@@ -265,7 +265,7 @@ class MixedBatches(Sampler):
 
     def calibrate(self, epsilon: float, delta: float) -> float:
         """See `Sampler.calibrate`; to 1e-4 relative."""
-        # Noise of which plain composition of all rounds costs what one Gaussian of multiplier one costs.
+        # With this noise plain composition of all rounds costs as much as one Gaussian of multiplier one.
         plain = math.sqrt(sum(share / rate**2 for rate, share in zip(self.rates, self.shares, strict=True)))
         return plain * calibrate_amplified(lambda noise: self.epsilon(plain * noise, delta), epsilon, delta, 1)
 
