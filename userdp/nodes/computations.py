@@ -35,8 +35,7 @@ class LocalNoise:
 
     Attributes:
         deviation: standard deviation of each coordinate, > 0.
-        seed: seed of SIMULATED noise, which anybody who knows it can subtract. None for noise from the operating system
-            of the node (`userdp.noise.SecureNoise`).
+        seed: seed of SIMULATED noise, which anybody who knows it can subtract; None for `userdp.noise.SecureNoise`.
         round: the round; every round has its own stream.
     """
 
@@ -52,10 +51,7 @@ class LocalNoise:
         return rows + self._simulated(self.seed, users, rows.shape[1])
 
     def _simulated(self, seed: int, users: NDArray[np.int64], columns: int) -> Rows:
-        """Draw the users' noise (U, columns), each from its own counters of one Philox generator.
-
-        2^64 blocks lie between users, so streams never overlap.
-        """
+        """Draw the users' noise (U, columns) from one Philox generator, at counters 2^64 blocks apart."""
         bits = np.random.Philox(seed_sequence(seed, "noise", self.round, _LOCAL))
         generator, noise = np.random.Generator(bits), np.empty((len(users), columns))
         state: Any = bits.state
@@ -146,21 +142,21 @@ class Computation:
         return self.noise is None and self.masked is None
 
     def sensitivity(self, relation: Relation, order: Literal[1, 2] = 2, weight: float = 1.0) -> float | None:
-        """Bound how far one user moves the sum of all users' rows, in l1 or l2 norm; None if unbounded.
+        """Bound how far one user moves the sum of all users' rows, in the l1 or l2 norm (``order``); None if unbounded.
 
         *Formal guarantees.* *Claim.* Let two populations differ in one whole user, who is replaced by another, or added
         or removed. Their sums, before any noise, then differ by no more than this, but for rounding (see
         `userdp.noise.rounding_slack`), for any data, if a user's row follows from that user's data alone.
         *Why.* `RowPipeline` clips every row to an l2 norm C (which the l1 norm bounds too), and holds its statistic
-        within bounds, also for users with unusable data; an absent user adds nothing. So the vector moves
-        by at most 2C if the user is replaced, by C if it is added or removed, and the number by
-        `Statistic.sensitivity`. In sums over groups each slot of a user moves its group's sum by at most the clip of a
-        sample, and slots in one group add up; slots are drawn without looking at data.
+        within bounds, also for users with unusable data; an absent user adds nothing. So the vector moves by at most 2C
+        if the user
+        is replaced, by C if it is added or removed, and the number by `Statistic.sensitivity`. In sums over groups each
+        slot of a user moves its group's sum by at most the clip of a sample, and slots in one group add up; slots are
+        drawn
+        without looking at data.
 
-        Args:
-            relation: the neighbouring relation.
-            order: 1 for the l1 norm, which is bounded only if rows are clipped to one.
-            weight: weight of the statistic within a row: 0 for the vectors alone, `MaskedSum.weight` for masked sums.
+        The l1 norm is bounded only if rows are clipped to one. ``weight`` is the statistic's within a row: 0 for the
+        vectors alone, `MaskedSum.weight` for masked sums.
         """
         longest = self._longest(order)
         if longest is None or not math.isfinite(longest):

@@ -20,10 +20,7 @@ _PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
 def identities(labels: Iterable[str], salt: bytes) -> NDArray[np.uint8]:
-    """Return (U, 16) digests of labels; spaces around a label and the encoding of its letters do not matter.
-
-    Every silo uses the same labels, and the same salt of 16 to 64 random bytes.
-    """
+    """Return (U, 16) digests of normalised labels, under one salt of 16 to 64 random bytes for all silos."""
     texts = (unicodedata.normalize("NFKC", label).strip().encode() for label in labels)
     digests = b"".join(hashlib.blake2b(text, digest_size=DIGEST_BYTES, key=salt).digest() for text in texts)
     return np.frombuffer(digests, dtype=np.uint8).reshape(-1, DIGEST_BYTES)

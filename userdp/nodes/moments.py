@@ -80,10 +80,7 @@ def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) ->
 def weighted_gradient(
     problem: Problem, x: Vector, block: Block, size: float, scales: Vector, coordinates: Array
 ) -> Rows:
-    """Compute (U, p): ``w T^T`` times each user's mean gradient, its weighted loss's derivative by z for ``x = T z``.
-
-    T is (d, d), and turns each of the K blocks.
-    """
+    """Compute (U, p): ``w T^T`` times each user's mean gradient by blocks, its weighted loss's derivative by z."""
     model = _dense_model(problem)
     weights = size / np.maximum(_sizes(model, block, scales), size)
     return turned(weights[:, None] * dense(model.user_gradients(x, block)), coordinates)
@@ -107,10 +104,7 @@ def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> R
 
 
 def curvature_along(problem: Problem, x: Vector, block: Block, most: float, direction: Vector) -> Rows:
-    """Compute (U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 from ``most`` on.
-
-    The curvature follows from two gradients, close to each other.
-    """
+    """Compute (U, 1): the root of each user's curvature along a unit vector, from -1/2 at zero to 1/2 at ``most``."""
     distance = 1e-4 * (1.0 + float(np.linalg.norm(x)))
     near, far = (problem.user_gradients(at, block) @ direction for at in (x, x + distance * direction))
     return np.asarray(np.sqrt(np.clip((far - near) / distance / most, 0.0, 1.0)) - 0.5)[:, None]
@@ -124,10 +118,9 @@ def improved(problem: Problem, x: Vector, block: Block, initial: Vector) -> Rows
 
 
 def loss_changes(problem: Problem, x: Vector, block: Block, models: Array, reach: Array) -> Rows:
-    """Compute (U, k): each user's average loss at each of k models (k, p) minus that at x.
+    """Compute (U, k): each user's average loss at each of k models minus that at x, clipped to ``+- reach`` (k,).
 
-    Clipped to ``+- reach`` (k,). A change that is not a number counts as the worst; a user whose loss at x is not
-    finite has a row that is not finite: it is left out, and counted.
+    A change that is not a number counts as the worst. A user whose loss at x is not finite gets a row of NaN.
     """
     before = _average_losses(problem, x, block)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -47,16 +47,13 @@ class Answer:
 class Node:
     """A node that answers for ``users``, whose samples lie in ``federation``.
 
-    Args:
+    Args (`BadInput` for users that do not rise, or another number of rows or labels):
         problem: the loss; samples are clipped into its declared bounds before any computation.
         federation: the source of the samples.
         users: rising indices, among the n users of the whole population, of this node's users.
         rows: their positions in ``federation``; default, ``users``. A silo whose own table starts at user 300 of the
             population gives ``users = 300 + rows``.
         labels: their names, the same in every silo; None if users have no names (simulations).
-
-    Raises:
-        BadInput: users do not rise, or the number of rows or labels differs from that of users.
     """
 
     def __init__(
@@ -91,10 +88,7 @@ class Node:
         return MaskKey()
 
     def identities(self, salt: bytes) -> NDArray[np.uint8]:
-        """Return (U, 16) salted digests of the labels; see `userdp.nodes.identities`.
-
-        Raises `BadInput` if users have no labels here, or the salt has fewer than 16 or more than 64 bytes.
-        """
+        """Return (U, 16) salted digests of labels; raise `BadInput` without labels or a salt of 16 to 64 bytes."""
         if self.labels is None:
             raise BadInput("this node's users have no labels: give the node labels")
         if not 16 <= len(salt) <= 64:
@@ -105,11 +99,9 @@ class Node:
         """Compute rows (or their sum) for ``users``, block by block; and their lengths, if requested.
 
         No user's data make it fail: a user with unusable data counts as the centre (zero, if there is none), and so
-        does a user on whose data alone the loss itself fails, such as a torch module's.
-
-        Raises:
-            BadInput: this node does not hold a user, the model has the wrong length, the question is for lengths of
-                users with labels, or for a masked sum in a round that was answered.
+        does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user of
+        another node,
+        a model of the wrong length, lengths of users with labels, or a masked sum in a round that was answered.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)

@@ -21,11 +21,9 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The group of each slot of each user.
+    """The group of each slot of each user: ``groups`` (U, s) int32, from 0 to ``count - 1``, or `OUTSIDE`.
 
-    Attributes:
-        groups: (U, s) int32, from 0 to ``count - 1``, or `OUTSIDE`.
-        count: k, the number of groups in all; users of one node may be in few of them.
+    The k = ``count`` groups are those of the whole population; users of one node may be in few of them.
     """
 
     groups: NDArray[np.int32]
@@ -38,10 +36,7 @@ class Partition:
 
     @classmethod
     def draw(cls, users: int, slots: int, count: int, rng: np.random.Generator) -> "Partition":
-        """Draw a uniformly random partition into groups of one size; a random few slots are left over.
-
-        Raises `BadInput` if there are fewer slots than groups.
-        """
+        """Draw a uniformly random partition into groups of one size, a random few slots left over; see `group_size`."""
         size = group_size(users, slots, count)
         groups = np.full(users * slots, OUTSIDE, dtype=np.int32)
         groups[: size * count] = np.repeat(np.arange(count, dtype=np.int32), size)
@@ -54,8 +49,9 @@ class Partition:
 
         A user's slots go round the k groups from a random first one, in steps of a random length prime to k, so each
         slot is equally likely in each group, and a group has ``slots // k`` slots of a user, or one more. Groups have
-        one size on average only: privacy by shuffling does not hold, that of `spread_length` does. Raises `BadInput` if
-        there are fewer slots than groups.
+        one size on
+        average only: privacy by shuffling does not hold, that of `spread_length` does. Raises `BadInput` as
+        `group_size`.
         """
         group_size(users, slots, count)
         strides = np.flatnonzero(np.gcd(np.arange(1, count + 1), count) == 1) + 1

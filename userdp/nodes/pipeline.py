@@ -25,7 +25,7 @@ ROW_BYTES = 1 << 26
 
 
 class RowPipeline:
-    """Takes raw rows, block by block, through all steps before they leave a node.
+    """Takes raw rows of ``users`` (U,), block by block, through all steps before they leave a node.
 
     The steps, in their order:
 
@@ -36,21 +36,14 @@ class RowPipeline:
     5. *Sum*, or rows in their places.
     6. *Mask*: the node adds its share of noise and its masks to a masked sum.
 
-    Sums over groups of samples are finite, and clipped sample by sample: only the sum applies to them.
-
-    Args:
-        computation: the question.
-        users: (U,) the users of the question.
-        dimension: p, parameters of the model.
-        sparse: whether the problem's gradients are sparse.
+    Sums over groups of samples are finite, and clipped sample by sample: only the sum applies to them. The model has
+    ``dimension`` parameters; ``sparse`` says whether the problem's gradients are. Raises `BadInput` if the function or
+    statistic is unknown, or the centre is no finite vector of the rows' length.
 
     Attributes:
         non_finite: users so far whose row was not finite, or whose data were unusable, and became zero;
             always zero for masked sums, because the server must not know it.
         lengths: (U,) l2 norms before the clip; None if not requested.
-
-    Raises:
-        BadInput: the function or statistic is unknown, or the centre is no finite vector of the rows' length.
     """
 
     def __init__(

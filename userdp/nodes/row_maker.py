@@ -19,17 +19,13 @@ from userdp.problems.in_coordinates import InCoordinates
 
 
 class RowMaker:
-    """Makes the rows of a computation, before the pipeline.
+    """Makes the rows of a computation at a model x (p,), before the pipeline.
 
     A user whose row is an average over samples, one of them unusable, is UNUSABLE, and its row is the centre: zero
-    if there is none. In a sum over samples unusable ones weigh nothing, as the guarantee for one sample
-    needs: the other samples of their user must not vanish with them. No unusable value reaches the problem.
-
-    Args:
-        problem: the loss.
-        x: (p,) the model.
-        computation: the question.
-        failed: called with the error if the loss fails on the data of a single user.
+    if there is none. In a sum over samples unusable ones weigh nothing, as the guarantee for one sample needs: the
+    other samples of their user must not vanish with them. No unusable value reaches the problem. If the loss fails on
+    the data
+    of a single user, the maker calls ``failed`` with the error.
     """
 
     def __init__(
@@ -59,10 +55,7 @@ class RowMaker:
         return stacked([rows for rows, _ in own]), sum(unusable for _, unusable in own)
 
     def _without_failing(self, block: Block, where: slice) -> tuple[AnyRows, int]:
-        """Return a user's row if the loss fails; for a sum over samples, the sum over those for which it does not fail.
-
-        If the unit of protection is one sample, the others of its user must not vanish with it.
-        """
+        """Return a failing user's row; in a sum over samples those for which the loss does not fail must remain."""
         if not self._function.sums_samples:
             return self._centres(1), 1
         good = np.ones(block.samples, dtype=bool) if block.usable is None else block.usable.copy()

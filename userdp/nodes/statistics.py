@@ -13,12 +13,9 @@ from userdp.errors import BadInput
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number of each user, bounded for any data.
+    """One number of each user, bounded by ``low`` and ``high`` for any data.
 
-    Attributes:
-        compute: from finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
-        low: least value.
-        high: largest value.
+    ``compute`` maps finite, centred, UNCLIPPED rows (U, p) and the clip norm to (U,) numbers.
     """
 
     compute: Callable[[Rows, float], Rows]

@@ -10,14 +10,7 @@ from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear import Linear
 from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
-from userdp.problems.regressions import (
-    BiweightRegression,
-    HuberRegression,
-    Logistic,
-    LpRegression,
-    Poisson,
-    Squared,
-)
+from userdp.problems.regressions import BiweightRegression, HuberRegression, Logistic, LpRegression, Poisson, Squared
 from userdp.problems.separable import Bernoulli, Huber, Quadratic
 from userdp.problems.softmax import Softmax
 from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared

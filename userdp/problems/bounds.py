@@ -93,10 +93,7 @@ def set_aside(block: Block, unusable: NDArray[np.bool_]) -> Block:
 
 
 def set_aside_not_finite(block: Block, *, targets: bool = True) -> Block:
-    """Set aside the samples that hold a NaN or an infinity in a feature or, if used, the target.
-
-    Raises `BadInput` if the problem uses ``targets`` and there are none.
-    """
+    """Set aside samples with a NaN or an infinity in a feature or in the target, if ``targets`` are used."""
     unusable = _not_finite_features(block)
     return set_aside(block, unusable | ~np.isfinite(targets_of(block)) if targets else unusable)
 

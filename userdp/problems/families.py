@@ -218,10 +218,7 @@ class SquaredFamily(ResidualFamily):
 
 
 class HuberFamily(ResidualFamily):
-    """Huber's loss (1964): ``r^2 / 2`` up to a positive finite ``threshold``, then a line of that slope.
-
-    ``phi'`` is 1-Lipschitz, also at its two kinks.
-    """
+    """Huber's loss (1964): ``r^2 / 2`` up to ``threshold``, then a line; ``phi'`` is 1-Lipschitz, also at its kinks."""
 
     name = "huber_regression"
     kind = HUBER
@@ -246,11 +243,11 @@ class HuberFamily(ResidualFamily):
 
 
 class BiweightFamily(ResidualFamily):
-    """Tukey's biweight (Beaton, Tukey 1974): ``threshold^2 / 6 (1 - (1 - u^2)^3)``.
+    """Tukey's biweight (Beaton, Tukey 1974): ``threshold^2 / 6 (1 - (1 - u^2)^3)``, ``u = r / threshold`` in [-1, 1].
 
-    The u is the residual over ``threshold`` (positive, finite), clipped to [-1, 1].
-    ``phi' = r (1 - u^2)^2``, at most ``16 threshold / (25 sqrt(5))`` at ``u = 1 / sqrt(5)``, and zero beyond the
-    threshold. ``phi'' = (1 - u^2) (1 - 5 u^2)`` lies in [-4/5, 1]: negative beyond the same u.
+    The residual over the threshold is clipped to that u. ``phi' = r (1 - u^2)^2``, at most
+    ``16 threshold / (25 sqrt(5))`` at ``u = 1 / sqrt(5)``, and zero beyond the threshold. ``phi'' = (1 - u^2) (1 - 5
+    u^2)`` lies in [-4/5, 1]: negative beyond the same u.
     """
 
     name = "biweight_regression"

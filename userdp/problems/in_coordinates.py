@@ -59,10 +59,7 @@ class Coordinates:
 
 
 class SeenBox(Box):
-    """A box of models in coordinates where it is no box: `project` finds the nearest model, not the nearest z.
-
-    Its centre is the start of the coordinates.
-    """
+    """A box of models in coordinates where it is none; `project` finds the nearest model, the centre is z = 0."""
 
     def __init__(self, box: Box, coordinates: Coordinates) -> None:
         super().__init__(np.zeros_like(coordinates.start), math.inf)

@@ -20,10 +20,7 @@ class ReadsStates(Protocol):
 
 
 def public_model(problem: Problem, path: Path) -> Vector:
-    """Return the (p,) model in a file: ``model.npz`` of a run, or another file that the problem can read.
-
-    Raises `BadInput` if the file is missing, unreadable, or holds another problem's model.
-    """
+    """Return the (p,) model in a file (``model.npz``, or one that the problem reads); `BadInput` if it does not fit."""
     subject = f"problem.initial_model = {str(path)!r}"
     if not path.is_file():
         raise BadInput(f"{subject}: there is no such file; give the model.npz of a run, or correct the path")

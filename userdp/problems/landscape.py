@@ -13,12 +13,9 @@ ASSUMED_SIZE = 1.0
 
 @dataclass(frozen=True)
 class MeasuredCurvature:
-    """A measured or guessed bound on a loss's curvature, for step sizes; NO PROOF may rest on it.
+    """A measured or guessed bound ``most`` on a loss's curvature, for step sizes; NO PROOF rests on it.
 
     It is no number, so that no `Certificate` can hold it and no formula can mistake it for certified.
-
-    Attributes:
-        most: bound on the curvature in any direction.
     """
 
     most: float

@@ -220,12 +220,7 @@ class LinearScores(Problem):
 
 
 class OneScore(Problem):
-    """A loss phi, taken from a family, of a score that is linear in the model.
-
-    Attributes:
-        family: phi and the range of targets; targets outside are clipped into it.
-        ridge: >= 0; part of the loss, and of "test_loss".
-    """
+    """A loss phi of one linear score, from a ``family`` into whose range targets are clipped, plus a ridge term."""
 
     has_targets = True
     family: Family

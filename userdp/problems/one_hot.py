@@ -65,10 +65,7 @@ class OneHot(OneScore):
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Clip targets into the family's range; set aside samples with a code outside 0..levels - 1.
-
-        Raises `BadInput` if codes are not integers, the number of columns differs, or there are no targets.
-        """
+        """See `Problem.bound`: clip targets into their range, set aside samples with codes outside 0..levels - 1."""
         bounds.check_columns(block, self.columns, np.integer)
         codes = cast(NDArray[np.int32], block.dense_features)
         outside = np.any((codes < 0) | (codes >= self.dimension), axis=1)

@@ -7,14 +7,7 @@ from pydantic import Field
 
 from userdp.arrays.types import Vector
 from userdp.data.federation import Federation
-from userdp.problems.families import (
-    BiweightFamily,
-    HuberFamily,
-    LogisticFamily,
-    LpFamily,
-    PoissonFamily,
-    SquaredFamily,
-)
+from userdp.problems.families import BiweightFamily, HuberFamily, LogisticFamily, LpFamily, PoissonFamily, SquaredFamily
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import Options
 from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange

@@ -25,17 +25,11 @@ from userdp.problems.settings import RADIUS, LossSettings
 
 
 class Separable(Problem):
-    """A loss that is a sum over coordinates; samples are points z of ``[low, high]^d``, without a target.
+    """A sum of losses over d coordinates; samples are points z, clipped into ``[low, high]^d``, without a target.
 
-    Args:
-        dimension: d.
-        low: lower bound of every z_j; smaller values are clipped to it.
-        high: upper bound of every z_j.
-        radius: the domain is ``|x_j| <= radius``.
-        slope: bound on ``|phi_j'|`` over domain and data; infinite if unbounded.
-        curvature: bound on ``phi_j''``.
-        start: bound on the mean of ``phi_j`` at ``x_j = 0`` minus its least value, if that is in the domain.
-        strong_convexity: lower bound on ``phi_j''``.
+    The domain is ``|x_j| <= radius``. ``slope`` bounds ``|phi_j'|`` over domain and data, infinite if unbounded;
+    ``curvature`` and ``strong_convexity`` bound ``phi_j''`` from above and below; ``start`` bounds the mean of
+    ``phi_j`` at ``x_j = 0`` minus its least value, if that is in the domain.
 
     Formal guarantees:
         The Hessian is diagonal: ``H_jj = phi_j'' >= 0`` and all else zero. Hence A1 (convex), A3 with
@@ -154,10 +148,7 @@ class MeanSufficient(Separable):
         return self.user_gradients(models, block)
 
     def excess_risk(self, x: Vector, federation: Federation) -> float | None:
-        """Compute it exactly for x in the domain, given the mean of the population within the declared bounds.
-
-        Raises `BadInput` if the population's mean has another dimension.
-        """
+        """Compute it exactly for x in the domain; raise `BadInput` if the population's mean has another dimension."""
         mean = federation.population_mean
         if mean is None:
             return None

@@ -43,10 +43,7 @@ class ProblemSettings(Section):
     )
 
     def build(self, shape: Shape, seed: int) -> Problem:
-        """Return the problem for samples of this shape; it does not read ``initial_model``.
-
-        Raises `BadInput` if problem and declared data do not fit.
-        """
+        """Return the problem for samples of this shape, without ``initial_model``; `BadInput` if the two do not fit."""
         if (shape.sparsity is not None) != self.sparse:
             needs, given, remedy = (
                 ("sparse", "dense", "leave out 'sparse_'")

@@ -23,38 +23,39 @@ LEAST_SHARE = 1e-3
 
 
 class Softmax(LinearScores):
-    """``f(x; a, y) = log sum_c exp(<x_c, a>) - <x_y, a> + (ridge / 2) ||x||^2``, y one of the classes 0..K - 1.
+    """``f(x; a, y) = log sum_c exp(<x_c, a>) - <x_y, a> + (ridge / 2) ||x||^2``, y one of two or more classes 0..K - 1.
 
     Every class has parameters of its own; adding one vector to all of them changes no prediction. The model is that of
-    class 0, then that of class 1 and so on. A sample whose target is none of the classes is set aside.
-    There are two or more classes; see `LinearScores` for the other arguments. Raises `BadInput` for an argument out of
-    range.
+    class 0, then that of class 1 and so on. A sample whose target is none of the classes is set aside. See
+    `LinearScores` for the other arguments. Raises `BadInput` for an argument out of range.
 
     Formal guarantees:
         A, c and ``peak`` bound a sample as in `LinearScores`. Write s for the classes' probabilities. Scores are at
         most ``t = A radius`` in size, so ``s_c`` lies between ``1 / (1 + (K - 1) e^(2 t))`` and
-        ``m = 1 / (1 + (K - 1) e^(-2 t))``, and with ``L = 1 - 1 / (1 + (K - 1) e^(2 t))`` every ``|s_c - 1[y = c]|``
-        is at most L: 1 - s_y is, and every other s_c is at most that. All are attained.
+        ``m = 1 / (1 + (K - 1) e^(-2 t))``. With ``L = 1 - 1 / (1 + (K - 1) e^(2 t))`` every ``|s_c - 1[y = c]| <= L``:
+        1 - s_y is, and every other s_c is at most that. All are attained.
         The gradient by x_c is ``(s_c - 1[y = c]) a + ridge x_c``, so
         A2: ``G = L peak + ridge radius``, and at x = 0 ``(1 - 1 / K) peak``.
         ``||grad||_2 <= sqrt(2) L ||a||_2 + ridge sqrt(p) radius``: the squares of s_c, c other than y, add up to at
         most ``(1 - s_y)^2``, the square of their sum.
         The Hessian is ``S (x) a a^T + ridge I`` with ``S = diag(s) - s s^T``: block (c, e) is S_ce a a^T.
         A1: ``v^T S v`` is the variance of v_c if c is drawn by s, so S, and its Kronecker product with a a^T, is
-        positive semidefinite, and strong convexity is ``ridge``. S has no eigenvalue above 1/2, by A3's row sums.
-        A3: row c of S has the entries ``s_c (1 - s_c)`` and, elsewhere, ``-s_c s_e``, which add up to the same again:
-        its absolute sum is ``2 s_c (1 - s_c) <= k``, where ``k = 1/2``, or ``2 m (1 - m)`` if m is less than 1/2. So
-        row (c, j) sums to at most ``k |a_j| ||a||_1 + ridge <= k peak A + ridge``.
-        A4: the entries beside the diagonal of row (c, j) sum to
-        ``s_c (1 - s_c) (2 |a_j| ||a||_1 - a_j^2)``, against ``s_c (1 - s_c) a_j^2 + ridge`` on it: the row is dominated
-        iff ``ridge >= 2 s_c (1 - s_c) |a_j| (||a||_1 - |a_j|)``. The right side grows with ``||a||_1``, and
-        ``t (A - t)`` grows up to ``t = A / 2``. Rows of features have ``t <= c`` and those of intercepts t = 1, so
-        with ``q = min(A / 2, c)`` a ridge of ``k q (A - q)``, or with an intercept of ``k (A - 1)`` if that is more, is
-        enough: at most ``A^2 / 8``, and necessary if k and such an a can occur. With one parameter a class
-        ``||a||_1`` is ``|a_j|``, and no ridge is needed.
+            positive
+        semidefinite, and strong convexity is ``ridge``. S has no eigenvalue above 1/2, by A3's row sums.
+        A3: row c of S has ``s_c (1 - s_c)`` on the diagonal and ``-s_c s_e`` elsewhere, which add up to the same size:
+            its
+        absolute sum is ``2 s_c (1 - s_c) <= k``, where ``k = 1/2``, or ``2 m (1 - m)`` if m is less than 1/2. So row
+        (c, j) sums to at most ``k |a_j| ||a||_1 + ridge <= k peak A + ridge``.
+        A4: beside the diagonal row (c, j) sums to ``s_c (1 - s_c) (2 |a_j| ||a||_1 - a_j^2)``, against
+        ``s_c (1 - s_c) a_j^2 + ridge`` on it: it is dominated iff ``ridge >= 2 s_c (1 - s_c) |a_j| (||a||_1 - |a_j|)``.
+        The right side grows with ``||a||_1``, and ``t (A - t)`` grows up to ``t = A / 2``. Rows of features have ``t <=
+        c`` and
+        those of intercepts t = 1, so with ``q = min(A / 2, c)`` a ridge of ``k q (A - q)``, or with an intercept of
+        ``k (A - 1)`` if that is more, is enough: at most ``A^2 / 8``, and necessary if k and such an a can occur. With
+        one parameter a class ``||a||_1`` is ``|a_j|``, and no ridge is needed.
         From x to x + v the loss changes by the mean of ``sum_c (s_c - 1[y = c]) <v_c, a>`` along the way, at most
-        ``L (max_c <v_c, a> - <v_y, a>)``. For independent normal v the expectation of that is at most
-        ``sqrt(2 log K) L ||a||_2`` times their standard deviation: the steepness of the landscape.
+        ``L (max_c <v_c, a> - <v_y, a>)``. For independent normal v its expectation is at most ``sqrt(2 log K) L
+        ||a||_2`` times their standard deviation: the steepness of the landscape.
     """
 
     name = "softmax"

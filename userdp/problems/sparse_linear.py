@@ -22,37 +22,32 @@ from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, 
 
 
 class SparseLinear(OneScore):
-    """``phi(<a, x>, y) + (ridge / 2) ||x||^2``: at most ``sparsity`` entries of a are not zero, ``||a||_2`` is bounded.
+    """``phi(<a, x>, y) + (ridge / 2) ||x||^2``, at most s = ``sparsity`` entries of a not zero, ``||a||_2`` bounded.
 
-    Samples are a `scipy.sparse.csr_array`. Without ridge gradients are sparse too, and time and memory grow with the
-    number of non-zero entries; with ridge every entry of a gradient counts, and gradients are arrays. Raises `BadInput`
-    for an argument out of range.
-
-    Args:
-        family: phi and the range of targets; targets outside are clipped into it.
-        columns: d, columns of a sample.
-        feature_norm: A, bound on ``||a||_2``; longer samples are scaled down.
-        sparsity: s, most non-zero entries of a sample; of more, the largest in magnitude are kept, of equal ones the
-            first. More than d means d.
-        radius: the domain is ``|x_j| <= radius``; may be infinite.
-        ridge: >= 0; part of the loss, and of "test_loss".
+    Samples are a `scipy.sparse.csr_array` of d columns. Without ridge gradients are sparse too, and time and memory
+    grow with the number of non-zero entries; with ridge gradients are arrays. Longer samples than A = ``feature_norm``
+    are
+    scaled down; of more than s entries the largest in magnitude are kept, of equal ones the first (s above d means d).
+    The family gives phi and the range of targets, into which targets are clipped. The domain is ``|x_j| <= radius``,
+    which may
+    be infinite; ``ridge >= 0`` is part of the loss, and of "test_loss". Raises `BadInput` for an argument out of range.
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
         support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and ``phi'' <= K``
-        over such scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
+        over such
+        scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
         sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;
         A3: row j sums to ``phi'' |a_j| ||a||_1 + ridge <= K A^2 (1 + sqrt(s)) / 2 + ridge``;
-        A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``; ``ridge >= K A^2 (sqrt(s) - 1) / 2``
-        is enough, and none is needed for s = 1.
+        A4: row j is dominated iff ``ridge >= phi'' |a_j| (||a||_1 - 2 |a_j|)``; ``ridge >= K A^2 (sqrt(s) - 1) / 2`` is
+        enough, and none is needed for s = 1.
         Proof of the last two: with ``|a_j| = A cos t``, the others sum to at most ``sqrt(s - 1) A sin t`` by
         Cauchy-Schwarz, and ``cos^2 t + sqrt(s - 1) sin t cos t = (1 + cos 2t + sqrt(s - 1) sin 2t) / 2`` is at most
         ``(1 + sqrt(s)) / 2``; with -cos^2 t in place of cos^2 t at most ``(sqrt(s) - 1) / 2``. Both are attained.
-
         A user's average gradient is a mean of such gradients, so it too has l2 norm at most that bound, and l1 norm at
-        most sqrt(s) times ``L A`` (without ridge), whatever its support.
+        most sqrt(s) times ``L A`` (without ridge), for any support.
     """
 
     def __init__(
@@ -98,10 +93,7 @@ class SparseLinear(OneScore):
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Keep the largest entries of each sample, scale it into the l2 ball, and clip targets into the family's range.
-
-        Raises `BadInput` if features are dense or have other columns, or there are no targets.
-        """
+        """See `Problem.bound`: keep the largest entries, scale into the l2 ball, clip targets into their range."""
         bounds.check_width(block.sparse_features, self.columns)
         block = bounds.set_aside_not_finite(block)
         kept, cut = _largest_entries(block.sparse_features, self.sparsity)
@@ -163,10 +155,7 @@ class SparseLinear(OneScore):
 
 
 def _largest_entries(features: Sparse, sparsity: int) -> tuple[Sparse, NDArray[np.bool_]]:
-    """The entries of largest magnitude of each row, ``sparsity`` at most, and which rows (N,) lost some.
-
-    The same matrix when no row is too long.
-    """
+    """Return rows with their ``sparsity`` largest entries (the same matrix if all fit), and which (N,) lost some."""
     sizes = np.diff(features.indptr)
     cut = np.asarray(sizes > sparsity)
     if not cut.any():

@@ -70,11 +70,7 @@ class AllocatedBatches(Sampler):
         return self.users * self.participations / self.rounds
 
     def cohort(self, index: int) -> Cohort:
-        """Return the rising indices of the users with an allocated round ``index``; may be empty.
-
-        Raises `BadInput` if there is no such round, or if the operating system draws and it is neither the last nor the
-        next one.
-        """
+        """See `Sampler.cohort`; if the operating system draws, only the last or the next round is allowed."""
         self._checked(index)
         draw = self.drawn
         if self.seed is None and index not in (draw.index, draw.index + 1):
@@ -110,7 +106,7 @@ class AllocatedBatches(Sampler):
         return allocation_epsilon(noise_multiplier, self.rounds, self.participations, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`; to 1e-4 relative."""
+        """See `Sampler.calibrate`."""
         return calibrate_allocation(self.rounds, self.participations, epsilon, delta)
 
 

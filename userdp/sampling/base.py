@@ -6,16 +6,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.accounting import (
-    AnyLedger,
-    Guarantee,
-    Privacy,
-    Relation,
-    RoundLedger,
-    Unit,
-    add_or_remove_to_replace_one,
-)
-from userdp.errors import BadInput
+from userdp.accounting import AnyLedger, Guarantee, Privacy, Relation, RoundLedger, Unit, add_or_remove_to_replace_one
+from userdp.accounting.amplified import calibrate_amplified
+from userdp.errors import BadInput, PopulationTooSmall
 from userdp.state import Stateful
 
 
@@ -62,10 +55,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def cohort(self, index: int) -> NDArray[np.int64]:
-        """Return the rising user indices of round ``index``, counted from 0; Poisson cohorts may be empty.
-
-        Raises `BadInput` if there is no such round.
-        """
+        """Return the rising user indices of round ``index``, from 0; raise `BadInput` for no such round."""
 
     @abstractmethod
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
@@ -75,19 +65,15 @@ class Sampler(ABC):
         """Return the noise over sensitivity of the whole release of round ``index``; by default equal in all rounds."""
         return noise_multiplier
 
-    @abstractmethod
     def calibrate(self, epsilon: float, delta: float) -> float:
         """Return the smallest noise multiplier (rounded up) for which all rounds are (epsilon, delta)-DP.
 
-        Raises `BadInput` for a budget out of range.
+        This default is right to 1e-4 relative. Raises `BadInput` for a budget out of range.
         """
+        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
-        """Return the ledger for the rounds.
-
-        Raises `BadInput` if the rounds exceed the budget, or if noise is to be secure and cohorts that must stay secret
-        follow from a seed.
-        """
+        """Return the ledger; raise `BadInput` for rounds over the budget, or seeded secret cohorts under secure noise."""
         if self.secret and privacy.noise == "secure" and self.seed is not None:
             raise BadInput(
                 "privacy.noise = 'secure': who takes part must stay secret and would come from the seed; use a "
@@ -125,6 +111,29 @@ class Sampler(ABC):
         if not 0 <= rounds <= self.rounds:
             raise BadInput(f"rounds = {rounds}: the sampler has {self.rounds}")
         return rounds
+
+
+class SizedSampler(Sampler):
+    """A sampler of cohorts of ``batch`` users; raises `PopulationTooSmall` for fewer users than that."""
+
+    batch: int
+
+    @property
+    def expected_batch(self) -> float:
+        """See `Sampler.expected_batch`."""
+        return float(self.batch)
+
+    def _check_sizes(self, **numbers: int) -> None:
+        check_whole(users=self.users, batch=self.batch, **numbers)
+        check_batch(self.batch, self.users)
+
+
+def check_batch(batch: int, users: int) -> None:
+    """Raise `PopulationTooSmall` if a batch takes more users than there are."""
+    if batch > users:
+        raise PopulationTooSmall(
+            f"a batch takes {batch} users and there are {users}: lower the batch or bring more users"
+        )
 
 
 def check_whole(**numbers: int | None) -> None:

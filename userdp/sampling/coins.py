@@ -39,10 +39,7 @@ class SampleCoins:
         check_whole(most=self.most)
 
     def draw(self, users: slice, sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Draw (N,) whether each sample takes part, for the users at positions ``users``, who hold ``sizes`` samples.
-
-        Raises `BadInput` for another number of keys than of users.
-        """
+        """Draw which samples (N,) of users at positions ``users`` take part; `BadInput` unless keys fit ``sizes``."""
         keys = self.keys[users]
         if len(keys) != len(sizes):
             raise BadInput(f"{len(keys)} keys are given for the coins of {len(sizes)} users")

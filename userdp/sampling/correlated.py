@@ -11,12 +11,12 @@ from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
 from userdp.mechanisms.factorisations import FACTORISATIONS, FactorisationName, best_factorisation
 from userdp.mechanisms.prefix_sums import Factorisation
-from userdp.sampling.base import Sampler, check_whole
-from userdp.sampling.disjoint import CyclicBatches, check_batch
+from userdp.sampling.base import SizedSampler
+from userdp.sampling.disjoint import CyclicBatches
 
 
 @dataclass(frozen=True)
-class CorrelatedBatches(Sampler):
+class CorrelatedBatches(SizedSampler):
     """`CyclicBatches` under one correlated Gaussian mechanism over all rounds.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. The same partition every epoch, drawn without
@@ -26,7 +26,7 @@ class CorrelatedBatches(Sampler):
     deviation of Z over the sensitivity of ALL rounds. No amplification is claimed.
 
     Attributes:
-        batch: users a round; raises `PopulationTooSmall` for fewer users than that.
+        batch: users a round.
         rounds: number of rounds, over all epochs.
         seed: seed of the partition; public.
         kind: correlation of the noise; "best" takes the factorisation of least predicted error.
@@ -43,8 +43,7 @@ class CorrelatedBatches(Sampler):
     assumption: ClassVar[str] = "n and who takes part are public"
 
     def __post_init__(self) -> None:
-        check_whole(users=self.users, batch=self.batch, rounds=self.rounds)
-        check_batch(self.batch, self.users)
+        self._check_sizes(rounds=self.rounds)
         if self.kind not in (*FACTORISATIONS, "best"):
             raise BadInput(f"kind = {self.kind!r}: must be one of {', '.join(FACTORISATIONS)} or best")
 
@@ -67,11 +66,6 @@ class CorrelatedBatches(Sampler):
     def sensitivity(self) -> float:
         """The most that a user moves the whole run, in units of ``sensitivity_factor`` times the clip."""
         return self.factorisation.sensitivity(self.rounds)
-
-    @property
-    def expected_batch(self) -> float:
-        """See `Sampler.expected_batch`."""
-        return float(self.batch)
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """See `Sampler.cohort`."""

@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from userdp.accounting import AnyLedger, Cost, Ledger, Privacy, Relation, calibrate_noise, epsilon_of
 from userdp.accounting.guarantee import ONE_GAUSSIAN
-from userdp.errors import BadInput, PopulationTooSmall
+from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, check_shares, check_whole
+from userdp.sampling.base import Sampler, SizedSampler, check_shares
 
 _MARGIN = 1e-12
 """A relative margin, so that rounding never takes calibrated noise over the budget."""
 
 
 @dataclass(frozen=True)
-class DisjointBatches(Sampler):
+class DisjointBatches(SizedSampler):
     """Disjoint batches of equal size, a new random partition each epoch.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. The partition is drawn without looking at data:
@@ -27,7 +27,7 @@ class DisjointBatches(Sampler):
     exactly. No amplification by sampling is claimed, so the partition may be public.
 
     Attributes:
-        batch: users a batch, all users for full participation; raises `PopulationTooSmall` for fewer users than that.
+        batch: users a batch, all users for full participation.
         epochs: most participations of each user.
         seed: seed of the partition; public.
     """
@@ -42,8 +42,7 @@ class DisjointBatches(Sampler):
     assumption: ClassVar[str] = "n and who takes part are public"
 
     def __post_init__(self) -> None:
-        check_whole(users=self.users, batch=self.batch, epochs=self.epochs)
-        check_batch(self.batch, self.users)
+        self._check_sizes(epochs=self.epochs)
 
     @property
     def rounds_per_epoch(self) -> int:
@@ -54,11 +53,6 @@ class DisjointBatches(Sampler):
     def rounds(self) -> int:  # type: ignore[override]
         """The batches in all epochs."""
         return self.rounds_per_epoch * self.epochs
-
-    @property
-    def expected_batch(self) -> float:
-        """See `Sampler.expected_batch`."""
-        return float(self.batch)
 
     def cohort(self, index: int) -> NDArray[np.int64]:
         """Return the (batch,) rising user indices of batch ``index``, counted from 0 over all epochs."""
@@ -182,11 +176,3 @@ class WeightedSlots(WeightedBatches):
 
     relation: ClassVar[Relation] = "add_or_remove"
     assumption: ClassVar[str] = "the number of places is public, which of them are empty is not published"
-
-
-def check_batch(batch: int, users: int) -> None:
-    """Raise `PopulationTooSmall` if a batch takes more users than there are."""
-    if batch > users:
-        raise PopulationTooSmall(
-            f"a batch takes {batch} users and there are {users}: lower the batch or bring more users"
-        )

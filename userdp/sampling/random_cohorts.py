@@ -19,8 +19,7 @@ from userdp.accounting.amplified import calibrate_amplified, fixed_size_epsilon,
 from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import BadInput
 from userdp.randomness import stream
-from userdp.sampling.base import Sampler, check_rate, check_shares, check_whole
-from userdp.sampling.disjoint import check_batch
+from userdp.sampling.base import Sampler, SizedSampler, check_rate, check_shares, check_whole
 from userdp.state import Stateful
 
 Cohort = NDArray[np.int64]
@@ -48,10 +47,7 @@ class Remembered(Stateful):
         self._cohort: Cohort = np.empty(0, dtype=np.int64)
 
     def cohort(self, index: int, draw: Callable[[], Cohort]) -> Cohort:
-        """Return the cohort of round ``index``, drawn now if the round is later than the last.
-
-        Raises `BadInput` for an earlier round, whose cohort is gone.
-        """
+        """Return the cohort of round ``index``, drawn now if it is the latest; raise `BadInput` for an earlier one."""
         if index < self._index:
             raise BadInput(
                 f"the cohort of round {index} was drawn by the operating system and is gone: a round is never drawn "
@@ -122,13 +118,9 @@ class PoissonBatches(Sampler):
         """Return epsilon amplified by sampling, for adding or removing a user."""
         return poisson_epsilon(noise_multiplier, self.rate, self._counted(rounds), delta)
 
-    def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`; to 1e-4 relative."""
-        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
-
 
 @dataclass(frozen=True)
-class FixedSizeBatches(Sampler):
+class FixedSizeBatches(SizedSampler):
     """A uniformly random cohort of a fixed size each round, no user twice in it.
 
     *Formal guarantees.* Unit: a user; relation: replace-one, n public. Replacing a user moves the sum of clipped
@@ -138,7 +130,7 @@ class FixedSizeBatches(Sampler):
     draws of its own u users faces a rate of up to ``batch / (users - u)`` for the others.
 
     Attributes:
-        batch: users a round; raises `PopulationTooSmall` for fewer users than that.
+        batch: users a round.
         seed: seed of SIMULATED cohorts; None if the operating system draws them, once a round, rounds in their order.
     """
 
@@ -160,13 +152,7 @@ class FixedSizeBatches(Sampler):
     adversary: ClassVar[str | None] = DRAWN_TOGETHER
 
     def __post_init__(self) -> None:
-        check_whole(users=self.users, batch=self.batch, rounds=self.rounds)
-        check_batch(self.batch, self.users)
-
-    @property
-    def expected_batch(self) -> float:
-        """See `Sampler.expected_batch`."""
-        return float(self.batch)
+        self._check_sizes(rounds=self.rounds)
 
     def cohort(self, index: int) -> Cohort:
         """See `Sampler.cohort`."""
@@ -182,10 +168,6 @@ class FixedSizeBatches(Sampler):
     def epsilon(self, noise_multiplier: float, delta: float, rounds: int | None = None) -> float:
         """Return epsilon amplified by sampling, for replacing a user."""
         return fixed_size_epsilon(noise_multiplier, self.batch / self.users, self._counted(rounds), delta)
-
-    def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`; to 1e-4 relative."""
-        return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
 
 @dataclass(frozen=True)
@@ -264,7 +246,7 @@ class MixedBatches(Sampler):
         return _epsilon(self.rates[:counted], self.shares[:counted], noise_multiplier, delta)
 
     def calibrate(self, epsilon: float, delta: float) -> float:
-        """See `Sampler.calibrate`; to 1e-4 relative."""
+        """See `Sampler.calibrate`."""
         # With this noise plain composition of all rounds costs as much as one Gaussian of multiplier one.
         plain = math.sqrt(sum(share / rate**2 for rate, share in zip(self.rates, self.shares, strict=True)))
         return plain * calibrate_amplified(lambda noise: self.epsilon(plain * noise, delta), epsilon, delta, 1)
