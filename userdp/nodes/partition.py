@@ -49,8 +49,7 @@ class Partition:
 
         A user's slots go round the k groups from a random first one, in steps of a random length prime to k, so each
         slot is equally likely in each group, and a group has ``slots // k`` slots of a user, or one more. Groups have
-        one size on
-        average only: privacy by shuffling does not hold, that of `spread_length` does. Raises `BadInput` as
+        one size on average only: privacy by shuffling does not hold, that of `spread_length` does. Raises `BadInput` as
         `group_size`.
         """
         group_size(users, slots, count)

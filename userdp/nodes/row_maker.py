@@ -21,11 +21,10 @@ from userdp.problems.in_coordinates import InCoordinates
 class RowMaker:
     """Makes the rows of a computation at a model x (p,), before the pipeline.
 
-    A user whose row is an average over samples, one of them unusable, is UNUSABLE, and its row is the centre: zero
-    if there is none. In a sum over samples unusable ones weigh nothing, as the guarantee for one sample needs: the
-    other samples of their user must not vanish with them. No unusable value reaches the problem. If the loss fails on
-    the data
-    of a single user, the maker calls ``failed`` with the error.
+    A user whose row is an average over samples, one of them unusable, is UNUSABLE, and its row is the centre: zero if
+    there is none. In a sum over samples unusable ones weigh nothing, as the guarantee for one sample needs: the other
+    samples of their user must not vanish with them. No unusable value reaches the problem. If the loss fails on the
+    data of a single user, the maker calls ``failed`` with the error.
     """
 
     def __init__(

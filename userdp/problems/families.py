@@ -246,8 +246,8 @@ class BiweightFamily(ResidualFamily):
     """Tukey's biweight (Beaton, Tukey 1974): ``threshold^2 / 6 (1 - (1 - u^2)^3)``, ``u = r / threshold`` in [-1, 1].
 
     The residual over the threshold is clipped to that u. ``phi' = r (1 - u^2)^2``, at most
-    ``16 threshold / (25 sqrt(5))`` at ``u = 1 / sqrt(5)``, and zero beyond the threshold. ``phi'' = (1 - u^2) (1 - 5
-    u^2)`` lies in [-4/5, 1]: negative beyond the same u.
+    ``16 threshold / (25 sqrt(5))`` at ``u = 1 / sqrt(5)``, and zero beyond the threshold.
+    ``phi'' = (1 - u^2) (1 - 5 u^2)`` lies in [-4/5, 1]: negative beyond the same u.
     """
 
     name = "biweight_regression"

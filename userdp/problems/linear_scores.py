@@ -57,10 +57,11 @@ class LinearScores(Problem):
 
     Formal guarantees:
         With k columns ``||a||_1 <= k b`` (and 1 for an intercept), so A is the least of that and ``feature_norm``.
-        Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them ``|a_j| <= c = min(b,
-        R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``). `bound_features`
-        enforces it for every sample: clipping leaves ``|a_j| <= b``, scaling by one factor below 1 keeps that and makes
-        ``||a||_1 <= A``. ``||a||_2^2`` is at most ``max_j |a_j| ||.||_1 <= c R`` of features, and 1 of an intercept.
+        Features together have ``||.||_1 <= R`` (A; with an intercept ``A - 1``), each of them
+        ``|a_j| <= c = min(b, R)``, and the largest entry of a is at most ``peak`` (c; with an intercept ``max(1, c)``).
+        `bound_features` enforces it for every sample: clipping leaves ``|a_j| <= b``, scaling by one factor below 1
+        keeps that and makes ``||a||_1 <= A``. ``||a||_2^2`` is at most ``max_j |a_j| ||.||_1 <= c R`` of features, and
+        1 of an intercept.
     """
 
     has_targets = True

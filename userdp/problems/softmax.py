@@ -48,11 +48,10 @@ class Softmax(LinearScores):
         (c, j) sums to at most ``k |a_j| ||a||_1 + ridge <= k peak A + ridge``.
         A4: beside the diagonal row (c, j) sums to ``s_c (1 - s_c) (2 |a_j| ||a||_1 - a_j^2)``, against
         ``s_c (1 - s_c) a_j^2 + ridge`` on it: it is dominated iff ``ridge >= 2 s_c (1 - s_c) |a_j| (||a||_1 - |a_j|)``.
-        The right side grows with ``||a||_1``, and ``t (A - t)`` grows up to ``t = A / 2``. Rows of features have ``t <=
-        c`` and
-        those of intercepts t = 1, so with ``q = min(A / 2, c)`` a ridge of ``k q (A - q)``, or with an intercept of
-        ``k (A - 1)`` if that is more, is enough: at most ``A^2 / 8``, and necessary if k and such an a can occur. With
-        one parameter a class ``||a||_1`` is ``|a_j|``, and no ridge is needed.
+        The right side grows with ``||a||_1``, and ``t (A - t)`` grows up to ``t = A / 2``. Rows of features have
+        ``t <= c`` and those of intercepts t = 1, so with ``q = min(A / 2, c)`` a ridge of ``k q (A - q)``, or with an
+        intercept of ``k (A - 1)`` if that is more, is enough: at most ``A^2 / 8``, and necessary if k and such an a can
+        occur. With one parameter a class ``||a||_1`` is ``|a_j|``, and no ridge is needed.
         From x to x + v the loss changes by the mean of ``sum_c (s_c - 1[y = c]) <v_c, a>`` along the way, at most
         ``L (max_c <v_c, a> - <v_y, a>)``. For independent normal v its expectation is at most ``sqrt(2 log K) L
         ||a||_2`` times their standard deviation: the steepness of the landscape.

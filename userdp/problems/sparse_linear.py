@@ -26,17 +26,15 @@ class SparseLinear(OneScore):
 
     Samples are a `scipy.sparse.csr_array` of d columns. Without ridge gradients are sparse too, and time and memory
     grow with the number of non-zero entries; with ridge gradients are arrays. Longer samples than A = ``feature_norm``
-    are
-    scaled down; of more than s entries the largest in magnitude are kept, of equal ones the first (s above d means d).
-    The family gives phi and the range of targets, into which targets are clipped. The domain is ``|x_j| <= radius``,
-    which may
-    be infinite; ``ridge >= 0`` is part of the loss, and of "test_loss". Raises `BadInput` for an argument out of range.
+    are scaled down; of more than s entries the largest in magnitude are kept, of equal ones the first (s above d means
+    d). The family gives phi and the range of targets, into which targets are clipped. The domain is
+    ``|x_j| <= radius``, which may be infinite; ``ridge >= 0`` is part of the loss, and of "test_loss". Raises
+    `BadInput` for an argument out of range.
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
         support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and ``phi'' <= K``
-        over such
-        scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
+        over such scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
         sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;

@@ -73,7 +73,7 @@ class Sampler(ABC):
         return calibrate_amplified(lambda noise: self.epsilon(noise, delta), epsilon, delta, self.rounds)
 
     def ledger(self, noise_multiplier: float, privacy: Privacy) -> AnyLedger:
-        """Return the ledger; raise `BadInput` for rounds over the budget, or seeded secret cohorts under secure noise."""
+        """Return the ledger; raise `BadInput` for rounds over budget, or seeded secret cohorts under secure noise."""
         if self.secret and privacy.noise == "secure" and self.seed is not None:
             raise BadInput(
                 "privacy.noise = 'secure': who takes part must stay secret and would come from the seed; use a "
