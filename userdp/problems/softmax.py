@@ -40,11 +40,9 @@ class Softmax(LinearScores):
         most ``(1 - s_y)^2``, the square of their sum.
         The Hessian is ``S (x) a a^T + ridge I`` with ``S = diag(s) - s s^T``: block (c, e) is S_ce a a^T.
         A1: ``v^T S v`` is the variance of v_c if c is drawn by s, so S, and its Kronecker product with a a^T, is
-            positive
-        semidefinite, and strong convexity is ``ridge``. S has no eigenvalue above 1/2, by A3's row sums.
+        positive semidefinite, and strong convexity is ``ridge``. S has no eigenvalue above 1/2, by A3's row sums.
         A3: row c of S has ``s_c (1 - s_c)`` on the diagonal and ``-s_c s_e`` elsewhere, which add up to the same size:
-            its
-        absolute sum is ``2 s_c (1 - s_c) <= k``, where ``k = 1/2``, or ``2 m (1 - m)`` if m is less than 1/2. So row
+        its absolute sum is ``2 s_c (1 - s_c) <= k``, where ``k = 1/2``, or ``2 m (1 - m)`` if m is less than 1/2. So row
         (c, j) sums to at most ``k |a_j| ||a||_1 + ridge <= k peak A + ridge``.
         A4: beside the diagonal row (c, j) sums to ``s_c (1 - s_c) (2 |a_j| ||a||_1 - a_j^2)``, against
         ``s_c (1 - s_c) a_j^2 + ridge`` on it: it is dominated iff ``ridge >= 2 s_c (1 - s_c) |a_j| (||a||_1 - |a_j|)``.
@@ -53,8 +51,8 @@ class Softmax(LinearScores):
         intercept of ``k (A - 1)`` if that is more, is enough: at most ``A^2 / 8``, and necessary if k and such an a can
         occur. With one parameter a class ``||a||_1`` is ``|a_j|``, and no ridge is needed.
         From x to x + v the loss changes by the mean of ``sum_c (s_c - 1[y = c]) <v_c, a>`` along the way, at most
-        ``L (max_c <v_c, a> - <v_y, a>)``. For independent normal v its expectation is at most ``sqrt(2 log K) L
-        ||a||_2`` times their standard deviation: the steepness of the landscape.
+        ``L (max_c <v_c, a> - <v_y, a>)``. For independent normal v its expectation is at most
+        ``sqrt(2 log K) L ||a||_2`` times their standard deviation: the steepness of the landscape.
     """
 
     name = "softmax"
