@@ -100,7 +100,7 @@ class Node:
 
         No user's data make it fail: a user with unusable data counts as the centre (zero, if there is none), and so
         does a user on whose data alone the loss itself fails, such as a torch module's. Raises `BadInput` for a user of
-        another node, a model of the wrong length, lengths of users with labels, or a masked sum in a round that was answered.
+        another node, a model of the wrong length, lengths of users with labels, or a masked sum in an answered round.
         """
         users = np.asarray(users, dtype=np.int64)
         positions = self._positions(users)

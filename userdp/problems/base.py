@@ -128,8 +128,8 @@ class Problem(ABC):
         sparse: whether samples and gradients are sparse: gradients and their sums are then `scipy.sparse.csr_array`,
             with as many entries as samples have; other problems return arrays.
         gradient_rounding: bound on the distance of each entry of a user's computed average gradient from the gradient
-            of a loss with the certificate; this loss is the same for every model of the domain, and the bound holds for
-            any samples (at most 2^26). None for no such bound. Zero for a gradient that depends on no model, bit for bit.
+            of a loss with the certificate, the same for every model of the domain, for any samples (at most 2^26).
+            None for no such bound. Zero for a gradient that depends on no model, bit for bit.
         node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
             messages.
     """

@@ -42,8 +42,8 @@ class Softmax(LinearScores):
         A1: ``v^T S v`` is the variance of v_c if c is drawn by s, so S, and its Kronecker product with a a^T, is
         positive semidefinite, and strong convexity is ``ridge``. S has no eigenvalue above 1/2, by A3's row sums.
         A3: row c of S has ``s_c (1 - s_c)`` on the diagonal and ``-s_c s_e`` elsewhere, which add up to the same size:
-        its absolute sum is ``2 s_c (1 - s_c) <= k``, where ``k = 1/2``, or ``2 m (1 - m)`` if m is less than 1/2. So row
-        (c, j) sums to at most ``k |a_j| ||a||_1 + ridge <= k peak A + ridge``.
+        its absolute sum is ``2 s_c (1 - s_c) <= k``, where ``k = 1/2``, or ``2 m (1 - m)`` if m is less than 1/2. So
+        row (c, j) sums to at most ``k |a_j| ||a||_1 + ridge <= k peak A + ridge``.
         A4: beside the diagonal row (c, j) sums to ``s_c (1 - s_c) (2 |a_j| ||a||_1 - a_j^2)``, against
         ``s_c (1 - s_c) a_j^2 + ridge`` on it: it is dominated iff ``ridge >= 2 s_c (1 - s_c) |a_j| (||a||_1 - |a_j|)``.
         The right side grows with ``||a||_1``, and ``t (A - t)`` grows up to ``t = A / 2``. Rows of features have
