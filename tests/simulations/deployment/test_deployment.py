@@ -190,7 +190,7 @@ def test_a_node_checks_labels_and_salt():
 
     with pytest.raises(BadInput, match="1 labels are given for 2 users"):
         node(["a"])
-    with pytest.raises(BadInput, match="does not know what its users are called"):
+    with pytest.raises(BadInput, match="users have no labels"):
         node(None).identities(SALT)
     with pytest.raises(BadInput, match="the salt must be 16 to 64 bytes, got 3"):
         node(["a", "b"]).identities(b"abc")
