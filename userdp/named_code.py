@@ -1,4 +1,4 @@
-"""Code that a configuration names by its place: "file.py:name", the file with its whole path, or "package:name"."""
+"""Code that a configuration names by its place: "file.py:name" with the file's absolute path, or "package:name"."""
 
 import hashlib
 import sys
@@ -12,15 +12,15 @@ from userdp.errors import BadInput
 
 
 def imported(place: str, told: str, *, once: bool = False) -> Any:
-    """What stands at a place.
+    """Import the function or class at a place.
 
     Args:
-        place: of a function or a class.
+        place: of the function or class.
         told: names the place in errors, such as "problem.module = 'net.py:make'".
-        once: give the same object each time, for as long as the file stays the same; a class has to be one.
+        once: return the same object as long as the file stays the same, as classes need.
 
     Raises:
-        BadInput: there is no such file, module or name, or it fails when it is imported.
+        BadInput: the file, module or name does not exist, or importing it fails.
     """
     home, _, name = place.rpartition(":")
     try:
@@ -34,11 +34,6 @@ def imported(place: str, told: str, *, once: bool = False) -> Any:
 
 
 def _module_of_file(path: Path, once: bool) -> ModuleType:
-    """The module that a file makes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     whole = path.resolve()
