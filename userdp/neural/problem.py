@@ -1,4 +1,4 @@
-"""Any torch module with a loss: no certificate, so only strategies that need none will take it."""
+"""Any torch module with a loss: no certificate, so only strategies that need none accept it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from userdp.neural.habits import PROCESSOR
 from userdp.neural.kernels.switch import LAYERS, Kernels
 from userdp.neural.losses import CLASSES, LossName, SampleLoss, errors, loss_of, right, saying, told
 from userdp.neural.model import Model
+from userdp.neural.parameters import read_state
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
-from userdp.neural.states import read_state
 from userdp.neural.tuner import Choice, Execution
 from userdp.nodes.local_training import LocalTraining
 from userdp.problems.base import Box, Certificate, Problem
@@ -31,8 +31,7 @@ from userdp.problems.bounds import count
 from userdp.problems.devices import Device
 from userdp.problems.segments import user_averages, user_shares
 
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""From outputs and targets of the things predicted to one number each."""
+Metric = Callable[[Tensor, Tensor], Tensor]  # From outputs and targets of the predictions to one number each.
 
 
 class TorchProblem(Problem):
@@ -40,53 +39,52 @@ class TorchProblem(Problem):
 
     Args:
         module_factory: makes the module, from samples to outputs; no arguments. Must be picklable for engines that run
-            in other processes. It sees (N, columns) numbers; (N, *input_shape); (N, columns) whole numbers where
-            columns are codes; or of sequences what `userdp.neural.samples.Windows` says.
-        loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets
-            in [0, 1]), or a callable from (outputs, targets) to (N,) losses, of sequences (N, L).
-        columns: feature columns of a sample; of sequences they follow.
+            in other processes. The module gets (N, columns) numbers; (N, *input_shape); (N, columns) whole numbers for
+            codes; or for sequences the tensors of `userdp.neural.samples.Windows`.
+        loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets in
+            [0, 1]), or a callable from (outputs, targets) to (N,) losses, for sequences (N, L).
+        columns: feature columns of a sample; ``sequence`` determines its own.
         has_targets: False for reconstruction: the features are their own targets.
         seed: of the initial parameters, and of random numbers that the module draws.
         precision: "single" computes in float32, so results depend on how users are grouped in blocks to about 1e-6
             relative; "double" to 1e-9 at about twice the time.
-        levels: codes of each column, where columns are codes.
-        sequence: steps and codes, where samples are windows of a sequence.
-        input_shape: what a sample's columns are shaped to.
-        metrics: further measures by name.
-        execution: "loop" computes one user after the other, "grouped" several at once, "auto" what is faster as
+        levels: the number of codes of each column, if columns are codes.
+        sequence: steps and codes, if samples are windows of a sequence.
+        input_shape: the shape of a sample's columns.
+        metrics: further metrics by name.
+        execution: "loop" computes one user after the other, "grouped" several at once, "auto" the faster of the two as
             measured on made-up users. A module that draws random numbers, or mixes the samples of a batch, is computed
             one user after the other.
-        kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, where
+        kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, if
             that gives the module's gradients and, with "auto", is faster; "torch" computes the module as it is by
-            torch.func. Torch alone computes no nn.GRU, nn.LSTM or nn.RNN for several users at once: with "auto" such
-            users are computed one after the other, and "grouped" is refused.
-        typical_samples: of a user, for that measurement.
+            torch.func. Torch alone computes no nn.GRU, nn.LSTM or nn.RNN for several users at once: "auto" then
+            computes one user after the other, and "grouped" is refused.
+        typical_samples: samples of a user in that measurement.
         memory: mebibytes that gradients may take at once.
-        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": that where torch finds one. Looked for in the process that
-            computes, when it first does. A GPU gives the same numbers as a processor to about 1e-4 in float32, and
-            repeats itself to rounding, for some of its sums have no order. Module, loss and metrics of one's own must
-            make their tensors on the device of what they are given; metrics are given theirs on the processor.
+        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": a GPU if torch finds one. The process that computes looks for
+            it on first use. A GPU gives the same numbers as a processor to about 1e-4 in float32, and repeats itself to
+            rounding, since some of its sums have no fixed order. Your own module, loss and metrics must make their
+            tensors on the device of their inputs; metrics get theirs on the processor.
 
     Attributes:
         engine: computes gradients and outputs.
 
-    Users train in the mode in which the factory leaves each layer: dropout draws, with random numbers of its own for
-    each user and model. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and
-    predictions are computed in evaluation mode. Parameters, buffers and attributes are, before each user, what they
-    were before the first one; a module that needs to carry something on is refused before any data are read.
+    Users train in the mode in which the factory leaves each layer: dropout draws from each user's and model's own
+    random numbers. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and predictions
+    are computed in evaluation mode. Parameters, buffers and attributes are the same before each user as before the
+    first one; a module that needs to carry something on is refused before any data are read.
 
     Formal guarantees:
         Nothing is proven of the loss: the certificate is empty, the domain the whole space. Privacy must come from
-        clipping rows. What clipping needs holds: unit, a user; a row (a gradient, an update) is a function of ``seed``,
-        the model and that user's samples alone, up to rounding, whatever other users hold and whether their
+        clipping rows. Clipping needs this, and it holds: unit, a user; a row (a gradient, an update) is a function of
+        ``seed``, the model and that user's samples alone, up to rounding, for all data of other users and even if their
         computations fail; so replacing one user moves a sum of rows clipped at C by at most 2C, adding or removing one
-        by C. The coins of dropout are public and no part of a mechanism's noise: the clip bounds a row whatever they
-        are. Proof and assumptions: `userdp.neural.isolation`. Clipping data is left to the caller: features need only
-        be finite.
+        by C. The coins of dropout are public and no part of a mechanism's noise: the clip bounds a row for all coins.
+        Proof and assumptions: `userdp.neural.isolation`. The caller clips data: features need only be finite.
 
     Raises:
         BadInput: unknown loss or precision, no trainable parameter, outputs that do not fit the loss, or a module that
-            would tell one user's data to the next.
+            would carry one user's data to the next.
     """
 
     name = "torch"
@@ -157,12 +155,8 @@ class TorchProblem(Problem):
         self.certificate = Certificate(reason="a torch module has no certificate")
 
     def _check_metrics(self) -> None:
-        """Refuse measures that do not fit, by a trial on two samples.
-
-        Raises:
-            BadInput: one fails, or does not give one number for each thing predicted.
-        """
-        found, targets = self.engine.model.tried(self._samples.blank(2))
+        """Refuse (`BadInput`) a metric that fails on two samples, or does not give one number for each prediction."""
+        found, targets = self.engine.model.original.tried(self._samples.blank(2))
         predicted, wanted = (self._samples.predicted(values, targets) for values in (found, targets))
         for name, measure in self._metrics.items():
             try:
@@ -177,32 +171,28 @@ class TorchProblem(Problem):
 
     @property
     def choice(self) -> Choice:
-        """How gradients are computed: what was measured to be fastest, once something was computed."""
+        """The execution of gradients: the fastest as measured, after the first computation."""
         return self.engine.tuner.choice
 
     def use_device(self, device: Device) -> None:
-        """Compute there from now on, in whatever process that is."""
+        """Compute on this device from now on, in any process."""
         self.engine.use_device(device)
 
     def settle_device(self) -> None:
-        """Look for the device in this process.
-
-        Raises:
-            BadInput: it is not there, or the module does not run on it.
-        """
+        """Look for the device in this process; `BadInput` if it does not exist, or the module does not run on it."""
         with self.engine.model.computing():
             pass
 
     def state_model(self, path: Path, told: str) -> Vector:
-        """(p,): the trainable parameters in a file of the module's whole state_dict.
+        """Return (p,) the trainable parameters in a file of the module's whole state_dict.
 
         Raises:
-            BadInput: the file cannot be read, or names, shapes or what is not trained are another module's.
+            BadInput: the file cannot be read, or names, shapes or untrained tensors are another module's.
         """
         return self.engine.model.of_state(read_state(path, told), told)
 
     def computed(self) -> dict[str, bool | int | float]:
-        """The choice; empty as long as nothing was computed that it is made for."""
+        """Return the choice; empty before any computation that needs it."""
         choice = self.choice
         found: dict[str, bool | int | float] = {
             "grouped": choice.grouped,
@@ -214,7 +204,7 @@ class TorchProblem(Problem):
         return found if choice.seconds is None else found | {"seconds_a_sample": choice.seconds}
 
     def bound(self, block: Block) -> tuple[Block, int]:
-        """Clips targets of "bce_with_logits" into [0, 1]; sets aside what is not finite, and classes that are none.
+        """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown classes.
 
         Raises:
             BadInput: wrong columns, or no targets.
@@ -222,30 +212,30 @@ class TorchProblem(Problem):
         return self._samples.bound(block, self.engine.model.outputs)
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
-        """(U, p): each user's average gradient."""
+        """Compute (U, p) each user's average gradient."""
         return self.user_gradients_at(np.broadcast_to(x, (block.users, self.dimension)), block)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
-        """(U, p): likewise, each user at its own parameters."""
+        """Compute (U, p) each user's average gradient, at its own parameters."""
         return self.engine.gradients(models, block)
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Rows:
-        """(U, p): what each user's model moves in its own training from x; see `userdp.nodes.local_training`."""
+        """Compute (U, p) the moves of users' models in their own training from x (`userdp.nodes.local_training`)."""
         return self.engine.local_updates(x, block, training)
 
     def sample_gradients(self, x: Vector, block: Block) -> Array:
-        """(N, p)."""
+        """Compute (N, p) each sample's gradient."""
         single = Block(block.features, np.arange(block.samples + 1), block.targets)
         return self.user_gradients(x, single)
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
-        """(N,)."""
+        """Compute (N,) each sample's loss."""
         return _numbers(self.engine.forward(x, block)[0])
 
     def metrics(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Per user, over all things predicted of it: "test_loss", "accuracy" of classes, "squared_error" of numbers.
+        """Average "test_loss", "accuracy" of classes, "squared_error" of numbers and own metrics for each user.
 
-        And one's own. Of sequences also "bits", the log loss of a step in bits, unless the loss is one's own.
+        Sequences also have "bits", the log loss of a step in bits, unless the loss is the user's own.
         """
         losses, outputs, targets = self.engine.forward(x, block)
         counts = self._samples.per_sample(block)
@@ -254,7 +244,7 @@ class TorchProblem(Problem):
         return self._measured(test_loss, outputs, targets, block) | self._by_user(own, block)
 
     def _measured(self, test_loss: Array, outputs: Tensor, targets: Tensor, block: Block) -> dict[str, Array]:
-        """What is measured of any module with this loss."""
+        """Compute the metrics of any module with this loss."""
         result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
             result["bits"] = test_loss / math.log(2)
@@ -263,17 +253,17 @@ class TorchProblem(Problem):
         return result | self._by_user({name: one for name, one in found.items() if one is not None}, block)
 
     def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
-        """Averages (U,) over all things predicted of each user, of one number each."""
+        """Average (U,) one number each over all predictions of a user."""
         things = self._things(block)
         return {name: user_averages(_numbers(one), things) for name, one in values.items()}
 
     def _things(self, block: Block) -> Block:
-        """A block without features that has each thing predicted for a sample."""
+        """Return a block without features that has one sample for each prediction."""
         places = np.concatenate([[0], np.cumsum(self._samples.per_sample(block))])
         return Block(np.zeros((places[-1], 1), dtype=np.float32), places[block.offsets])
 
     def target_means(self, block: Block) -> Array:
-        """(U, k): of each user's targets the mean in each of k outputs, or of classes the share of each."""
+        """Compute (U, k) each user's mean target in each of k outputs, or the share of each class."""
         targets, things = self._targets(block), self._things(block)
         if self._loss_name in CLASSES:
             return user_shares(_numbers(targets).astype(np.int64), things, self.engine.model.outputs)
@@ -281,7 +271,7 @@ class TorchProblem(Problem):
         return np.asarray(sums / things.sizes[:, None])
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
-        """Per user, of a module whose outputs are the same for all things predicted; none of a loss of one's own."""
+        """Compute metrics (U,) of a module with the same outputs for all predictions; none for the user's own loss."""
         targets = self._targets(block)
         outputs = saying(self._loss_name, torch.as_tensor(mean, dtype=torch.float64), targets)
         if outputs is None:
@@ -290,15 +280,15 @@ class TorchProblem(Problem):
         return self._measured(self._by_user({"loss": losses}, block)["loss"], outputs, targets, block)
 
     def _targets(self, block: Block) -> Tensor:
-        """(S, ...): of all things predicted."""
+        """Return (S, ...) the targets of all predictions."""
         _, targets = self._samples.tensors(block, np.arange(block.samples))
         return self._samples.predicted(targets, targets)
 
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        """Classes and probabilities, or the module's one output; name -> (N,), of sequences a step each.
+        """Predict classes and probabilities, or the module's one output; name -> (N,), for sequences one a step.
 
         Raises:
-            BadInput: features are their own targets, or targets are numbers and outputs several.
+            BadInput: features are their own targets, or targets are numbers and there are several outputs.
         """
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
@@ -307,18 +297,18 @@ class TorchProblem(Problem):
         }
 
     def observed(self, block: Block) -> Array | None:
-        """(N,) targets, of sequences a step each; None where features are their own."""
+        """Return (N,) targets, for sequences one a step; None if features are their own."""
         if isinstance(self._samples, Windows):
             return _numbers(self._targets(block))
         return super().observed(block)
 
     def observed_sizes(self, block: Block) -> NDArray[np.int64]:
-        """(U,) samples of each user, of sequences their steps."""
+        """Return (U,) samples of each user, for sequences their steps."""
         return self._things(block).sizes
 
 
 def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:
-    """(U,): totals of a user's samples over what they count."""
+    """Divide (U,) totals of a user's samples by their counts."""
     return np.asarray(np.add.reduceat(totals, block.offsets[:-1]) / np.add.reduceat(counts, block.offsets[:-1]))
 
 

@@ -1,7 +1,7 @@
-"""Who is computed with whom, and how: memory, group sizes and timing. Nothing here knows of modules or of torch.
+"""Grouping of users by memory and speed, without any knowledge of modules or torch.
 
-Several users at once save a module's calls where users are small, and waste work where they are large or the module has
-no rule for it. Which is faster is found by a short measurement on made-up users, and kept.
+Several users at once save a module's calls if users are small, and waste work if they are large or the module has no
+rule for it. A short measurement on made-up users finds the faster way, once.
 """
 
 import logging
@@ -16,29 +16,24 @@ from numpy.typing import NDArray
 
 Execution = Literal["auto", "loop", "grouped"]
 MEBIBYTE = 1 << 20
-_GROUPS = {"cpu": (64, 512, 4096), "cuda": (512, 4096, 32768)}
-"""Samples of a group that are tried, where groups are."""
-_UNTIMED_GROUP = 512
-"""Samples of a group as long as none was tried."""
-
-_TRIED_USERS = 64
-_TRIED_SECONDS, _TRIED_AGAIN, _NEAR, _ALIKE = 0.1, 2, 1.3, 1.1
-"""Users on whom a way is tried, and for how long; how often again, if it takes at most so much of the fastest's time,
-for other programs slow what is measured while they are busy; and within how much the one is taken that needs least
-memory."""
+_GROUPS = {"cpu": (64, 512, 4096), "cuda": (512, 4096, 32768)}  # Samples of a group to try.
+_UNTIMED_GROUP = 512  # Samples of a group before any measurement.
+_TRIED_USERS, _TRIED_SECONDS = 64, 0.1  # The users of a trial, and its length.
+_TRIED_AGAIN, _NEAR = 2, 1.3  # Further trials of ways near the fastest, because other programs disturb measurements.
+_ALIKE = 1.1  # Times the fastest; among such ways the one with the least memory wins.
 
 log = logging.getLogger("userdp")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How gradients are computed.
+    """A way of computing gradients.
 
     Attributes:
         grouped: whether several users are computed at once.
-        samples: most of a group.
-        own_layers: whether layers are computed by `userdp.neural.kernels`.
-        seconds: time of a sample when it was measured; None where there was no choice.
+        samples: most samples of a group.
+        own_layers: whether `userdp.neural.kernels` computes layers.
+        seconds: measured time of a sample; None without a measurement.
     """
 
     grouped: bool
@@ -47,24 +42,24 @@ class Choice:
     seconds: float | None = None
 
 
+# A choice, a number of made-up users and their samples each -> a function that computes them once.
 Prepare = Callable[[Choice, int, int], Callable[[], object]]
-"""From a choice, a number of made-up users and their samples each to what computes them once."""
 
 
 class Tuner:
     """Puts users into groups that fit the memory, and finds the fastest way to compute them.
 
     Args:
-        execution: one user after the other, several at once, or whichever is faster.
-        own_layers: whether there are layers of `userdp.neural.kernels` to choose.
+        execution: one user after the other, several at once, or the faster of the two.
+        own_layers: whether `userdp.neural.kernels` may be chosen.
         together: whether users may share a call.
-        typical: samples of a user on which ways are measured.
+        typical: samples of a user in the measurement.
         memory: mebibytes that a piece may take.
-        sample_bytes: bytes that the way back keeps of a sample.
+        sample_bytes: bytes that the backward pass keeps of a sample.
         model_bytes: bytes of a user's parameters.
 
     Attributes:
-        choice: how gradients are computed from now on.
+        choice: the present way of computing gradients.
     """
 
     def __init__(
@@ -87,14 +82,12 @@ class Tuner:
 
     @property
     def most_samples(self) -> int:
-        """The samples that a piece may hold."""
+        """The most samples of a piece."""
         return max(1, self._budget // self._sample_bytes)
 
-    def groups(self, sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Positions of users computed together, by falling size; none is twice as large as another."""
-        return self._groups(self.choice, sizes)
-
-    def _groups(self, choice: Choice, sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    def groups(self, sizes: NDArray[np.int64], choice: Choice | None = None) -> Iterator[NDArray[np.int64]]:
+        """Yield positions of users computed together, by falling size; none is twice as large as another."""
+        choice = choice or self.choice
         order = np.argsort(sizes, kind="stable")
         if not choice.grouped:
             yield from order[::-1, None]
@@ -112,34 +105,33 @@ class Tuner:
     # The choice -------------------------------------------------------------------------------------------------------
 
     def keep_apart(self) -> None:
-        """From now on no two users share a call; the choice is open again."""
+        """Let no two users share a call from now on; the choice is open again."""
         self._together = False
         self.choice = self._unmeasured()
 
     def unsettled(self) -> "Tuner":
-        """A copy whose choice is open, for another device or another process."""
+        """Return a copy whose choice is open, for another device or another process."""
         other = copy(self)
         other.choice = other._unmeasured()
         return other
 
     def _unmeasured(self) -> Choice:
-        """The choice as long as nothing was measured."""
         own_layers = self._own_layers and self._execution != "loop"
         grouped = self._execution == "grouped" and self._together
         return Choice(grouped=grouped, samples=_UNTIMED_GROUP, own_layers=own_layers)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to be measured."""
+        """True if nothing is left to be measured."""
         return self._execution != "auto" or self.choice.seconds is not None
 
     def settle(self, prepare: Prepare, clock: Callable[[], float], device: str) -> None:
-        """Find the fastest way, once, on made-up users: it must not depend on anybody's data, nor on who is asked.
+        """Find the fastest way, once, on made-up users: it must not depend on anybody's data, nor on the cohort.
 
         Args:
-            prepare: makes what is timed.
+            prepare: makes the function to time.
             clock: seconds of computing so far.
-            device: its type, on which the sizes of groups depend that are tried.
+            device: its type, which determines the group sizes tried.
         """
         if self.settled:
             return
@@ -153,7 +145,7 @@ class Tuner:
         log.info("the module is computed %s", self.choice)
 
     def _ways(self, device: str) -> list[Choice]:
-        """What is tried, by rising need of memory."""
+        """Return the ways to try, by rising need of memory."""
         layers = (False, True) if self._own_layers else (False,)
         ways = [Choice(grouped=False, samples=1, own_layers=own) for own in layers]
         if self._together:
@@ -161,10 +153,10 @@ class Tuner:
         return ways
 
     def _measured(self, way: Choice, prepare: Prepare, clock: Callable[[], float]) -> Choice:
-        """That way with its least time for a sample, for others are busy too; infinite where it cannot be gone."""
+        """Return the way with its least time for a sample, as other programs disturb it; infinite if it fails."""
         spent, least, size = 0.0, math.inf, min(self._typical, self.most_samples)
         try:
-            for users in self._groups(way, np.full(_TRIED_USERS, size)):
+            for users in self.groups(np.full(_TRIED_USERS, size), way):
                 compute = prepare(way, len(users), size)
                 if not spent:
                     compute()  # the first call of anything is slow
