@@ -12,15 +12,10 @@ from userdp.errors import BadInput
 
 
 def imported(place: str, told: str, *, once: bool = False) -> Any:
-    """Import the function or class at a place.
+    """Import the function or class at a place; ``told`` names the place in errors.
 
-    Args:
-        place: of the function or class.
-        told: names the place in errors, such as "problem.module = 'net.py:make'".
-        once: return the same object as long as the file stays the same, as classes need.
-
-    Raises:
-        BadInput: the file, module or name does not exist, or importing it fails.
+    ``once`` returns the same object as long as the file stays the same, as classes need. Raises `BadInput` if the file,
+    module or name does not exist, or importing it fails.
     """
     home, _, name = place.rpartition(":")
     try:

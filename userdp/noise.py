@@ -215,8 +215,7 @@ def rounding_slack(terms: int, spread: float = 1.0, further: float = 0.0) -> flo
         spread: largest norm of a term over the sensitivity of the sum (before the division), at most.
         further: the further relative growth of the sensitivity of a result computed from the terms.
 
-    Raises:
-        BadInput: rounding would cost more than a tenth of the noise.
+    Raises `BadInput` if rounding would cost more than a tenth of the noise.
     """
     slack = _LEAST_SLACK + spread * (terms + 8.0) ** 2 * 2.0**-52 + further
     if slack > _MOST_SLACK:

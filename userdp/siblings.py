@@ -15,8 +15,7 @@ _HERE = Path(__file__).resolve().parent.parent
 def load_siblings() -> None:
     """Make ``strategies`` and ``simulations`` the packages beside this one for the rest of the process.
 
-    Raises:
-        ImportError: the program has already imported something else of that name.
+    Raises `ImportError` if the program has already imported something else of that name.
     """
     for name in ("strategies", "simulations"):
         file = _HERE / name / "__init__.py"

@@ -49,8 +49,7 @@ class Stateful:
     def state(self) -> State:
         """Return the object's memory as plain data; arrays are not copied.
 
-        Raises:
-            BadInput: an attribute is in no list, or its list does not allow its value.
+        Raises `BadInput` if an attribute is in no list, or its list does not allow its value.
         """
         name = type(self).__name__
         for attribute in vars(self).keys() - {*self.remembered, *self.parts, *self.given}:
@@ -78,11 +77,7 @@ class Stateful:
         return state
 
     def restore(self, state: State) -> None:
-        """Restore a state into a fresh object with equal settings.
-
-        Raises:
-            BadInput: the state is of another class.
-        """
+        """Restore a state into a fresh object with equal settings; `BadInput` refuses the state of another class."""
         try:
             for attribute in self.remembered:
                 if attribute in self.added and attribute not in state:
@@ -125,8 +120,7 @@ def _plain(value: Any) -> bool:
 def state_of(memory: Any) -> State | None:
     """Return the state of an object that a run needs to resume; None for None or an empty state.
 
-    Raises:
-        BadInput: the object is no `Stateful`, or its declaration is incomplete.
+    Raises `BadInput` if the object is no `Stateful`, or its declaration is incomplete.
     """
     if memory is None:
         return None

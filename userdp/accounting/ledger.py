@@ -46,15 +46,12 @@ class Ledger:
     randomness, not from data.
 
     Args:
-        users: n, public.
+        users: n, public, at least 1.
         cost: of one participation.
         participations: most participations planned for any user.
-        privacy: the budget; its delta is the one epsilons are reported at.
+        privacy: the budget, which the plan must keep (`BadInput`); its delta is the one epsilons are reported at.
         drawn: cost of a participation's releases for an observer who knows all cohorts, if ``cost`` relies on their
             secrecy; ``cost`` if not given.
-
-    Raises:
-        BadInput: no users, negative participations, or a plan that exceeds the budget.
     """
 
     def __init__(

@@ -40,13 +40,9 @@ def mu_lower_bound(learnt: ArrayLike, tested: ArrayLike, confidence: float = 0.9
     guesses in a run has mean at most ``Phi(mu / 2)``, however guesses depend on each other. Runs are independent; the
     mean is tested as in `mean_exceeds`, and the result is the supremum of the rejected mu.
 
-    Args:
-        learnt: (R,) shares of right guesses in the runs that fixed the guessing rule; they only set the bet.
-        tested: (R',) shares of right guesses in the runs of the test.
-        confidence: in (0, 1).
-
-    Raises:
-        BadInput: fewer than 20 runs of a kind, a number outside [0, 1], or a confidence out of range.
+    ``learnt`` (R,) are shares of right guesses in the runs that fixed the guessing rule, and only set the bet;
+    ``tested`` (R',) are those of the test. Raises `BadInput` for fewer than 20 runs of a kind, or a number out of
+    range.
     """
     return min(_MOST, 2 * float(ndtri(accuracy_lower_bound(learnt, tested, confidence))))
 

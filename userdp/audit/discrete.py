@@ -18,20 +18,13 @@ def exact_epsilon(first: ArrayLike, second: ArrayLike, delta: float = 0.0) -> fl
     """Compute the least epsilon for which two laws on K outputs are (epsilon, delta)-indistinguishable, both ways.
 
     *Formal guarantees.* It is the least epsilon >= 0 for which every event E has ``P(E) <= e^epsilon Q(E) + delta``,
-    and the same with P and Q exchanged. *Proof.* Of all events with a given ``e^epsilon`` the one that violates this
-    most holds the outputs with ``p_k > e^epsilon q_k``: the first j in falling order of ``p_k / q_k``, for some j. So
-    these K events are enough, and each asks for ``e^epsilon >= (P(E) - delta) / Q(E)``.
+    and the same with P and Q exchanged; infinity if outputs that only one data set has have probability above delta
+    together. *Proof.* Of all events with a given ``e^epsilon`` the one that violates this most holds the outputs with
+    ``p_k > e^epsilon q_k``: the first j in falling order of ``p_k / q_k``, for some j. So these K events are enough,
+    and each asks for ``e^epsilon >= (P(E) - delta) / Q(E)``.
 
-    Args:
-        first: (K,) probabilities of the outputs under one data set.
-        second: (K,) probabilities under its neighbour.
-        delta: in [0, 1).
-
-    Returns:
-        The epsilon; infinity if outputs that only one data set has have probability above delta together.
-
-    Raises:
-        BadInput: arrays that are no two laws on the same outputs, or a delta out of range.
+    ``first`` and ``second`` are (K,) probabilities under a data set and its neighbour, delta is in [0, 1). Raises
+    `BadInput` for other arrays or deltas.
     """
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     laws = all((one >= 0).all() and abs(one.sum() - 1) < _ROUNDING for one in (p, q))

@@ -36,14 +36,8 @@ def epsilon_lower_bound(
     each of ``p >= p_low``, ``q <= q_high`` fails with probability at most ``(1 - confidence) / 2`` (Clopper, Pearson).
     When both hold, ``p <= e^epsilon q + delta`` gives ``log((p_low - delta) / q_high) <= epsilon``.
 
-    Args:
-        scores_a: one number for each run on the first data set; infinities are allowed (an output "nothing released").
-        scores_b: one number for each run on the second data set.
-        delta: of the guarantee under test, in [0, 1).
-        confidence: in (0, 1).
-
-    Raises:
-        BadInput: fewer than 20 runs of a data set, a NaN, or a number out of range.
+    Scores are one number for each run; infinities are allowed (an output "nothing released"). Raises `BadInput` for
+    fewer than 20 runs of a data set, a NaN, or a number out of range.
     """
     check_delta(delta, or_zero=True)
     checked_confidence(confidence)

@@ -18,12 +18,8 @@ _MOST = 30.0  # The largest epsilon tried; no number of canaries that fits in me
 def guessed(scores: ArrayLike, guesses: int) -> NDArray[np.int64]:
     """Guess coins: (m,) 1 for the ``guesses / 2`` largest scores, -1 for as many smallest, 0 (none) between.
 
-    Args:
-        scores: one number for each canary, larger if it is likelier to be included.
-        guesses: how many are not 0; fixed before the scores are seen. An odd number is rounded down.
-
-    Raises:
-        BadInput: more guesses than scores, none, or a NaN.
+    Scores are one number for each canary, larger if it is likelier to be included. ``guesses`` is fixed before they are
+    seen; an odd number is rounded down. Raises `BadInput` for more guesses than scores, none, or a NaN.
     """
     values = np.asarray(scores, dtype=np.float64)
     half = guesses // 2
@@ -49,6 +45,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     """Bound the probability that an (epsilon, delta)-DP run has ``correct`` or more right guesses out of ``guesses``.
 
     Several independent runs are one run with all their coins: changing a coin changes the output of its own run alone.
+    ``canaries`` counts all of them, guessed or not. Raises `BadInput` for a number out of range.
 
     *Formal guarantees.* Let m coins be fair and independent, let the output be (epsilon, delta)-DP in each of them
     (changing one coin is one step of the neighbouring relation), and let at most r coins be guessed from the output
@@ -63,16 +60,6 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     delta, on each side, of a pair with such ratios, so the mean of F is at most ``2 m delta``, and W is dominated by B
     + F, still with B independent of the output and so of F (the paper's Theorem 5.2). With ``f(v) = P[B >= v]``, ``P[B
     + F >= v] = E f(v - F) <= f(v) + E[F] max_i (f(v - i) - f(v)) / i``.
-
-    Args:
-        canaries: m, all of them, guessed or not.
-        guesses: r.
-        correct: v.
-        epsilon: >= 0.
-        delta: in [0, 1).
-
-    Raises:
-        BadInput: a number out of range.
     """
     if not 0 <= correct <= guesses <= canaries or guesses < 1:
         raise BadInput(

@@ -60,12 +60,7 @@ class TradeOff(ABC):
 
 @dataclass(frozen=True)
 class Approximate(TradeOff):
-    """The trade-off of (epsilon, delta): ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``.
-
-    Attributes:
-        epsilon: >= 0.
-        delta: in [0, 1].
-    """
+    """The trade-off of (epsilon, delta): ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))``."""
 
     epsilon: float
     delta: float
@@ -91,11 +86,7 @@ class Approximate(TradeOff):
 
 @dataclass(frozen=True)
 class Gaussian(TradeOff):
-    """The trade-off of one Gaussian: ``Phi(Phi^-1(1 - a) - mu)``.
-
-    Attributes:
-        mu: distance of the two means in standard deviations of the noise, >= 0.
-    """
+    """The trade-off ``Phi(Phi^-1(1 - a) - mu)`` of one Gaussian; mu >= 0 is its distance in deviations."""
 
     mu: float
 

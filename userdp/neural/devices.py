@@ -18,11 +18,7 @@ _KEPT, _MAPPED = 512 * 2**20, 32 * 2**20  # Free bytes to keep, and the largest 
 
 
 def found(device: Device) -> torch.device:
-    """Return the device in this process: the first visible GPU, or the processor.
-
-    Raises:
-        BadInput: a GPU is required, and torch finds none.
-    """
+    """Return the first GPU visible to this process, or the processor; `BadInput` if a required GPU is missing."""
     there = torch.cuda.is_available()
     if device == "cuda" and not there:
         raise BadInput(

@@ -27,12 +27,7 @@ _ALIKE, _ALIKE_TO_ALL = 1e-3, 1e-6
 
 @dataclass(frozen=True)
 class Habits:
-    """The habits of a module beyond computing each sample by itself.
-
-    Attributes:
-        draws: it draws random numbers.
-        mixes: a sample's result changes with other samples of the same call.
-    """
+    """The habits of a module: it draws random numbers; it mixes samples, so that they change each other's results."""
 
     draws: bool
     mixes: bool
@@ -55,18 +50,10 @@ Compute = Callable[[Pair, Block, Tensor, bool], list[Tensor]]
 def habits(make: Callable[[], Pair], samples: Samples, compute: Compute, *, by_sample: bool) -> Habits:
     """Find a module's habits by a trial on made-up users A, B, A, B of unequal sizes, one that fails among them.
 
-    Call it within `userdp.neural.chance.own_randomness`. Results for A must not depend on earlier users, and the
-    module's contents must not depend on anybody's numbers. A table that is made once, or grows to the largest size, is
-    fine.
-
-    Args:
-        make: makes a copy of the module as the factory made it.
-        samples: the module's view of a block.
-        compute: the computation to try.
-        by_sample: whether its results are numbers of each sample, rather than one gradient.
-
-    Raises:
-        BadInput: the module needs to carry something from one computation to the next.
+    Call it within `userdp.neural.chance.own_randomness`. ``make`` makes a copy of the module as the factory made it.
+    ``by_sample`` says that results are numbers of each sample, rather than one gradient. Results for A must not depend
+    on earlier users, and the module's contents must not depend on anybody's numbers, else `BadInput`. A table that is
+    made once, or grows to the largest size, is fine.
     """
     trial = _Trial(make, samples, compute)
     first, more, other, others = map(trial.user, (_FEW, _MORE, _FEW, _MORE), range(4))

@@ -51,8 +51,7 @@ class Pair:
 def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Copy a module, each layer in the mode that the factory left it in; normalisation keeps its statistics.
 
-    Raises:
-        BadInput: batch normalisation by the statistics of the batch, or a module that cannot be copied.
+    Raises `BadInput` for batch normalisation by the statistics of the batch, or a module that cannot be copied.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
@@ -77,9 +76,7 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 class Copies:
     """Copies of a module, each used until it changes.
 
-    Args:
-        make: makes a copy.
-        warm: computes made-up samples on a new one, so that a table that is made once is not made for each user.
+    ``make`` makes a copy. ``warm`` computes made-up samples on it, so that a table made once is not made for each user.
     """
 
     def __init__(self, make: Callable[[], Pair], warm: Callable[[Pair], object]) -> None:

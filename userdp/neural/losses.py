@@ -72,11 +72,7 @@ def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
 
 
 def told(name: str, outputs: Tensor) -> dict[str, Tensor]:
-    """Return predictions of outputs (S, ...): classes and probabilities, or the one output.
-
-    Raises:
-        BadInput: targets are numbers, and there are several outputs.
-    """
+    """Return predictions of outputs (S, ...): classes and probabilities, or the one output; `BadInput` for several."""
     if name in CLASSES:
         shares = {f"probability.{k}": share for k, share in enumerate(outputs.softmax(1).T)}
         return {"prediction": outputs.argmax(1), **shares}

@@ -53,6 +53,9 @@ class _Place:
 class Model:
     """A module's gradients and outputs; parameters are flat vectors in the module's order.
 
+    Raises `BadInput` for a module without trainable parameters, that does not fit samples or loss, or that carries
+    something from one user to the next.
+
     Args:
         module: its trainable parameters become the model. It is copied and never changed.
         loss: from outputs and targets to losses.
@@ -68,10 +71,6 @@ class Model:
         dimension: p.
         outputs: numbers in one prediction of the module.
         asked_device: the device asked for.
-
-    Raises:
-        BadInput: a module without trainable parameters, that does not fit samples or loss, or that carries something
-            from one user to the next.
     """
 
     def __init__(
@@ -127,11 +126,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process.
-
-        Raises:
-            BadInput: the device asked for does not exist, or the module does not run on it.
-        """
+        """The device of this process; `BadInput` if it does not exist, or the module does not run on it."""
         return self._place.device
 
     @contextmanager
@@ -161,11 +156,9 @@ class Model:
         return coins(self._seed, models, block) if self.original.in_training.draws else None
 
     def begin(self, key: bytes | None, *, own_layers: bool) -> None:
-        """Restore the module and seed its coins for users that are computed together.
+        """Restore the module for users that are computed together, and seed their coins by a key, if any.
 
-        Args:
-            key: of their stream; None for a module that draws nothing.
-            own_layers: whether to compute by `userdp.neural.kernels`, if these give the same.
+        ``own_layers`` asks for `userdp.neural.kernels`, if these give the same gradients.
         """
         self._own_layers = own_layers
         self._copies.fresh()
@@ -184,8 +177,8 @@ class Model:
     def watched(self, compute: Callable[[], Computed]) -> Computed:
         """Return the result of ``compute``.
 
-        Raises:
-            DrewForTheFirstTime: the module draws though it did not on made-up samples; repeat the call, with coins.
+        Raises `DrewForTheFirstTime` if the module draws though it did not on made-up samples; repeat the call, with
+        coins.
         """
         before = torch_state(self.device)
         try:
@@ -213,12 +206,8 @@ class Model:
     def gradients(self, models: Tensor, held: Held, own: NDArray[np.int64], weights: Array, piece: int) -> Tensor:
         """Compute (G, p) gradients of G users' weighted sums of losses, each at its own model.
 
-        Args:
-            models: (G, p).
-            held: samples of these users.
-            own: (G, m) positions among each user's own samples.
-            weights: (G, m); zero for padding.
-            piece: samples of a user that are computed at once.
+        ``own`` (G, m) are positions among each user's held samples, ``weights`` (G, m) are zero for padding, and
+        ``piece`` samples of a user are computed at once.
         """
         result, pair = torch.zeros_like(models), self.copy_in_use
         for first in range(0, own.shape[1], piece):

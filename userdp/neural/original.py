@@ -26,20 +26,13 @@ from userdp.neural.samples import Samples
 class Original:
     """A module and its loss; only copies are computed.
 
-    Args:
-        module: as the factory made it.
-        loss: from outputs and targets to losses.
-        samples: the module's view of a block.
-        dtype: of the module's numbers.
+    Raises `BadInput` for a module that cannot be copied, has no trainable parameter, or normalises by the batch.
 
     Attributes:
         module: a copy with its layers in the mode for computing users.
         parameters: the trainable ones.
         in_training: the habits in computing gradients; known after `try_out`.
         in_evaluation: the habits in metrics and predictions, all in evaluation mode.
-
-    Raises:
-        BadInput: a module that cannot be copied, has no trainable parameter, or normalises by the batch.
     """
 
     in_training: Habits
@@ -105,11 +98,7 @@ class Original:
     # Trials -----------------------------------------------------------------------------------------------------------
 
     def probe(self, kind: Kind, device: torch.device) -> int:
-        """Count the numbers in one prediction of the module, by a trial on two samples.
-
-        Raises:
-            BadInput: module and loss do not fit; the message quotes the module's error.
-        """
+        """Count the numbers in one prediction, by a trial on two samples; `BadInput` if module and loss do not fit."""
         samples, pair = self._samples, self.copy(kind, device, still=True)
         inputs, targets = (each.to(device) for each in samples.tensors(samples.corners(), np.arange(2)))
         fits = f"problem.module does not fit {samples.columns} columns and {samples.loss}"
@@ -134,11 +123,7 @@ class Original:
         return int(outputs.numel()) // int(samples.per_sample(samples.blank(2)).sum())
 
     def try_out(self) -> None:
-        """Find the module's habits.
-
-        Raises:
-            BadInput: it carries something from one user to the next.
-        """
+        """Find the module's habits; `BadInput` if it carries something from one user to the next."""
         with computing(PROCESSOR), own_randomness(PROCESSOR):
             self.in_training = habits(self.copy, self._samples, self._gradient, by_sample=False)
             still = partial(self.copy, still=True)

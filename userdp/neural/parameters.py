@@ -15,14 +15,11 @@ _MOST_NAMES = 3  # Names in a message.
 
 
 class Parameters:
-    """The places of a module's trainable parameters in the vector.
+    """The places of a module's trainable parameters in the vector; `BadInput` refuses a module without any.
 
     Attributes:
         shapes: by name, in the module's order.
         initial: (p,) the parameters' values.
-
-    Raises:
-        BadInput: nothing is trainable.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -42,8 +39,8 @@ class Parameters:
     def of_state(self, module: nn.Module, state: Mapping[str, Tensor], told: str) -> Vector:
         """Return (p,) the trained parameters of the whole module's state_dict; ``told`` begins error messages.
 
-        Raises:
-            BadInput: names or shapes are not the module's, or an untrained tensor differs: nodes make the module anew.
+        Raises `BadInput` if names or shapes are not the module's, or an untrained tensor differs: nodes make the module
+        anew.
         """
         fixed = {name: tensor for name, tensor in module.state_dict().items() if name not in self.shapes}
         shapes = {**self.shapes, **{name: tensor.shape for name, tensor in fixed.items()}}
@@ -77,11 +74,7 @@ def _refuse(found: Iterable[str], told: str, remedy: str) -> None:
 
 
 def read_state(path: Path, told: str) -> Mapping[str, Tensor]:
-    """Read the tensors by name from a file of `torch.save`, without running any code in it.
-
-    Raises:
-        BadInput: the file cannot be read in this way, or holds something else.
-    """
+    """Read the tensors by name from a file of `torch.save`, without running code in it; `BadInput` for others."""
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:

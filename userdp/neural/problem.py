@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, cast
 
@@ -38,9 +39,9 @@ class TorchProblem(Problem):
     """The loss of a torch module as a function of its trainable parameters, flattened in the module's order.
 
     Args:
-        module_factory: makes the module, from samples to outputs; no arguments. Must be picklable for engines that run
-            in other processes. The module gets (N, columns) numbers; (N, *input_shape); (N, columns) whole numbers for
-            codes; or for sequences the tensors of `userdp.neural.samples.Windows`.
+        module_factory: makes the module, from samples to outputs; no arguments, picklable. The module gets (N, columns)
+            numbers; (N, *input_shape); (N, columns) whole numbers for codes; or the tensors of
+            `userdp.neural.samples.Windows` for sequences.
         loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets in
             [0, 1]), or a callable from (outputs, targets) to (N,) losses, for sequences (N, L).
         columns: feature columns of a sample; ``sequence`` determines its own.
@@ -53,21 +54,17 @@ class TorchProblem(Problem):
         input_shape: the shape of a sample's columns.
         metrics: further metrics by name.
         execution: "loop" computes one user after the other, "grouped" several at once, "auto" the faster of the two as
-            measured on made-up users. A module that draws random numbers, or mixes the samples of a batch, is computed
-            one user after the other.
+            measured on made-up users. Users of a module that draws random numbers, or mixes the samples of a batch, are
+            computed one after the other.
         kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, if
             that gives the module's gradients and, with "auto", is faster; "torch" computes the module as it is by
-            torch.func. Torch alone computes no nn.GRU, nn.LSTM or nn.RNN for several users at once: "auto" then
-            computes one user after the other, and "grouped" is refused.
+            torch.func, which computes nn.GRU, nn.LSTM and nn.RNN for one user at a time only.
         typical_samples: samples of a user in that measurement.
         memory: mebibytes that gradients may take at once.
-        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": a GPU if torch finds one. The process that computes looks for
-            it on first use. A GPU gives the same numbers as a processor to about 1e-4 in float32, and repeats itself to
-            rounding, since some of its sums have no fixed order. Your own module, loss and metrics must make their
-            tensors on the device of their inputs; metrics get theirs on the processor.
-
-    Attributes:
-        engine: computes gradients and outputs.
+        device: "cpu", "cuda" (an NVIDIA GPU), or "auto": a GPU if the computing process finds one. A GPU gives the
+            processor's numbers to about 1e-4 in float32, and repeats itself to rounding, since some of its sums have no
+            fixed order. Your own module and loss must make their tensors on the device of their inputs; metrics get
+            theirs on the processor.
 
     Users train in the mode in which the factory leaves each layer: dropout draws from each user's and model's own
     random numbers. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and predictions
@@ -110,14 +107,15 @@ class TorchProblem(Problem):
         memory: int = 256,
         device: Device = "cpu",
     ) -> None:
-        if precision not in ("single", "double"):
-            raise BadInput(f"problem.precision = {precision!r}: must be 'single' or 'double'")
-        if execution not in ("auto", "loop", "grouped"):
-            raise BadInput(f"problem.execution = {execution!r}: must be 'auto', 'loop' or 'grouped'")
-        if kernels not in LAYERS:
-            raise BadInput(f"problem.kernels = {kernels!r}: must be 'own' or 'torch'")
-        if device not in DEVICES:
-            raise BadInput(f"engine.device = {device!r}: must be 'auto', 'cpu' or 'cuda'")
+        for field, value, allowed in (
+            ("problem.precision", precision, ("single", "double")),
+            ("problem.execution", execution, ("auto", "loop", "grouped")),
+            ("problem.kernels", kernels, tuple(LAYERS)),
+            ("engine.device", device, DEVICES),
+        ):
+            if value not in allowed:
+                *others, last = map(repr, allowed)
+                raise BadInput(f"{field} = {value!r}: must be {', '.join(others)} or {last}")
         self._loss_name, function = loss_of(loss)
         if not has_targets and sequence is None and self._loss_name in ("cross_entropy", "bce_with_logits"):
             raise BadInput(f"problem.loss = {loss!r} needs targets; name the target column or choose 'mse'")
@@ -126,7 +124,7 @@ class TorchProblem(Problem):
             if self._loss_name == "mse":
                 raise BadInput(
                     "problem.loss = 'mse': steps of a sequence are codes; use 'cross_entropy', or 'bce_with_logits' "
-                    "where they are 0 and 1"
+                    "if they are 0 and 1"
                 )
             samples: Samples = Windows(sequence.steps, sequence.levels, self._loss_name)
         else:
@@ -134,34 +132,22 @@ class TorchProblem(Problem):
             samples = SampleRows(width, dtype, shape, levels, has_targets, self._loss_name)
         self.columns, self.has_targets = samples.columns, has_targets and sequence is None
         self._samples, self._metrics = samples, metrics or {}
-        with own_randomness(PROCESSOR, str(seed).encode()):
-            torch.default_generator.manual_seed(seed)
-            try:
-                module = module_factory()
-            except BadInput:
-                raise
-            except Exception as error:  # whatever somebody's function raises
-                told = f"problem.module fails ({type(error).__name__}: {error})"
-                raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
-        if not isinstance(module, nn.Module):
-            raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
+        module = _made(module_factory, seed)
         model = Model(module, function, samples, dtype, kernels=kernels, device=device, seed=seed)
-        self.engine = Engine(
-            model, execution, count("typical_samples", typical_samples), count("problem.memory", memory)
-        )
+        typical, most = count("typical_samples", typical_samples), count("problem.memory", memory)
+        self.engine = Engine(model, execution, typical, most)
         self._check_metrics()
         self.dimension, self.start = model.dimension, model.initial
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
 
     def _check_metrics(self) -> None:
-        """Refuse (`BadInput`) a metric that fails on two samples, or does not give one number for each prediction."""
         found, targets = self.engine.model.original.tried(self._samples.blank(2))
         predicted, wanted = (self._samples.predicted(values, targets) for values in (found, targets))
         for name, measure in self._metrics.items():
             try:
                 shape = tuple(measure(predicted, wanted).shape)
-            except Exception as error:  # whatever somebody's function raises
+            except Exception as error:  # whatever the user's function raises
                 raise BadInput(f"problem.metrics.{name} fails ({type(error).__name__}: {error}); correct it") from error
             if shape != (len(wanted),):
                 raise BadInput(
@@ -184,30 +170,21 @@ class TorchProblem(Problem):
             pass
 
     def state_model(self, path: Path, told: str) -> Vector:
-        """Return (p,) the trainable parameters in a file of the module's whole state_dict.
-
-        Raises:
-            BadInput: the file cannot be read, or names, shapes or untrained tensors are another module's.
-        """
+        """Return (p,) the trainable parameters in a file of the module's state_dict; `BadInput` if it does not fit."""
         return self.engine.model.of_state(read_state(path, told), told)
 
     def computed(self) -> dict[str, bool | int | float]:
         """Return the choice; empty before any computation that needs it."""
-        choice = self.choice
-        found: dict[str, bool | int | float] = {
-            "grouped": choice.grouped,
-            "samples": choice.samples,
-            "own_layers": choice.own_layers,
-        }
         if not self.engine.tuner.settled:
             return {}
-        return found if choice.seconds is None else found | {"seconds_a_sample": choice.seconds}
+        found = asdict(self.choice)
+        seconds = found.pop("seconds")
+        return found if seconds is None else found | {"seconds_a_sample": seconds}
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown classes.
 
-        Raises:
-            BadInput: wrong columns, or no targets.
+        Raises `BadInput` for wrong columns, or no targets.
         """
         return self._samples.bound(block, self.engine.model.outputs)
 
@@ -248,8 +225,8 @@ class TorchProblem(Problem):
         result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
             result["bits"] = test_loss / math.log(2)
-        measure = {"accuracy": right, "squared_error": errors}
-        found = {name: one(self._loss_name, outputs, targets) for name, one in measure.items()}
+        name = self._loss_name
+        found = {"accuracy": right(name, outputs, targets), "squared_error": errors(name, outputs, targets)}
         return result | self._by_user({name: one for name, one in found.items() if one is not None}, block)
 
     def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
@@ -287,14 +264,12 @@ class TorchProblem(Problem):
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
         """Predict classes and probabilities, or the module's one output; name -> (N,), for sequences one a step.
 
-        Raises:
-            BadInput: features are their own targets, or targets are numbers and there are several outputs.
+        Raises `BadInput` if features are their own targets, or targets are numbers and there are several outputs.
         """
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
-        return {
-            name: _numbers(values) for name, values in told(self._loss_name, self.engine.forward(x, block)[1]).items()
-        }
+        outputs = self.engine.forward(x, block)[1]
+        return {name: _numbers(values) for name, values in told(self._loss_name, outputs).items()}
 
     def observed(self, block: Block) -> Array | None:
         """Return (N,) targets, for sequences one a step; None if features are their own."""
@@ -305,6 +280,21 @@ class TorchProblem(Problem):
     def observed_sizes(self, block: Block) -> NDArray[np.int64]:
         """Return (U,) samples of each user, for sequences their steps."""
         return self._things(block).sizes
+
+
+def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with own_randomness(PROCESSOR, str(seed).encode()):
+        torch.default_generator.manual_seed(seed)
+        try:
+            module = module_factory()
+        except BadInput:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            told = f"problem.module fails ({type(error).__name__}: {error})"
+            raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
+    if not isinstance(module, nn.Module):
+        raise BadInput(f"problem.module makes a {type(module).__name__}, no torch module; return one")
+    return module
 
 
 def _averages(totals: Array, counts: NDArray[np.int64], block: Block) -> Array:

@@ -104,8 +104,7 @@ class Rows:
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
         """Clip targets of "bce_with_logits" into [0, 1]; set aside samples that are not finite, or of unknown codes.
 
-        Raises:
-            BadInput: wrong columns, or no targets.
+        Raises `BadInput` for wrong columns, or no targets.
         """
         if self.levels is not None:
             check_columns(block, self.columns, np.integer)
@@ -209,11 +208,7 @@ class Windows:
         return values[targets >= 0]
 
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
-        """Set aside windows with nothing to predict, or with unknown codes.
-
-        Raises:
-            BadInput: wrong columns, or features that are no codes.
-        """
+        """Set aside windows with nothing to predict, or unknown codes; `BadInput` for columns that are no codes."""
         check_columns(block, self.columns, np.integer)
         codes = cast(NDArray[np.int32], block.dense_features).reshape(block.samples, self.steps, -1)
         strange = np.any((codes < -1) | (codes >= np.array(self.levels)), axis=(1, 2))

@@ -55,11 +55,7 @@ class Named:
 
     @cached_property
     def found(self) -> Callable[..., Any]:
-        """The function.
-
-        Raises:
-            BadInput: the file, module or function does not exist, or importing it fails.
-        """
+        """The function; `BadInput` if the file, module or function does not exist, or importing it fails."""
         told = f"problem.{self.field} = {self.place!r}"
         function = imported(self.place, told)
         if not callable(function):

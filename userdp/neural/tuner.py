@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -46,10 +46,11 @@ class Choice:
 Prepare = Callable[[Choice, int, int], Callable[[], object]]
 
 
+@dataclass(eq=False)
 class Tuner:
     """Puts users into groups that fit the memory, and finds the fastest way to compute them.
 
-    Args:
+    Attributes:
         execution: one user after the other, several at once, or the faster of the two.
         own_layers: whether `userdp.neural.kernels` may be chosen.
         together: whether users may share a call.
@@ -57,25 +58,19 @@ class Tuner:
         memory: mebibytes that a piece may take.
         sample_bytes: bytes that the backward pass keeps of a sample.
         model_bytes: bytes of a user's parameters.
-
-    Attributes:
         choice: the present way of computing gradients.
     """
 
-    def __init__(
-        self,
-        execution: Execution,
-        *,
-        own_layers: bool,
-        together: bool,
-        typical: int,
-        memory: int,
-        sample_bytes: int,
-        model_bytes: int,
-    ) -> None:
-        self._execution, self._own_layers, self._together = execution, own_layers, together
-        self._typical, self._budget = typical, memory * MEBIBYTE
-        self._sample_bytes, self._model_bytes = sample_bytes, model_bytes
+    execution: Execution
+    own_layers: bool
+    together: bool
+    typical: int
+    memory: int
+    sample_bytes: int
+    model_bytes: int
+    choice: Choice = field(init=False)
+
+    def __post_init__(self) -> None:
         self.choice = self._unmeasured()
 
     # Groups -----------------------------------------------------------------------------------------------------------
@@ -83,7 +78,7 @@ class Tuner:
     @property
     def most_samples(self) -> int:
         """The most samples of a piece."""
-        return max(1, self._budget // self._sample_bytes)
+        return max(1, self.memory * MEBIBYTE // self.sample_bytes)
 
     def groups(self, sizes: NDArray[np.int64], choice: Choice | None = None) -> Iterator[NDArray[np.int64]]:
         """Yield positions of users computed together, by falling size; none is twice as large as another."""
@@ -92,7 +87,7 @@ class Tuner:
         if not choice.grouped:
             yield from order[::-1, None]
             return
-        users = max(1, self._budget // (8 * self._model_bytes))
+        users = max(1, self.memory * MEBIBYTE // (8 * self.model_bytes))
         sorted_sizes, last = sizes[order], len(order)
         while last > 0:
             largest = int(sorted_sizes[last - 1])
@@ -106,7 +101,7 @@ class Tuner:
 
     def keep_apart(self) -> None:
         """Let no two users share a call from now on; the choice is open again."""
-        self._together = False
+        self.together = False
         self.choice = self._unmeasured()
 
     def unsettled(self) -> "Tuner":
@@ -116,45 +111,43 @@ class Tuner:
         return other
 
     def _unmeasured(self) -> Choice:
-        own_layers = self._own_layers and self._execution != "loop"
-        grouped = self._execution == "grouped" and self._together
+        own_layers = self.own_layers and self.execution != "loop"
+        grouped = self.execution == "grouped" and self.together
         return Choice(grouped=grouped, samples=_UNTIMED_GROUP, own_layers=own_layers)
 
     @property
     def settled(self) -> bool:
         """True if nothing is left to be measured."""
-        return self._execution != "auto" or self.choice.seconds is not None
+        return self.execution != "auto" or self.choice.seconds is not None
 
     def settle(self, prepare: Prepare, clock: Callable[[], float], device: str) -> None:
         """Find the fastest way, once, on made-up users: it must not depend on anybody's data, nor on the cohort.
 
-        Args:
-            prepare: makes the function to time.
-            clock: seconds of computing so far.
-            device: its type, which determines the group sizes tried.
+        ``prepare`` makes the function to time, ``clock`` tells the seconds of computing so far, and the ``device`` type
+        determines the group sizes tried.
         """
         if self.settled:
             return
-        measured = [self._measured(way, prepare, clock) for way in self._ways(device)]
+        timed = {way: self._measured(way, prepare, clock) for way in self._ways(device)}
         for _ in range(_TRIED_AGAIN):
-            near = _NEAR * min(map(_seconds, measured))
-            again = (self._measured(way, prepare, clock) if _seconds(way) <= near else way for way in measured)
-            measured = [min(pair, key=_seconds) for pair in zip(measured, again, strict=True)]
-        enough = _ALIKE * min(map(_seconds, measured))
-        self.choice = next(way for way in measured if _seconds(way) <= enough)
+            near = _NEAR * min(timed.values())
+            again = [way for way, least in timed.items() if least <= near]
+            timed |= {way: min(timed[way], self._measured(way, prepare, clock)) for way in again}
+        enough = _ALIKE * min(timed.values())
+        self.choice = next(replace(way, seconds=least) for way, least in timed.items() if least <= enough)
         log.info("the module is computed %s", self.choice)
 
     def _ways(self, device: str) -> list[Choice]:
         """Return the ways to try, by rising need of memory."""
-        layers = (False, True) if self._own_layers else (False,)
+        layers = (False, True) if self.own_layers else (False,)
         ways = [Choice(grouped=False, samples=1, own_layers=own) for own in layers]
-        if self._together:
+        if self.together:
             ways += [Choice(grouped=True, samples=samples, own_layers=layers[-1]) for samples in _GROUPS[device]]
         return ways
 
-    def _measured(self, way: Choice, prepare: Prepare, clock: Callable[[], float]) -> Choice:
-        """Return the way with its least time for a sample, as other programs disturb it; infinite if it fails."""
-        spent, least, size = 0.0, math.inf, min(self._typical, self.most_samples)
+    def _measured(self, way: Choice, prepare: Prepare, clock: Callable[[], float]) -> float:
+        """Return the way's least time for a sample, as other programs disturb it; infinite if it fails."""
+        spent, least, size = 0.0, math.inf, min(self.typical, self.most_samples)
         try:
             for users in self.groups(np.full(_TRIED_USERS, size), way):
                 compute = prepare(way, len(users), size)
@@ -166,10 +159,6 @@ class Tuner:
                 spent, least = spent + taken, min(least, taken / (len(users) * size))
                 if spent > _TRIED_SECONDS:
                     break
-        except Exception:  # whatever a module raises that has no rule for many users at once
-            return replace(way, seconds=math.inf)
-        return replace(way, seconds=least)
-
-
-def _seconds(way: Choice) -> float:
-    return math.inf if way.seconds is None else way.seconds
+        except Exception:  # whatever a module raises, such as for lack of a rule for many users at once
+            return math.inf
+        return least
