@@ -30,6 +30,14 @@ def check_drawn(drawn: Cost, charged: Cost) -> None:
             )
 
 
+def _check_plan(count: int, unit: str, planned: float, privacy: Privacy) -> None:
+    if not planned <= privacy.epsilon * (1 + _SLACK):
+        raise BadInput(
+            f"the plan of {count} {unit} would cost epsilon = {planned:.6g}, more than "
+            f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer {unit}"
+        )
+
+
 class LedgerState(TypedDict):
     """The content of a checkpoint: (n,) participations of each user so far, and the plan they were counted against."""
 
@@ -59,16 +67,9 @@ class Ledger:
     ) -> None:
         if users < 1:
             raise BadInput(f"users = {users}: the ledger needs at least one")
-        planned = epsilon_of(cost, participations, privacy.delta)
-        if planned > privacy.epsilon * (1 + _SLACK):
-            raise BadInput(
-                f"the plan of {participations} participations would cost epsilon = {planned:.6g}, more than "
-                f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer participations"
-            )
-        self.cost = cost
-        self._drawn = cost if drawn is None else drawn
-        self.participations = participations
-        self.privacy = privacy
+        _check_plan(participations, "participations", epsilon_of(cost, participations, privacy.delta), privacy)
+        self.cost, self._drawn = cost, cost if drawn is None else drawn
+        self.participations, self.privacy = participations, privacy
         self._participated = np.zeros(users, dtype=np.int32)
 
     @property
@@ -188,15 +189,8 @@ class RoundLedger:
     """
 
     def __init__(self, scheme: Scheme, noise_multiplier: float, privacy: Privacy) -> None:
-        planned = scheme.epsilon(noise_multiplier, privacy.delta)
-        if not planned <= privacy.epsilon * (1 + _SLACK):
-            raise BadInput(
-                f"the plan of {scheme.rounds} rounds would cost epsilon = {planned:.6g}, more than "
-                f"privacy.epsilon = {privacy.epsilon:g}: add noise, or plan fewer rounds"
-            )
-        self.privacy = privacy
-        self._scheme = scheme
-        self._noise_multiplier = noise_multiplier
+        _check_plan(scheme.rounds, "rounds", scheme.epsilon(noise_multiplier, privacy.delta), privacy)
+        self.privacy, self._scheme, self._noise_multiplier = privacy, scheme, noise_multiplier
         self._charged = 0
 
     @property

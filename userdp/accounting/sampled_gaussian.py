@@ -5,7 +5,7 @@ formula is short enough to check by hand. Functions raise `BadInput` for an argu
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
@@ -99,11 +99,6 @@ def calibrate_sampled_gaussian(rates: Sequence[tuple[float, int]], epsilon: floa
         steps = [SampledRounds(math.exp(log_noise), rate, rounds) for rate, rounds in rates]
         return sampled_gaussian_epsilon(steps, delta) - epsilon
 
-    return smallest_noise(excess, epsilon, delta)
-
-
-def smallest_noise(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
-    """Find the noise, rounded up, where ``excess(ln noise)`` falls to zero; `BadInput` if it lies above 1e6."""
     low, high = math.log(0.05), math.log(1e6)
     if excess(low) <= 0:
         return math.exp(low)
