@@ -58,17 +58,15 @@ class Kinds(Mapping[str, Kind]):
             self._check(told, kind)
             return kind
         if name not in self._found:
-            self._found[name] = self._loaded(name)
+            own = name in self.places
+            place = self.places[name] if own else self.installed[name]
+            entry = f'the entry point "{name} = {place}" of {self._group}'
+            told = f'the registry\'s line "{name}": "{place}"' if own else entry
+            kind = _of_line(told, place)
+            if not own:
+                self._check(told, kind)
+            self._found[name] = kind
         return self._found[name]
-
-    def _loaded(self, name: str) -> Any:
-        if name in self.places:
-            return _of_line(f'the registry\'s line "{name}": "{self.places[name]}"', self.places[name])
-        place = self.installed[name]
-        told = f'the entry point "{name} = {place}" of {self._group}'
-        kind = _of_line(told, place)
-        self._check(told, kind)
-        return kind
 
     def loaded(self) -> tuple[dict[str, Kind], dict[str, BadInput]]:
         """Return the kinds that can be loaded, and the fault of each other one."""
@@ -122,7 +120,7 @@ def _of_line(line: str, place: str) -> Any:
         home = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
+            raise  # the module exists, and one of its imports does not
         raise BadInput(f"{line} names the module {error.name}, which does not exist: correct it") from None
     if not hasattr(home, attribute):
         near = get_close_matches(attribute, [known for known in vars(home) if known[:1] != "_"], n=3)

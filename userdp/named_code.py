@@ -21,7 +21,7 @@ def imported(place: str, told: str, *, once: bool = False) -> Any:
     try:
         module = _module_of_file(Path(home), once) if home.endswith(".py") else import_module(home)
         return getattr(module, name)
-    except Exception as error:  # whatever somebody's module raises
+    except Exception as error:  # any error of the module
         raise BadInput(
             f"{told} cannot be imported ({type(error).__name__}: {error}): give 'file.py:function', a file beside "
             "the configuration, or 'package.module:function', installed where every node can import it"

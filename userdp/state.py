@@ -54,7 +54,7 @@ class Stateful:
         name = type(self).__name__
         for attribute in vars(self).keys() - {*self.remembered, *self.parts, *self.given}:
             raise BadInput(
-                f"{name}.{attribute} is not declared, and a run that is killed would forget it: list {attribute!r} in "
+                f"{name}.{attribute} is not declared, and a killed run would forget it: list {attribute!r} in "
                 f"{name}.remembered, or in {name}.given if the settings determine it"
             )
         state: State = {}
@@ -126,8 +126,8 @@ def state_of(memory: Any) -> State | None:
         return None
     if not isinstance(memory, Stateful):
         raise BadInput(
-            f"{type(memory).__name__} is what a server remembers between rounds, and does not declare its attributes: "
-            "make it a userdp.state.Stateful"
+            f"the server's memory, a {type(memory).__name__}, does not declare its attributes: make it a "
+            "userdp.state.Stateful"
         )
     return memory.state() or None
 
@@ -135,6 +135,6 @@ def state_of(memory: Any) -> State | None:
 def put_back(memory: Any, state: State | None) -> None:
     """Restore a state from `state_of` into a fresh object; `BadInput` refuses that of another class."""
     if (state_of(memory) is None) != (state is None):
-        raise BadInput(f"the checkpoint and this run do not remember the same between rounds: {OTHER_VERSION}")
+        raise BadInput(f"the checkpoint and this run keep different memory between rounds: {OTHER_VERSION}")
     if memory is not None and state is not None:
         memory.restore(state)

@@ -84,7 +84,7 @@ def together(*costs: Cost) -> Cost:
 def _composed(*multipliers: float) -> float:
     try:
         precision = sum(multiplier**-2 for multiplier in multipliers)
-    except OverflowError:  # hardly any noise, which must be priced all the same
+    except OverflowError:  # hardly any noise still has a price
         return max(1 / math.hypot(*(1 / multiplier for multiplier in multipliers)), math.ulp(0.0))
     return precision**-0.5 if precision else math.inf
 
@@ -98,7 +98,8 @@ def delta_of(cost: Cost, participations: int, epsilon: float) -> float:
     if participations == 0:
         return 0.0
     mu = math.sqrt(participations) / cost.noise_multiplier
-    losses, chances = _all_losses(cost.pure_epsilon, participations, cost.shared_epsilon)
+    pure, shared = _test_losses(cost.pure_epsilon, participations), _test_losses(cost.shared_epsilon, 1)
+    losses, chances = np.add.outer(pure[0], shared[0]).ravel(), np.multiply.outer(pure[1], shared[1]).ravel()
     return min(1.0, float(chances @ _gaussian_delta(mu, epsilon - losses)) + participations * cost.failure_delta)
 
 
@@ -115,10 +116,10 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
     left = delta - participations * cost.failure_delta
     if left < 0:
         return math.inf
-    # Pure epsilons add up; randomised response attains it, so there is no root to find where nothing is left over.
-    no_gaussian = math.isinf(cost.noise_multiplier) or participations == 0
-    pure = participations * cost.pure_epsilon + (cost.shared_epsilon if participations else 0.0)
-    most = pure if no_gaussian else math.inf
+    most = math.inf
+    if math.isinf(cost.noise_multiplier) or participations == 0:
+        # Pure epsilons add up, and randomised response attains the sum: there is no root to find.
+        most = participations * cost.pure_epsilon + (cost.shared_epsilon if participations else 0.0)
     if left == 0:
         return most
     if delta_of(cost, participations, 0.0) <= delta:
@@ -165,9 +166,8 @@ def calibrate_noise(
         )
     if fits(low):
         return low
-    root = math.exp(
-        scipy.optimize.brentq(lambda log_z: excess(math.exp(log_z)), math.log(low), math.log(high), xtol=1e-13)
-    )
+    ends = math.log(low), math.log(high)
+    root = math.exp(scipy.optimize.brentq(lambda log_z: excess(math.exp(log_z)), *ends, xtol=1e-13))
     # A margin wider than that of `epsilon_of`, so that accounting what was calibrated never exceeds the budget.
     return _nudged_up(root * (1 + 10 * _TOLERANCE), fits)
 
@@ -212,15 +212,6 @@ def _test_losses(pure_epsilon: float, participations: int) -> tuple[NDArray[np.f
     probability = 1 / (1 + math.exp(-pure_epsilon))
     losses: NDArray[np.float64] = (2.0 * heads - participations) * pure_epsilon
     return losses, _binom_pmf(heads, participations, probability)
-
-
-def _all_losses(
-    pure_epsilon: float, participations: int, shared_epsilon: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the losses of all randomised responses, the shared one included, and their probabilities."""
-    losses, chances = _test_losses(pure_epsilon, participations)
-    shared, weights = _test_losses(shared_epsilon, 1)
-    return np.add.outer(losses, shared).ravel(), np.multiply.outer(chances, weights).ravel()
 
 
 def _nudged_up(value: float, is_safe: Callable[[float], bool]) -> float:

@@ -149,8 +149,7 @@ class Guarantee:
         budget = f"({epsilon}, {rounded_up(self.delta, 3)})" if self.delta else f"pure {epsilon}"
         return f"{budget}-differential privacy for {relation} {whom}, by {self.accountant}; {self.adversary}"
 
-    def __str__(self) -> str:
-        return self.sentence()
+    __str__ = sentence
 
     def as_dict(self) -> dict[str, object]:
         """Return plain values for JSON; an infinite epsilon becomes None."""

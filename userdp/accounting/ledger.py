@@ -83,9 +83,9 @@ class Ledger:
         return int(self._participated.max())
 
     def charge(self, user_indices: NDArray[np.integer]) -> None:
-        """Count one participation for each occurrence of a user.
+        """Count one participation for each occurrence of a user; nothing is counted if any would exceed the plan.
 
-        Raises `RunFailed`, and counts nothing, if a user would exceed the plan; `BadInput` for an index outside 0..n-1.
+        Raises `RunFailed` for such a user, `BadInput` for an index outside 0..n-1.
         """
         indices = np.asarray(user_indices)
         if indices.size == 0:
@@ -121,7 +121,7 @@ class Ledger:
 
     def restore(self, state: LedgerState) -> None:
         """Continue from a checkpoint's counts; `BadInput` refuses those of other users or of another plan."""
-        counts = np.asarray(state["participated"], dtype=np.int32)
+        counts = np.array(state["participated"], dtype=np.int32)
         if counts.shape != (self.users,) or state["participations"] != self.participations:
             raise BadInput(
                 f"the checkpoint's ledger is for {counts.size} users and {state['participations']} participations, the "
@@ -129,7 +129,7 @@ class Ledger:
             )
         if counts.min() < 0 or counts.max() > self.participations:
             raise BadInput("the checkpoint's ledger holds counts outside its plan: no run of this plan wrote it")
-        self._participated = counts.copy()
+        self._participated = counts
 
 
 class ReleaseLedger(Ledger):
@@ -199,19 +199,14 @@ class RoundLedger:
         return self._charged
 
     def charge(self, user_indices: NDArray[np.integer]) -> None:
-        """Count one round.
-
-        Raises `RunFailed`, and counts nothing, if all rounds are spent or the users are not the cohort drawn for this
-        round.
-        """
+        """Count one round; `RunFailed` if all rounds are spent, or the users are not the cohort drawn for it."""
         if self._charged >= self._scheme.rounds:
-            raise RunFailed(
-                f"a round more than the {self._scheme.rounds} planned: stopped before spending more than the budget"
-            )
+            planned = self._scheme.rounds
+            raise RunFailed(f"a round more than the {planned} planned: stopped before spending more than the budget")
         if not np.array_equal(np.asarray(user_indices), self._scheme.cohort(self._charged)):
             raise RunFailed(
-                f"the users of round {self._charged + 1} are not those that the sampler drew: stopped, since the cost "
-                "of other users is not accounted"
+                f"the users of round {self._charged + 1} are not those that the sampler drew: stopped, because the "
+                "accounting does not cover other users"
             )
         self._charged += 1
 

@@ -63,7 +63,7 @@ def seed_from(device: torch.device, key: bytes) -> None:
     words = np.frombuffer(blake2b(key, digest_size=16).digest(), dtype=np.uint32)
     for generator in _generators(device):
         generator.manual_seed(int(words[0]) << 32 | int(words[1]))
-    np.random.seed(words)  # noqa: NPY002  (somebody's module may draw from it)
+    np.random.seed(words)  # noqa: NPY002  (modules may draw from it)
     random.seed(words.tobytes())
 
 

@@ -96,7 +96,7 @@ def _bits(tensor: Tensor) -> bytes | str:
 def _pickled(thing: Any) -> bytes | None:
     try:
         return pickle.dumps(thing)
-    except Exception:  # whatever somebody's object raises
+    except Exception:  # any error of the object
         return None
 
 

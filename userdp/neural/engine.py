@@ -15,6 +15,7 @@ from torch import Tensor
 
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
+from userdp.neural.chance import coins
 from userdp.neural.devices import seconds
 from userdp.neural.model import DrewForTheFirstTime, Model
 from userdp.neural.samples import Held
@@ -49,8 +50,6 @@ class Engine:
             model_bytes=model.dimension * original.dtype.itemsize,
         )
 
-    # How it is computed -----------------------------------------------------------------------------------------------
-
     def use_device(self, device: Device) -> None:
         """Compute on this device from now on."""
         self.model.use_device(device)
@@ -79,8 +78,6 @@ class Engine:
         models = model.tensor(model.initial).expand(users, -1)
         own, held = np.tile(np.arange(size), (users, 1)), model.held(block, np.zeros(users, dtype=np.int64))
         return partial(model.gradients, models, held, own, np.full(own.shape, 1 / size), self.tuner.most_samples)
-
-    # What is computed -------------------------------------------------------------------------------------------------
 
     def gradients(self, models: Array, block: Block) -> Array:
         """Compute (U, p) each user's average gradient, at its own parameters (U, p)."""
@@ -127,7 +124,8 @@ class Engine:
         self.settle()
 
         def rows() -> Array:
-            result, keys = np.empty((block.users, model.dimension)), model.coins(models, block)
+            result = np.empty((block.users, model.dimension))
+            keys = coins(model.seed, models, block) if model.original.in_training.draws else None
             for users in self.tuner.groups(block.sizes):
                 key = None if keys is None else keys[users[0]]
                 model.begin(key, own_layers=self.tuner.choice.own_layers)

@@ -84,7 +84,7 @@ def first_line(error: Exception) -> str:
 
 def _carries(what: str) -> str:
     return (
-        f"problem.module carries something from one computation to the next ({what}), which would tell one user's data "
+        f"problem.module carries something from one computation to the next ({what}), which would leak one user's data "
         "to the next: compute it anew in forward; if a layer does so in training mode alone, call eval() on that layer "
         "in the factory"
     )
@@ -102,23 +102,21 @@ class _Trial:
         self._samples, self._compute, self.drew, self._any_numbers = samples, compute, False, True
         try:
             self.run(make(), self.user(_MORE, 1))
-        except BadInput:  # it takes some numbers alone; that it takes zeros was tried before
+        except BadInput:  # it takes certain numbers only; zeros were tried before
             self._any_numbers = False
 
     def user(self, count: int, seed: int) -> Block:
         return self._samples.made_up(count, seed) if self._any_numbers else self._samples.blank(count)
 
-    @staticmethod
-    def _weights(count: int) -> Tensor:
-        return torch.full((count,), 1 / count, dtype=torch.float64)
-
     def run(self, pair: Pair, block: Block, weights: Tensor | None = None, *, elsewhere: bool = False) -> list[Tensor]:
         """Compute a block with its own coins; `BadInput` if the module fails."""
+        if weights is None:
+            weights = torch.full((block.samples,), 1 / block.samples, dtype=torch.float64)
         seed_from(PROCESSOR, repr((block.samples, elsewhere)).encode())
         before = drawn_from(PROCESSOR)
         try:
-            return self._compute(pair, block, self._weights(block.samples) if weights is None else weights, elsewhere)
-        except Exception as error:  # whatever somebody's module raises
+            return self._compute(pair, block, weights, elsewhere)
+        except Exception as error:  # any error of the module
             said = f"{type(error).__name__}: {first_line(error)}"
             raise BadInput(f"problem.module fails on made-up samples: {said}") from error
         finally:

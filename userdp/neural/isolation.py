@@ -1,12 +1,8 @@
 """Users of a module kept apart: no user's computation changes another's.
 
 A module is anybody's code. From one call to the next it can keep something (a buffer, an attribute), draw from random
-generators that the whole process shares, and mix the samples of a batch. So:
-
-- `Copies` hands out a copy of the module that is, before each user, the same as before the first one.
-- A module that draws gets random numbers from each user's own stream (`userdp.neural.chance`).
-- `userdp.neural.habits` tries a module on made-up samples, and refuses one that needs to carry something on. A module
-  that draws or mixes is computed user by user.
+generators that the whole process shares, and mix the samples of a batch. So `userdp.neural.habits` tries it on made-up
+samples, and refuses one that needs to carry something on.
 
 Formal guarantees:
     Unit: a user; for gradients of single samples, a sample. Claim: a row (a gradient, an update, losses) is a function
@@ -14,16 +10,16 @@ Formal guarantees:
     user's row and no other, and a clip at C bounds the change of a sum by 2C; of adding or removing one by C. Proof:
     (1) State. Before each user, `Copies.fresh` compares the copy with its initial state. If anything differs, also
     after a user whose computation raised, a new copy takes its place. Parameters are passed as the user's own copy. (2)
-    Chance. The key of a user's stream is a digest of seed, model and that user's samples, and the generators of the
-    process are put back afterwards. Coins are public and part of the row's function: a clip bounds the row for all
-    coins, and no noise of a mechanism comes from them, so secure noise loses nothing. (3) Batches. Users share a call
-    only if a sample's result does not change with other samples of the call: on made-up samples bit for bit, and with
-    the size of the call by rounding alone. Under `torch.func.vmap` a user shares a call with padding, which repeats one
-    of its own samples at weight zero. Losses of several users that changed the copy are computed again, user by user.
-    Assumptions, about behaviour for some data that never shows on made-up samples: the module keeps things in itself
-    (not in globals, files or closures), and changes them by setting attributes, by methods of lists and dictionaries,
-    or by torch's in-place operations; it draws from torch's generators, not from those of numpy and Python; it does not
-    mix samples.
+    Chance. A module that draws gets each user's own stream (`userdp.neural.chance`), keyed by a digest of seed, model
+    and that user's samples; the generators of the process are put back afterwards. Coins are public and part of the
+    row's function: a clip bounds the row for all coins, and no noise of a mechanism comes from them, so secure noise
+    loses nothing. (3) Batches. Users share a call only if a sample's result does not change with other samples of the
+    call: on made-up samples bit for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a
+    user shares a call with padding, which repeats one of its own samples at weight zero. Losses of several users that
+    changed the copy are computed again, user by user. Assumptions, about behaviour for some data that never shows on
+    made-up samples: the module keeps things in itself (not in globals, files or closures), and changes them by setting
+    attributes, by methods of lists and dictionaries, or by torch's in-place operations; it draws from torch's
+    generators, not from those of numpy and Python; it does not mix samples.
 """
 
 import copy
@@ -62,7 +58,7 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             )
     try:
         own = copy.deepcopy(module)
-    except Exception as error:  # whatever somebody's module raises
+    except Exception as error:  # any error of the module
         raise BadInput(
             f"problem.module cannot be copied ({type(error).__name__}): keep no results of computations, open files or "
             "locks in its attributes"
@@ -97,7 +93,7 @@ class Copies:
         """Return a copy that is the same as before anybody's samples were computed."""
         if self._now is None or not self.unchanged:
             pair = self._make()
-            with suppress(Exception):  # whatever somebody's module raises, it raises again for users
+            with suppress(Exception):  # any error of the module shows again with users
                 self._warm(pair)
             self._now = pair, Marks(pair)
         return self._now[0]

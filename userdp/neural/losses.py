@@ -46,21 +46,16 @@ def loss_of(loss: str | SampleLoss) -> tuple[str, SampleLoss]:
     return loss, LOSSES[loss]
 
 
-def right(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """Return whether each prediction is the target's class; None for losses without classes."""
+def measures(name: str, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Compute each prediction's "accuracy" of classes, or "squared_error" of numbers, averaged over outputs."""
     if name in CLASSES:
-        return outputs.argmax(-1) == targets
+        return {"accuracy": outputs.argmax(-1) == targets}
     if name == "bce_with_logits":
-        return (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
-    return None
+        return {"accuracy": (outputs.reshape(targets.shape) > 0) == (targets > 0.5)}
+    return {"squared_error": _mse(outputs, targets)} if name == "mse" else {}
 
 
-def errors(name: str, outputs: Tensor, targets: Tensor) -> Tensor | None:
-    """Compute each numeric prediction's squared error, averaged over outputs; None for losses of classes."""
-    return _mse(outputs, targets) if name == "mse" else None
-
-
-def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
+def constant_outputs(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
     """Return constant outputs: ``mean`` (k,), for classes their shares; None for the user's own loss."""
     if name == "custom":
         return None
@@ -71,7 +66,7 @@ def saying(name: str, mean: Tensor, targets: Tensor) -> Tensor | None:
     return scores.expand(len(targets), -1)
 
 
-def told(name: str, outputs: Tensor) -> dict[str, Tensor]:
+def predictions(name: str, outputs: Tensor) -> dict[str, Tensor]:
     """Return predictions of outputs (S, ...): classes and probabilities, or the one output; `BadInput` for several."""
     if name in CLASSES:
         shares = {f"probability.{k}": share for k, share in enumerate(outputs.softmax(1).T)}

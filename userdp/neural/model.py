@@ -8,7 +8,7 @@ back in one piece. A processor computes with one thread: with more, small produc
 actors run side by side instead.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from userdp.arrays.types import Array, Vector
+from userdp.arrays.types import Array
 from userdp.data.block import Block
 from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_state, torch_state
 from userdp.neural.devices import computing, found
@@ -53,17 +53,10 @@ class _Place:
 class Model:
     """A module's gradients and outputs; parameters are flat vectors in the module's order.
 
-    Raises `BadInput` for a module without trainable parameters, that does not fit samples or loss, or that carries
-    something from one user to the next.
-
-    Args:
-        module: its trainable parameters become the model. It is copied and never changed.
-        loss: from outputs and targets to losses.
-        samples: the module's view of a block.
-        dtype: of the module's numbers.
-        kernels: the layers beside torch's.
-        device: the device of computing. Until then, and on the way to other processes, the module is on the processor.
-        seed: of random numbers that the module draws; see `userdp.neural.isolation`.
+    ``module`` is copied and never changed; its trainable parameters become the model. It is on the processor until its
+    ``device`` is needed, and on the way to other processes. ``seed`` determines the random numbers that it draws (see
+    `userdp.neural.isolation`). Raises `BadInput` for a module without trainable parameters, that does not fit samples
+    or loss, or that carries something from one user to the next.
 
     Attributes:
         original: the module as the factory made it, and its habits.
@@ -71,7 +64,10 @@ class Model:
         dimension: p.
         outputs: numbers in one prediction of the module.
         asked_device: the device asked for.
+        copy_in_use: the copy of the module that computes gradients, after `begin`.
     """
+
+    copy_in_use: Pair
 
     def __init__(
         self,
@@ -84,29 +80,26 @@ class Model:
         device: Device = "cpu",
         seed: int = 0,
     ) -> None:
-        self.samples, self._dtype, self._seed, self.kernels = samples, dtype, seed, kernels
+        self.samples, self._dtype, self.seed, self.kernels = samples, dtype, seed, kernels
         self.asked_device: Device = device
         self.original = original = Original(module, loss, samples, dtype)
         self.initial = original.parameters.initial
         self.dimension = len(self.initial)
         self.outputs = original.probe(with_way_back, PROCESSOR)
         original.try_out()
-        self._own_layers = False
 
     def check_together(self) -> None:
         """Refuse (`BadInput`) a module of which several users cannot be computed at once."""
         self.original.check_together(self._kind(), self.kernels)
 
-    # Where it is computed ---------------------------------------------------------------------------------------------
-
     def use_device(self, device: Device) -> None:
         """Compute on this device from now on."""
         self.asked_device = device
-        self.__dict__.pop("_place", None)
+        self.__dict__ = self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the module's copies out: another process makes its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "_place"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_place", "copy_in_use")}
 
     @cached_property
     def _place(self) -> _Place:
@@ -135,8 +128,6 @@ class Model:
         with computing(self.device), own_randomness(self.device) if self.original.draws else nullcontext():
             yield
 
-    # Parameters -------------------------------------------------------------------------------------------------------
-
     def tensor(self, models: Array) -> Tensor:
         """Convert models (..., p) to a tensor of the module's dtype, on its device."""
         return torch.as_tensor(models).to(self.device, self._dtype)
@@ -145,34 +136,14 @@ class Model:
         """Convert models (..., p) to an array."""
         return np.asarray(models.cpu().numpy(), dtype=np.float64)
 
-    def of_state(self, state: Mapping[str, Tensor], told: str) -> Vector:
-        """Return (p,) the parameters in a state_dict of the whole module; see `userdp.neural.parameters.Parameters`."""
-        return self.original.parameters.of_state(self.original.module, state, told)
-
-    # Users kept apart -------------------------------------------------------------------------------------------------
-
-    def coins(self, models: Array, block: Block) -> list[bytes] | None:
-        """Return (U,) keys of users' streams, at models (U, p); None for a module that draws nothing."""
-        return coins(self._seed, models, block) if self.original.in_training.draws else None
-
     def begin(self, key: bytes | None, *, own_layers: bool) -> None:
         """Restore the module for users that are computed together, and seed their coins by a key, if any.
 
         ``own_layers`` asks for `userdp.neural.kernels`, if these give the same gradients.
         """
-        self._own_layers = own_layers
-        self._copies.fresh()
+        self.copy_in_use = (self._place.own if own_layers else self._place.plain).fresh()
         if key is not None:
             seed_from(self.device, key)
-
-    @property
-    def _copies(self) -> Copies:
-        return self._place.own if self._own_layers else self._place.plain
-
-    @property
-    def copy_in_use(self) -> Pair:
-        """The copy that computes gradients."""
-        return self._copies.now
 
     def watched(self, compute: Callable[[], Computed]) -> Computed:
         """Return the result of ``compute``.
@@ -184,7 +155,7 @@ class Model:
         try:
             with self.computing():
                 found = compute()
-        except Exception:  # whatever somebody's module raises
+        except Exception:  # any error of the module
             self._refuse_draws(before)
             raise
         self._refuse_draws(before)
@@ -196,8 +167,6 @@ class Model:
             set_torch_state(self.device, before)
             self.original.in_training = self.original.in_evaluation = Habits(draws=True, mixes=True)
             raise DrewForTheFirstTime
-
-    # Losses and gradients ---------------------------------------------------------------------------------------------
 
     def held(self, block: Block, users: NDArray[np.int64], most: int = 0) -> Held:
         """Hold the samples of some users of a block, on the device from the start if they are at most ``most``."""
@@ -226,7 +195,7 @@ class Model:
             found = None if apart else self.outputs_of(model, part)
             if found is not None and (part.users == 1 or self._place.still.unchanged):
                 yield found
-            else:  # what the module kept of one user may have moved the next one
+            else:  # one user's data in the module may have changed the next one's outputs
                 yield from (self.outputs_of(model, part.part(user, user + 1)) for user in range(part.users))
 
     def outputs_of(self, model: Tensor, block: Block) -> tuple[Tensor, Tensor]:
@@ -235,7 +204,7 @@ class Model:
         pair = self._place.still.fresh()
         if self.original.in_evaluation.draws:
             one_user = Block(block.features, np.array([0, block.samples]), block.targets)
-            seed_from(self.device, coins(self._seed, self.rows(model)[None], one_user)[0])
+            seed_from(self.device, coins(self.seed, self.rows(model)[None], one_user)[0])
         with torch.no_grad():
             outputs = self.original.outputs(pair, model, inputs.to(self.device))
         return outputs.cpu(), targets

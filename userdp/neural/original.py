@@ -49,8 +49,6 @@ class Original:
         """True if the module draws random numbers anywhere."""
         return self.in_training.draws or self.in_evaluation.draws
 
-    # Copies -----------------------------------------------------------------------------------------------------------
-
     def copy(self, kind: Kind = with_way_back, device: torch.device = PROCESSOR, *, still: bool = False) -> Pair:
         """Make a copy, in evaluation mode if ``still``."""
         module, loss = copy.deepcopy((self.module, self._loss))
@@ -68,8 +66,6 @@ class Original:
             with torch.no_grad():
                 self._samples.losses(pair.loss, pair.module(inputs.to(device)), targets.to(device))
 
-    # What is computed -------------------------------------------------------------------------------------------------
-
     def outputs(self, pair: Pair, model: Tensor, inputs: Tensor) -> Tensor:
         """Compute outputs of a copy at a model (p,)."""
         return functional_call(pair.module, self.parameters.named(model), (inputs,))  # type: ignore[no-any-return]
@@ -82,20 +78,14 @@ class Original:
         """Sum G users' losses at their own models (G, p); its gradient by a user's model is that user's."""
         if len(models) == 1:
             return self.loss(pair, models[0], inputs[0], targets[0], weights[0])
-
-        def own(model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-            return self.loss(pair, model, inputs, targets, weights)
-
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention know one user at a time
-            return vmap(own)(models, inputs, targets, weights).sum()
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention compute one user at a time
+            return vmap(partial(self.loss, pair))(models, inputs, targets, weights).sum()
 
     def tried(self, block: Block) -> tuple[Tensor, Tensor]:
         """Compute outputs (N, ...) and targets (N, ...) of all samples by the module itself; on the processor."""
         inputs, targets = self._samples.tensors(block, np.arange(block.samples))
         with torch.no_grad(), own_randomness(PROCESSOR):
             return self.copy(still=True).module(inputs), targets
-
-    # Trials -----------------------------------------------------------------------------------------------------------
 
     def probe(self, kind: Kind, device: torch.device) -> int:
         """Count the numbers in one prediction, by a trial on two samples; `BadInput` if module and loss do not fit."""
@@ -109,7 +99,7 @@ class Original:
                 outputs = pair.module(inputs)
                 losses = samples.losses(pair.loss, outputs, targets)
                 looks_ahead = device.type == "cpu" and samples.looks_ahead(pair.module)
-        except Exception as error:  # whatever somebody's module raises
+        except Exception as error:  # any error of the module
             raise BadInput(f"{fits}: {type(error).__name__}: {first_line(error)}") from error
         if losses.shape != (2,):
             raise BadInput(
@@ -117,8 +107,8 @@ class Original:
             )
         if looks_ahead:
             raise BadInput(
-                "problem.module looks ahead: what it returns for a step of a window changes with later steps, which it "
-                "is to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
+                "problem.module looks ahead: its result for a step of a window changes with later steps, which it is "
+                "to predict; let it read steps in order (a causal mask, no bidirectional layer, batch_first=True)"
             )
         return int(outputs.numel()) // int(samples.per_sample(samples.blank(2)).sum())
 
@@ -137,9 +127,9 @@ class Original:
         try:
             with computing(PROCESSOR):
                 wanted, found = (self._gradient(self.copy(kind), block, weights, False)[1] for kind in (plain, own))
-        except Exception:  # whatever somebody's module raises
+        except Exception:  # any error of the module
             return False
-        scale = float(wanted.abs().max())  # not finite where made-up samples are none that the loss can take
+        scale = float(wanted.abs().max())  # not finite if the loss cannot take made-up samples
         return math.isfinite(scale) and torch.allclose(found, wanted, rtol=1e-3, atol=1e-3 * scale)
 
     def check_together(self, kind: Kind, kernels: Kernels) -> None:
@@ -155,8 +145,8 @@ class Original:
         try:
             with computing(PROCESSOR), own_randomness(PROCESSOR):
                 torch.autograd.grad(self.sum_of_losses(self.copy(kind), models, inputs, targets, weights), models)
-        except Exception as error:  # whatever somebody's module raises
-            other = "" if kernels == "own" else ", or problem.kernels = 'own', which computes nn.GRU and nn.LSTM so"
+        except Exception as error:  # any error of the module
+            other = "" if kernels == "own" else ", or problem.kernels = 'own', which can do so for nn.GRU and nn.LSTM"
             said = f"{type(error).__name__}: {first_line(error)}"
             raise BadInput(
                 f"{refused} cannot be computed for several users at once ({said}); use 'auto' or 'loop'{other}"

@@ -20,7 +20,7 @@ from userdp.neural.devices import DEVICES
 from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
 from userdp.neural.kernels.switch import LAYERS, Kernels
-from userdp.neural.losses import CLASSES, LossName, SampleLoss, errors, loss_of, right, saying, told
+from userdp.neural.losses import CLASSES, LossName, SampleLoss, constant_outputs, loss_of, measures, predictions
 from userdp.neural.model import Model
 from userdp.neural.parameters import read_state
 from userdp.neural.samples import Rows as SampleRows
@@ -53,13 +53,11 @@ class TorchProblem(Problem):
         sequence: steps and codes, if samples are windows of a sequence.
         input_shape: the shape of a sample's columns.
         metrics: further metrics by name.
-        execution: "loop" computes one user after the other, "grouped" several at once, "auto" the faster of the two as
-            measured on made-up users. Users of a module that draws random numbers, or mixes the samples of a batch, are
-            computed one after the other.
+        execution: "loop" computes one user after the other, "grouped" several at once, "auto" the faster way on made-up
+            users of ``typical_samples`` samples. A module that draws random numbers, or mixes samples, needs the loop.
         kernels: "own" computes embeddings, nn.GRU, nn.LSTM and nn.MultiheadAttention by `userdp.neural.kernels`, if
             that gives the module's gradients and, with "auto", is faster; "torch" computes the module as it is by
             torch.func, which computes nn.GRU, nn.LSTM and nn.RNN for one user at a time only.
-        typical_samples: samples of a user in that measurement.
         memory: mebibytes that gradients may take at once.
         device: "cpu", "cuda" (an NVIDIA GPU), or "auto": a GPU if the computing process finds one. A GPU gives the
             processor's numbers to about 1e-4 in float32, and repeats itself to rounding, since some of its sums have no
@@ -67,9 +65,9 @@ class TorchProblem(Problem):
             theirs on the processor.
 
     Users train in the mode in which the factory leaves each layer: dropout draws from each user's and model's own
-    random numbers. Batch normalisation keeps the statistics that the factory gave it. Losses, metrics and predictions
-    are computed in evaluation mode. Parameters, buffers and attributes are the same before each user as before the
-    first one; a module that needs to carry something on is refused before any data are read.
+    random numbers, and batch normalisation keeps the factory's statistics. Losses, metrics and predictions are computed
+    in evaluation mode. Parameters, buffers and attributes are the same before each user as before the first one; a
+    module that needs to carry something on is refused before any data are read.
 
     Formal guarantees:
         Nothing is proven of the loss: the certificate is empty, the domain the whole space. Privacy must come from
@@ -79,9 +77,8 @@ class TorchProblem(Problem):
         by C. The coins of dropout are public and no part of a mechanism's noise: the clip bounds a row for all coins.
         Proof and assumptions: `userdp.neural.isolation`. The caller clips data: features need only be finite.
 
-    Raises:
-        BadInput: unknown loss or precision, no trainable parameter, outputs that do not fit the loss, or a module that
-            would carry one user's data to the next.
+    Raises `BadInput` for unknown settings, no trainable parameter, outputs that do not fit the loss, or a module that
+    would carry one user's data to the next.
     """
 
     name = "torch"
@@ -147,7 +144,7 @@ class TorchProblem(Problem):
         for name, measure in self._metrics.items():
             try:
                 shape = tuple(measure(predicted, wanted).shape)
-            except Exception as error:  # whatever the user's function raises
+            except Exception as error:  # any error of the user's function
                 raise BadInput(f"problem.metrics.{name} fails ({type(error).__name__}: {error}); correct it") from error
             if shape != (len(wanted),):
                 raise BadInput(
@@ -171,7 +168,8 @@ class TorchProblem(Problem):
 
     def state_model(self, path: Path, told: str) -> Vector:
         """Return (p,) the trainable parameters in a file of the module's state_dict; `BadInput` if it does not fit."""
-        return self.engine.model.of_state(read_state(path, told), told)
+        original = self.engine.model.original
+        return original.parameters.of_state(original.module, read_state(path, told), told)
 
     def computed(self) -> dict[str, bool | int | float]:
         """Return the choice; empty before any computation that needs it."""
@@ -225,9 +223,7 @@ class TorchProblem(Problem):
         result = {"test_loss": test_loss}
         if isinstance(self._samples, Windows) and self._loss_name != "custom":
             result["bits"] = test_loss / math.log(2)
-        name = self._loss_name
-        found = {"accuracy": right(name, outputs, targets), "squared_error": errors(name, outputs, targets)}
-        return result | self._by_user({name: one for name, one in found.items() if one is not None}, block)
+        return result | self._by_user(measures(self._loss_name, outputs, targets), block)
 
     def _by_user(self, values: dict[str, Tensor], block: Block) -> dict[str, Array]:
         """Average (U,) one number each over all predictions of a user."""
@@ -250,7 +246,7 @@ class TorchProblem(Problem):
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
         """Compute metrics (U,) of a module with the same outputs for all predictions; none for the user's own loss."""
         targets = self._targets(block)
-        outputs = saying(self._loss_name, torch.as_tensor(mean, dtype=torch.float64), targets)
+        outputs = constant_outputs(self._loss_name, torch.as_tensor(mean, dtype=torch.float64), targets)
         if outputs is None:
             return {}
         losses = loss_of(self._loss_name)[1](outputs, targets)
@@ -269,7 +265,7 @@ class TorchProblem(Problem):
         if not self.has_targets and not isinstance(self._samples, Windows):
             return super().predict(x, block)
         outputs = self.engine.forward(x, block)[1]
-        return {name: _numbers(values) for name, values in told(self._loss_name, outputs).items()}
+        return {name: _numbers(values) for name, values in predictions(self._loss_name, outputs).items()}
 
     def observed(self, block: Block) -> Array | None:
         """Return (N,) targets, for sequences one a step; None if features are their own."""
@@ -289,7 +285,7 @@ def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
             module = module_factory()
         except BadInput:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # any error of the user's function
             told = f"problem.module fails ({type(error).__name__}: {error})"
             raise BadInput(f"{told}: it takes no arguments and returns a torch module") from error
     if not isinstance(module, nn.Module):

@@ -28,13 +28,9 @@ from userdp.problems.bounds import (
 class Rows:
     """Samples that are rows of numbers, or of integer codes.
 
-    Attributes:
-        columns: k, of a sample.
-        dtype: of the module's numbers.
-        shape: the shape of a sample's columns, such as (1, 28, 28); None for a row.
-        levels: the number of codes of each column; None for numbers.
-        has_targets: whether a sample carries a target; without, its features are.
-        loss: the loss's name.
+    ``shape`` is that of a sample's columns, such as (1, 28, 28), or None for a row; ``levels`` is the number of codes
+    of each column, or None for numbers. Without ``has_targets`` the features are the targets. ``loss`` is the loss's
+    name.
     """
 
     columns: int
@@ -128,17 +124,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Windows:
-    """Samples that are windows of a sequence: at every step the last channel is predicted from earlier steps.
+    """Samples that are windows of L steps: at every step the last of C channels is predicted from earlier steps.
 
     A module gets whole numbers: (N, L, C), or (N, L) if the predicted channel is the only one. A code c arrives as c +
     1, and 0 is padding: after the sequence's end, and before its first step. The predicted channel arrives one step
     late and the others are those of the step, so that no module that reads its steps in order can see its targets. A
-    module that does not is refused, as far as that shows (`looks_ahead`).
-
-    Attributes:
-        steps: L.
-        levels: codes of each of the C channels.
-        loss: the loss's name.
+    module that does not is refused, as far as that shows (`looks_ahead`). ``levels`` is the number of codes of each
+    channel.
     """
 
     steps: int

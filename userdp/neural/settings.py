@@ -37,9 +37,8 @@ def perceptron(columns: int, hidden: Sequence[int], outputs: int) -> "nn.Module"
 class Named:
     """A function by its place, imported on first use, so that it travels to other processes as text.
 
-    Attributes:
-        field: of the configuration that names it.
-        place: "package.module:function", or "file.py:function" with the file's absolute path.
+    ``field`` of the configuration names it. ``place`` is "package.module:function", or "file.py:function" with the
+    file's absolute path.
     """
 
     field: str
@@ -79,30 +78,27 @@ class TorchSettings(ProblemSettings):
     )
     hidden: list[int] = Field(default_factory=list, description="Widths of the perceptron's hidden layers.")
     outputs: int | None = Field(
-        None,
-        ge=1,
-        description="Outputs of the perceptron; if not given, one for each of data.target_levels, or 1.",
+        None, ge=1, description="Outputs of the perceptron; if not given, one for each of data.target_levels, or 1."
     )
     loss: str = Field(
-        description="Of outputs and target: 'cross_entropy', 'mse', 'bce_with_logits', or a function named as module "
-        "is, from outputs and targets to one loss a sample (of sequences: a step)."
+        description="The loss: 'cross_entropy', 'mse', 'bce_with_logits', or a function named like module, from "
+        "outputs and targets to one loss a sample (for sequences: a step)."
     )
     metrics: dict[str, str] = Field(
         default_factory=dict,
-        description="Name = a function named as module is, from outputs and targets to one number a prediction.",
+        description="Name = a function named like module, from outputs and targets to one number a prediction.",
     )
     has_targets: bool = Field(True, description="False: features are their own targets (reconstruction).")
     input_shape: list[int] | None = Field(
-        None, description="What a sample's columns are shaped to, such as [1, 28, 28]; a row if not given."
+        None, description="The shape of a sample's columns, such as [1, 28, 28]; a row if not given."
     )
     precision: Literal["single", "double"] = Field("single", description="Arithmetic of the module.")
     execution: Literal["auto", "loop", "grouped"] = Field(
-        "auto",
-        description="Users one after the other, several at once, or what is faster as measured at the start.",
+        "auto", description="Users one after the other, several at once, or the faster way, measured at the start."
     )
     kernels: Literal["own", "torch"] = Field(
         "own",
-        description="Whose layers compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by "
+        description="Layers that compute gradients: 'own' may replace embedding, GRU, LSTM and attention layers by "
         "this package's, which give the same gradients to rounding, faster; 'torch' computes the module as it is. "
         "Torch alone cannot compute GRU and LSTM layers for several users at once: execution = 'auto' then computes "
         "users one after the other, and 'grouped' is refused. With execution = 'loop' layers are always torch's.",

@@ -73,8 +73,6 @@ class Tuner:
     def __post_init__(self) -> None:
         self.choice = self._unmeasured()
 
-    # Groups -----------------------------------------------------------------------------------------------------------
-
     @property
     def most_samples(self) -> int:
         """The most samples of a piece."""
@@ -96,8 +94,6 @@ class Tuner:
             first = max(0, last - min(room, users), alike)
             yield order[first:last]
             last = first
-
-    # The choice -------------------------------------------------------------------------------------------------------
 
     def keep_apart(self) -> None:
         """Let no two users share a call from now on; the choice is open again."""
@@ -159,6 +155,6 @@ class Tuner:
                 spent, least = spent + taken, min(least, taken / (len(users) * size))
                 if spent > _TRIED_SECONDS:
                     break
-        except Exception:  # whatever a module raises, such as for lack of a rule for many users at once
+        except Exception:  # any error of the module, such as a missing rule for many users at once
             return math.inf
         return least

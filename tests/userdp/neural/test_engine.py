@@ -52,7 +52,7 @@ def test_a_module_without_a_rule_for_many_users_is_computed_one_by_one(name, ker
     expected = case(name, execution="loop")[0].user_gradients(problem.initial(), block)
     np.testing.assert_allclose(problem.user_gradients(problem.initial(), block), expected, rtol=1e-9, atol=1e-13)
     assert not problem.choice.grouped
-    told = "" if kernels == "own" else r", or problem\.kernels = 'own', which computes nn\.GRU and nn\.LSTM so"
+    told = "" if kernels == "own" else r", or problem\.kernels = 'own', which can do so for nn\.GRU and nn\.LSTM"
     with pytest.raises(BadInput, match=rf"execution = 'grouped': .* several users .*; use 'auto' or 'loop'{told}$"):
         case(name, execution="grouped", kernels=kernels)
 

@@ -51,7 +51,7 @@ class _LongShortTerm(Recurrence):
 
     @staticmethod
     def forward(sent: Tensor, weight: Tensor, codes: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return states (G, L, N, H), the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, places."""
+        """Return states (G, L, N, H), the last cells; gates (L, G, N, 4 H), all cells, their sigmoids, states, rows."""
         places = None if codes is None else _places(codes, sent.shape[1])
         gates = _chosen(sent, places)
         states = gates.new_empty((len(gates) + 1, *gates.shape[1:-1], weight.shape[-1]))

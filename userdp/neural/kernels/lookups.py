@@ -24,12 +24,9 @@ from torch.utils._pytree import tree_map_only
 class Looked(Tensor):
     """Rows ``table[codes] + places`` (..., I), not looked up yet.
 
-    Attributes:
-        codes: (...) whole numbers.
-        table: (V, I).
-        products: of the table and matrices; shared with all that are chosen from the same rows.
-        worth: whether there are more codes than rows of the table.
-        places: (L, I), for the L last codes of each; or None.
+    ``codes`` (...) are whole numbers, ``table`` is (V, I), ``places`` (L, I) for the L last codes of each, or None.
+    ``products`` of the table and matrices are shared with all that are chosen from the same rows. ``worth`` tells that
+    there are more codes than rows of the table.
     """
 
     codes: Tensor
