@@ -52,7 +52,7 @@ class Kinds(Mapping[str, Kind]):
         return {one.name: one.value for one in sorted(found) if one.name not in self.places}
 
     def __getitem__(self, name: str) -> Kind:
-        if self.is_place(name):  # whose file may have changed
+        if self.is_place(name):  # its file may have changed
             told = f"kind = {name!r}"
             kind: Kind = imported(name, told, once=True)
             self._check(told, kind)

@@ -44,7 +44,7 @@ class NoiseSource(Stateful, ABC):
 
     def charge(self, cost: Cost) -> None:
         """Add the cost of a release; a mechanism calls it on drawing the noise."""
-        object.__setattr__(self, "spent", together(self.spent, cost))  # a source is frozen but for its account
+        object.__setattr__(self, "spent", together(self.spent, cost))  # a source is frozen except for its account
 
     @abstractmethod
     def gaussian(self, value: ArrayLike, deviation: float) -> Values:
@@ -154,12 +154,12 @@ class SecureNoise(NoiseSource):
         """See `NoiseSource`."""
         dp, values = _opendp(), releasable(scores)
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
-        measure = dp.zero_concentrated_divergence()  # the one for which OpenDP takes Gumbel noise
+        measure = dp.zero_concentrated_divergence()  # OpenDP takes Gumbel noise for this one
         measurement = dp.m.make_noisy_max(domain, dp.linf_distance(T=float), measure, scale=self._enlarged(2 / epsilon))
         return np.array([measurement(row) for row in values.tolist()], dtype=np.int64)
 
     def _enlarged(self, scale: float) -> float:
-        # The next number up makes good for rounding here.
+        # The next number up covers rounding here.
         return math.nextafter(scale * (1 + self.slack), math.inf)
 
 

@@ -28,7 +28,7 @@ def load_siblings() -> None:
                     "rename that file or folder, or do not import it in the same program",
                     name=name,
                 )
-        elif file.is_file():  # elsewhere Python finds them by itself
+        elif file.is_file():  # otherwise Python finds them by itself
             _load(name, file)
 
 

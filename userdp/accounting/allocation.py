@@ -54,7 +54,7 @@ _WIDTH = 1e-3  # The width of a loss cell: finer for faint losses, coarser for l
 _MOST_LOSSES = 1 << 15  # Most cells of the privacy loss of a block.
 _UNIT = float(np.finfo(np.float64).eps) / 2  # The roundoff of float64.
 _SUMMED = 4 * _CELLS * _UNIT  # The relative error of a sum with one term a cell, and of the sum subtracted from it.
-_LARGEST_LOSS = 50.0  # Of one participation; beyond, grids are too coarse, and the noise protects nobody.
+_LARGEST_LOSS = 50.0  # The largest loss of one participation; beyond, grids are too coarse, and nobody is protected.
 
 
 @lru_cache(maxsize=4096)
@@ -113,7 +113,7 @@ def _composed(
         law = _BlockLaw(noise_multiplier, length, delta)
         block = PrivacyLossDistribution(law.remove(width), law.add(width))
         if -math.expm1(times * math.log1p(-block.get_delta_for_epsilon(2 * _LARGEST_LOSS))) > delta:
-            return None  # so much mass counts as an infinite loss
+            return None  # too much mass counts as an infinite loss
         composed = block.self_compose(times) if composed is None else composed.compose(block.self_compose(times))
     return composed
 
@@ -135,7 +135,7 @@ class _BlockLaw:
             others = _power(masses.astype(real), self.size - 1)
             law = _convolved(others, weighted.astype(real)).astype(np.float64)
         ratios = np.arange(_CELLS) * (step / self.size)
-        ratios[0] = ratios[1]  # a weighted W is never zero: what rounding leaves there counts as the next
+        ratios[0] = ratios[1]  # a weighted W is never zero: mass that rounding leaves there counts as the next cell
         lost = max(0.0, 1 - law.sum())
         above, below = _tails(law), _tails(law / ratios)
         low, high = np.interp([_TAIL * self.delta, 1 - lost - _TAIL * self.delta], np.cumsum(law), ratios)
@@ -178,7 +178,7 @@ class _BlockLaw:
         with np.errstate(divide="ignore"):
             normal = np.log(np.arange(_CELLS + 1) * step) / shift
         masses, means = _between(normal + shift / 2), _between(normal - shift / 2) / step
-        # Of a cell from j to j + 1 steps, of mass m and mean u: u - j m at its end, the rest at its start.
+        # A cell from j to j + 1 steps, of mass m and mean u, puts u - j m at its end, the rest at its start.
         places = np.arange(_CELLS)
         ends = np.clip(means - places * masses, 0, masses)
         spread = masses - ends

@@ -140,7 +140,7 @@ def _log_centred_moments(noise_multiplier: float) -> NDArray[np.float64]:
     margin = math.sqrt(most) + 12
     t = np.arange(-margin, most / noise_multiplier + margin, 0.2)
     loss = t / noise_multiplier - 0.5 / noise_multiplier**2
-    with np.errstate(divide="ignore"):  # where the ratio is exactly one nothing is added
+    with np.errstate(divide="ignore"):  # a ratio of exactly one adds nothing
         logs = np.maximum(loss, 0) + np.log(-np.expm1(-np.abs(loss)))
     density = -(t**2) / 2 + math.log(0.2 / math.sqrt(2 * math.pi))
     return log_sums(powers[:, None] * logs + density)

@@ -93,7 +93,7 @@ def largest_rho(epsilon: float, delta: float) -> float:
     while high > low * (1 + 1e-9):
         middle = (low + high) / 2
         low, high = (middle, high) if zcdp_to_epsilon(middle, delta) <= epsilon else (low, middle)
-    # A margin, so that accounting what was calibrated never exceeds the budget by rounding.
+    # A margin, so that rounding never makes calibrated noise exceed the budget.
     return low * (1 - 1e-9)
 
 

@@ -29,7 +29,7 @@ import scipy
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-# What scipy.stats.binom.pmf calls, without the half second that importing scipy.stats takes; a test compares the two.
+# scipy.stats.binom.pmf calls this; importing scipy.stats would take half a second. A test compares the two.
 from scipy.special._ufuncs import _binom_pmf
 
 from userdp.accounting.checks import check_delta, check_epsilon, check_least
@@ -127,7 +127,7 @@ def epsilon_of(cost: Cost, participations: int, delta: float) -> float:
     high = 1.0
     while delta_of(cost, participations, high) > delta:
         high *= 2
-        if high > 1e12:  # no sensible mechanism: the noise is nothing next to its sensitivity
+        if high > 1e12:  # the noise is negligible beside the sensitivity
             return math.inf
     root = scipy.optimize.brentq(lambda e: delta_of(cost, participations, e) - delta, 0.0, high, xtol=1e-14, rtol=1e-14)
     return min(most, _nudged_up(root, lambda e: delta_of(cost, participations, e) <= delta))
@@ -168,7 +168,7 @@ def calibrate_noise(
         return low
     ends = math.log(low), math.log(high)
     root = math.exp(scipy.optimize.brentq(lambda log_z: excess(math.exp(log_z)), *ends, xtol=1e-13))
-    # A margin wider than that of `epsilon_of`, so that accounting what was calibrated never exceeds the budget.
+    # A margin wider than that of `epsilon_of`, so that accounting calibrated noise never exceeds the budget.
     return _nudged_up(root * (1 + 10 * _TOLERANCE), fits)
 
 

@@ -57,7 +57,7 @@ class Privacy:
         if self.colluding and self.trust == "server":
             raise BadInput(
                 f"privacy.colluding = {self.colluding} with privacy.trust = 'server': nodes can side with a server "
-                "only where it is not trusted; set privacy.trust = 'sum', or leave privacy.colluding out"
+                "only if it is not trusted; set privacy.trust = 'sum', or leave privacy.colluding out"
             )
 
     def check_population(self, users: int) -> None:

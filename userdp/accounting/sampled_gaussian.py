@@ -169,7 +169,7 @@ def _mixture_round(noise_multiplier: float, rate: float, group: int) -> "Privacy
 
     counts = np.arange(group + 1)
     chances = scipy.stats.binom.pmf(counts, group, rate)
-    # Counts that hardly ever occur are taken together with the largest, which can only cost more.
+    # Very rare counts are merged into the largest, which can only cost more.
     last = max(1, int(np.searchsorted(np.cumsum(chances), 1 - 1e-14)))
     kept = np.append(chances[:last], max(0.0, 1 - chances[:last].sum()))
     sizes = np.append(counts[:last], group)

@@ -117,7 +117,7 @@ def _calibrated(epsilon: float, delta: float, groups: int, slack: float, form: F
     if ceiling <= 0:
         return 0.0
     ceiling *= 1 - 1e-12
-    # What comes out is at most epsilon, and never more than what goes in.
+    # The amplified epsilon is at most epsilon, and at most that of the randomisers.
     each = (delta - slack) / ((math.exp(min(epsilon, ceiling)) + 1) * 1.5 * groups)
 
     def excess(randomiser: float) -> float:

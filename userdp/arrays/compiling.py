@@ -21,7 +21,7 @@ def can_compile() -> bool:
 
 def compiled(*liberties: str) -> Callable[[Loop], Loop]:
     """Compile a loop, without Python's lock; ``liberties`` are LLVM's with floats (``fastmath``)."""
-    from numba import njit  # noqa: PLC0415 -- may be missing, where nobody asks for a loop
+    from numba import njit  # noqa: PLC0415 -- may be missing if no loop is needed
 
     def of(loop: Loop) -> Loop:
         def made(kept: bool) -> Loop:
@@ -29,7 +29,7 @@ def compiled(*liberties: str) -> Callable[[Loop], Loop]:
 
         try:
             return made(kept=True)
-        except RuntimeError:  # nowhere to keep it, as in a container whose disk cannot be written
+        except RuntimeError:  # no place for the cache, as in a container with a read-only disk
             return made(kept=False)
 
     return of

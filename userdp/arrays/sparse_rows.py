@@ -125,8 +125,8 @@ def summed_rows(rows: Sparse, offsets: NDArray[np.int64]) -> Sparse:
     Such rows lie one after the other, so their entries are already those of the sum, but for order and duplicates.
     """
     joined = csr_array((rows.data, rows.indices, rows.indptr[offsets]), shape=(len(offsets) - 1, rows.shape[1]))
-    sums = joined.copy()  # of features' own indices: what follows works in place
-    # Else whether ALL rows are in order decides on sorting, which may swap equal columns: rows would hang together.
+    sums = joined.copy()  # the indices are those of the features, and the next lines work in place
+    # Else the order of ALL rows decides on sorting, which may swap equal columns: rows would depend on each other.
     sums.has_sorted_indices = False
     sums.sum_duplicates()
     return sums

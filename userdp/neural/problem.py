@@ -32,7 +32,7 @@ from userdp.problems.bounds import count
 from userdp.problems.devices import Device
 from userdp.problems.segments import user_averages, user_shares
 
-Metric = Callable[[Tensor, Tensor], Tensor]  # From outputs and targets of the predictions to one number each.
+Metric = Callable[[Tensor, Tensor], Tensor]  # Outputs, targets of the predictions -> one number each.
 
 
 class TorchProblem(Problem):

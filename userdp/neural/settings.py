@@ -157,5 +157,5 @@ class TorchSettings(ProblemSettings):
     def _named(self, field: str, place: str) -> Named:
         """Return the function at that place; `BadInput` if there is none."""
         named = Named(field, place)
-        _ = named.found  # refused now rather than amid a run
+        _ = named.found  # refuse a missing function now rather than during a run
         return named

@@ -148,7 +148,7 @@ class Tuner:
             for users in self.groups(np.full(_TRIED_USERS, size), way):
                 compute = prepare(way, len(users), size)
                 if not spent:
-                    compute()  # the first call of anything is slow
+                    compute()  # the first call is slow
                 start = clock()
                 compute()
                 taken = clock() - start

@@ -56,7 +56,7 @@ class Looked(Tensor):
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return (V, K) the product of the table and a matrix (K, I); one for all chosen rows."""
         key = id(weight), id(bias)
-        if key not in self.products:  # which hold weight and bias, so that no other tensor gets their identity
+        if key not in self.products:  # products hold weight and bias, so that no other tensor gets their identity
             product = functional.linear(self.table, weight, bias)
             self.products[key] = (product, weight) if bias is None else (product, weight, bias)
         return self.products[key][0]

@@ -102,8 +102,8 @@ def sent_by(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | N
         if x.late:
             return x.product(weight, bias).unsqueeze(0), x.codes.unsqueeze(0)
         x = x.rows
-    # One matrix of all steps of all sequences: else each step would have its own product, and on the way back its own
-    # gradient as large as the weight's.
+    # One matrix of all steps of all sequences: else each step would have its own product, and in the backward pass its
+    # own gradient as large as the weight's.
     rows = x.transpose(0, 1)
     sent = functional.linear(rows.flatten(0, 1), weight, bias)
     return sent.unflatten(0, rows.shape[:2]).transpose(0, 1).unsqueeze(0), None  # type: ignore[no-untyped-call]

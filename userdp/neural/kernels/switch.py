@@ -10,7 +10,7 @@ from userdp.neural.kernels.lookups import with_late_lookups
 from userdp.neural.kernels.recurrent import with_own_recurrence, with_way_back
 
 Kernels = Literal["own", "torch"]
-Kind = Callable[[nn.Module], nn.Module]  # Replaces the routines of some layers of a module, and returns it.
+Kind = Callable[[nn.Module], nn.Module]  # Replaces routines of some of a module's layers, and returns the module.
 
 
 def with_own_layers(module: nn.Module) -> nn.Module:
