@@ -5,9 +5,7 @@ from importlib import import_module
 
 
 def names_from(
-    package: str,
-    homes: Mapping[str, Sequence[str]],
-    before_others: Callable[[], None] | None = None,
+    package: str, homes: Mapping[str, Sequence[str]], before_others: Callable[[], None] | None = None
 ) -> Callable[[str], object]:
     """Make the ``__getattr__`` of a package, from its name and its ``homes``: module -> names taken from it.
 

@@ -30,11 +30,7 @@ def _bce_with_logits(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
 
 
-LOSSES: Mapping[str, SampleLoss] = {
-    "cross_entropy": _cross_entropy,
-    "mse": _mse,
-    "bce_with_logits": _bce_with_logits,
-}
+LOSSES: Mapping[str, SampleLoss] = {"cross_entropy": _cross_entropy, "mse": _mse, "bce_with_logits": _bce_with_logits}
 
 
 def loss_of(loss: str | SampleLoss) -> tuple[str, SampleLoss]:

@@ -25,8 +25,7 @@ from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_sta
 from userdp.neural.devices import computing, found
 from userdp.neural.habits import PROCESSOR, Habits
 from userdp.neural.isolation import Copies, Pair
-from userdp.neural.kernels.recurrent import with_way_back
-from userdp.neural.kernels.switch import LAYERS, Kernels, Kind
+from userdp.neural.kernels.layers import LAYERS, Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.original import Original
 from userdp.neural.samples import Held, Samples

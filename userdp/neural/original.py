@@ -16,8 +16,7 @@ from userdp.neural.chance import own_randomness
 from userdp.neural.devices import computing
 from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, first_line, habits
 from userdp.neural.isolation import Copies, Pair, as_trained
-from userdp.neural.kernels.recurrent import with_way_back
-from userdp.neural.kernels.switch import Kernels, Kind
+from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.parameters import Parameters
 from userdp.neural.samples import Samples

@@ -19,7 +19,7 @@ from userdp.neural.chance import own_randomness
 from userdp.neural.devices import DEVICES
 from userdp.neural.engine import Engine
 from userdp.neural.habits import PROCESSOR
-from userdp.neural.kernels.switch import LAYERS, Kernels
+from userdp.neural.kernels.layers import LAYERS, Kernels
 from userdp.neural.losses import CLASSES, LossName, SampleLoss, constant_outputs, loss_of, measures, predictions
 from userdp.neural.model import Model
 from userdp.neural.parameters import read_state

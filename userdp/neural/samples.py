@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.neural.losses import CLASSES, SampleLoss
-from userdp.problems.bounds import (
-    check_columns,
-    clip_targets,
-    counted,
-    rebuilt,
-    set_aside,
-    set_aside_not_finite,
-    targets_of,
-)
+from userdp.problems import bounds
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class Rows:
         inputs = features.long() if self.levels is not None else features.to(self.dtype)
         if self.shape is not None:
             inputs = inputs.reshape(*rows.shape, *self.shape)
-        return inputs, torch.as_tensor(targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs
+        return inputs, torch.as_tensor(bounds.targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs
 
     def blank(self, count: int) -> Block:
         """Make a block of one user with so many samples of zeros, or of the last codes."""
@@ -103,19 +95,19 @@ class Rows:
         Raises `BadInput` for wrong columns, or no targets.
         """
         if self.levels is not None:
-            check_columns(block, self.columns, np.integer)
+            bounds.check_columns(block, self.columns, np.integer)
             codes = cast(NDArray[np.int32], block.dense_features)
-            block = set_aside(block, np.any((codes < 0) | (codes >= np.array(self.levels)), axis=1))
+            block = bounds.set_aside(block, np.any((codes < 0) | (codes >= np.array(self.levels)), axis=1))
         else:
-            check_columns(block, self.columns)
-        block = set_aside_not_finite(block, targets=self.has_targets)
+            bounds.check_columns(block, self.columns)
+        block = bounds.set_aside_not_finite(block, targets=self.has_targets)
         if self.loss in CLASSES:
-            targets = targets_of(block)
-            return set_aside(block, (targets < 0) | (targets >= outputs) | (targets != np.floor(targets))), 0
+            targets = bounds.targets_of(block)
+            return bounds.set_aside(block, (targets < 0) | (targets >= outputs) | (targets != np.floor(targets))), 0
         if self.loss != "bce_with_logits":
             return block, 0
-        targets, clipped = clip_targets(block, 0.0, 1.0)
-        return rebuilt(block, block.features, targets), counted(block, clipped)
+        targets, clipped = bounds.clip_targets(block, 0.0, 1.0)
+        return bounds.rebuilt(block, block.features, targets), bounds.counted(block, clipped)
 
     def per_sample(self, block: Block) -> NDArray[np.int64]:
         """Return (N,) the number of predictions of each sample."""
@@ -201,10 +193,10 @@ class Windows:
 
     def bound(self, block: Block, outputs: int) -> tuple[Block, int]:
         """Set aside windows with nothing to predict, or unknown codes; `BadInput` for columns that are no codes."""
-        check_columns(block, self.columns, np.integer)
+        bounds.check_columns(block, self.columns, np.integer)
         codes = cast(NDArray[np.int32], block.dense_features).reshape(block.samples, self.steps, -1)
         strange = np.any((codes < -1) | (codes >= np.array(self.levels)), axis=(1, 2))
-        return set_aside(block, strange | (self._there(codes) == 0)), 0
+        return bounds.set_aside(block, strange | (self._there(codes) == 0)), 0
 
     def _there(self, codes: NDArray[np.int32]) -> NDArray[np.int64]:
         targets = codes[:, :, -1]

@@ -1,19 +1,23 @@
-"""nn.GRU and nn.LSTM for many users at once, each with its own weights; torch's layers with gradients on every device.
+"""The layers that compute gradients: this room's where they give the same, or torch's with gradients on every device.
 
-torch's own layers have no rule for batches of weights (`torch.func.vmap` refuses them). On a processor they keep a
-graph of every step and add up weights' gradients step by step; on a GPU cuDNN refuses gradients in evaluation mode.
+torch's nn.GRU and nn.LSTM have no rule for batches of weights (`torch.func.vmap` refuses them). On a processor they
+keep a graph of every step and add up weights' gradients step by step; on a GPU cuDNN refuses gradients in evaluation mode.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from userdp.neural.kernels.attention import with_own_attention
 from userdp.neural.kernels.gated_unit import gated_unit
 from userdp.neural.kernels.long_short_term import long_short_term
+from userdp.neural.kernels.lookups import with_late_lookups
 
+Kernels = Literal["own", "torch"]
+Kind = Callable[[nn.Module], nn.Module]  # Replaces routines of some of a module's layers, and returns the module.
 _Layer = Callable[[Tensor, list[Tensor], list[Tensor]], tuple[Tensor, ...]]
 _LAYERS: dict[type[nn.Module], _Layer] = {nn.GRU: gated_unit, nn.LSTM: long_short_term}
 
@@ -56,3 +60,11 @@ def with_own_recurrence(module: nn.Module) -> nn.Module:
         if layer is not None and not part.bidirectional and not getattr(part, "proj_size", 0):
             part.forward = partial(_forward, part, layer)
     return module
+
+
+def with_own_layers(module: nn.Module) -> nn.Module:
+    """Replace embeddings, recurrences and attention by this room's."""
+    return with_own_attention(with_own_recurrence(with_late_lookups(module)))
+
+
+LAYERS: Mapping[Kernels, Kind] = {"own": with_own_layers, "torch": with_way_back}
