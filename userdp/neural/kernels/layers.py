@@ -1,7 +1,7 @@
 """The layers that compute gradients: this room's where they give the same, or torch's with gradients on every device.
 
 torch's nn.GRU and nn.LSTM have no rule for batches of weights (`torch.func.vmap` refuses them). On a processor they
-keep a graph of every step and add up weights' gradients step by step; on a GPU cuDNN refuses gradients in evaluation mode.
+keep a graph of every step and sum weights' gradients step by step; on a GPU cuDNN refuses those in evaluation mode.
 """
 
 from collections.abc import Callable, Mapping
