@@ -56,7 +56,17 @@ def accuracy_lower_bound(learnt: ArrayLike, tested: ArrayLike, confidence: float
     """
     checked_confidence(confidence)
     known, fresh = _shares("learnt", learnt), _shares("tested", tested)
-    return _largest_rejected(lambda most: mean_exceeds(known - most, fresh - most, most, confidence))
+    low, high = 0.5, 1.0
+
+    def rejected(most: float) -> bool:
+        return mean_exceeds(known - most, fresh - most, most, confidence)
+
+    if not rejected(low):
+        return low
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
 
 
 def most_right(epsilon: Callable[[float], float]) -> float:
@@ -81,17 +91,6 @@ def mean_exceeds(learnt: Floats, tested: Floats, lowest: float, confidence: floa
     bounds = (0.0, 0.99 / lowest)
     found = scipy.optimize.minimize_scalar(lambda b: -np.log1p(b * learnt).mean(), bounds=bounds, method="bounded")
     return bool(np.log1p(float(found.x) * tested).sum() >= -math.log1p(-confidence))
-
-
-def _largest_rejected(rejected: Callable[[float], bool]) -> float:
-    """Find the largest share below which all are rejected, by bisection; a half if none is."""
-    if not rejected(0.5):
-        return 0.5
-    low, high = 0.5, 1.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
 
 
 def _shares(name: str, values: ArrayLike) -> Floats:

@@ -14,7 +14,6 @@ from userdp.neural.kernels.recurrence import (
     Recurrence,
     applied,
     by_user,
-    incoming_gradient,
     sent_by,
     sigmoid_backward,
     steps,
@@ -22,16 +21,6 @@ from userdp.neural.kernels.recurrence import (
     tanh,
     tanh_backward,
 )
-
-
-def _gates(sent: Tensor, count: int) -> Tensor:
-    """Copy gate inputs (G, L, N, K) to (L, count, G, N, H), gate by gate, for the recurrence to overwrite."""
-    return torch.unflatten(sent, -1, (count, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
-
-
-def _by_gate(weight: Tensor, count: int) -> Tensor:
-    """Return (count G, H, H) each gate's factor of states (G, N, H), from weights (G, count H, H)."""
-    return torch.unflatten(weight, 1, (count, -1)).transpose(0, 1).flatten(0, 1).mT
 
 
 def _add_products(gates: Tensor, state: Tensor, factors: Tensor) -> Tensor:
@@ -52,7 +41,10 @@ class _GatedUnit(Recurrence):
     @staticmethod
     def forward(sent: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the outputs; gates r, z, n (L, 3, G, N, H), the state's part of n, and all states."""
-        gates, factors, offset = _gates(sent, 3), _by_gate(weight, 3), offset.unsqueeze(1)
+        # Gates are a copy (L, 3, G, N, H), gate by gate, for the recurrence to overwrite; factors are (3 G, H, H).
+        gates = torch.unflatten(sent, -1, (3, -1)).permute(1, 3, 0, 2, 4).clone(memory_format=torch.contiguous_format)
+        factors = torch.unflatten(weight, 1, (3, -1)).transpose(0, 1).flatten(0, 1).mT
+        offset = offset.unsqueeze(1)
         of_two, of_new = factors.tensor_split([2 * len(weight)])
         states = gates.new_empty((len(gates) + 1, *gates.shape[2:]))
         states[0], one = 0, gates.new_ones(())
@@ -70,7 +62,7 @@ class _GatedUnit(Recurrence):
         """Compute the gradient of gate inputs from the last step to the first, then that of the weight."""
         weight, gates, candidates, states = ctx.saved_tensors
         reset, update, new = gates.unbind(1)
-        incoming = incoming_gradient(gradients[0], states)
+        incoming = torch.zeros_like(states[1:]) if gradients[0] is None else gradients[0].transpose(0, 1)
         # The factors of a state's gradient for each gate, for all steps at once rather than in small pieces.
         to_new = tanh_backward(1 - update, new)
         to_update = sigmoid_backward(states[:-1] - new, update)

@@ -10,7 +10,7 @@ of memory; their gradients lie row by row, (users, sequences, gates, H), for pro
 Shapes: G users, N sequences of each, L steps, I inputs, H hidden numbers, K gates' numbers (3 H or 4 H).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -18,6 +18,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from userdp.neural.kernels.lookups import Looked
+
+# From a gradient of the function's output, and that output, to the gradient of its input, in one pass.
+sigmoid_backward: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.sigmoid_backward
+tanh_backward: Callable[[Tensor, Tensor], Tensor] = torch.ops.aten.tanh_backward
 
 
 class Recurrence(torch.autograd.Function):
@@ -74,21 +78,6 @@ def tanh(values: Tensor, one: Tensor, out: Tensor) -> Tensor:
     """
     torch.add(values, values, out=out).sigmoid_()
     return out.add_(out).sub_(one)
-
-
-def sigmoid_backward(gradient: Tensor, output: Tensor) -> Tensor:
-    """Convert a gradient of sigmoid's output to that of its input, in one pass."""
-    return cast(Tensor, torch.ops.aten.sigmoid_backward(gradient, output))
-
-
-def tanh_backward(gradient: Tensor, output: Tensor) -> Tensor:
-    """Convert a gradient of tanh's output to that of its input, in one pass."""
-    return cast(Tensor, torch.ops.aten.tanh_backward(gradient, output))
-
-
-def incoming_gradient(gradient: Tensor | None, states: Tensor) -> Tensor:
-    """Return (L, G, N, H) the gradient of outputs (G, L, N, H); zeros if nobody reads them."""
-    return torch.zeros_like(states[1:]) if gradient is None else gradient.transpose(0, 1)
 
 
 def by_user(rows: Tensor) -> Tensor:
