@@ -53,7 +53,7 @@ from strategies.baselines.heavy_tailed.shuffling import (
     shuffled_guarantee,
 )
 from userdp.accounting import Cost, delta_of, epsilon_of, rho_for
-from userdp.accounting.composition import advanced_composition, pure_to_zcdp, step_budget, zcdp_to_epsilon_simple
+from userdp.accounting.composition import advanced_composition, step_budget, zcdp_to_epsilon_simple
 from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput
 
@@ -731,7 +731,6 @@ NOISE = np.random.default_rng(0)
         (lambda: advanced_composition(0.1, 1e-7, 0, 1e-6), "steps = 0"),
         (lambda: advanced_composition(0.1, 1e-7, 1, 0.0), "delta = 0.0"),
         (lambda: zcdp_to_epsilon_simple(-1.0, 1e-5), "rho = -1.0"),
-        (lambda: pure_to_zcdp(-1.0), "epsilon = -1.0"),
         (lambda: simple_clip_mean(np.zeros((0, 2)), 1.0, 1.0, NOISE), "at least one row"),
         (lambda: simple_clip_mean(np.zeros(3), 1.0, 1.0, NOISE), r"got shape \(3,\)"),
         (lambda: simple_clip_mean(ROWS, 0.0, 1.0, NOISE), "clip_norm = 0.0"),
