@@ -317,7 +317,7 @@ def test_one_user_moves_later_models_and_scores_within_the_bounds(kernel, estima
         (lambda: concentration_score(np.array([[1.0], [np.nan]]), ExpKernel(1.0)), "not finite"),
         (lambda: concentration_score(np.zeros((0, 2)), RampKernel(1.0)), "shape"),
         *[
-            (partial(neighbour_counts, rows, 1.0), "non-empty matrix")
+            (partial(neighbour_counts, rows, 1.0), "non-empty|not finite")
             for rows in (np.zeros((0, 2)), np.full((20, 2), np.nan), np.zeros(20))
         ],
         (lambda: NeighbourMean(1.0).weights(np.zeros((11, 2))), "at least 12 users"),
