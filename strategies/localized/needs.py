@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from strategies.localized.search import SHARES, LocalizedSetting, build, learning_rates, phase_counts, phase_users
-from strategies.robust.passing import smallest_passing
 from userdp.estimators import MINIMUM_BATCH
+from userdp.mechanisms.concentration_tests import smallest_passing
 
 _MOST_USERS = 10**9
 

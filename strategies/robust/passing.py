@@ -5,7 +5,6 @@ coordinate. Accuracy depends on that declaration, privacy never does.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -125,19 +124,6 @@ class EstimateShape:
         if self.estimate == "winsorized":
             return Winsorized(radius, width, trim)
         return Debiased("median" if self.statistic == "median" else "trimmed_mean", radius, width, trim)
-
-
-def smallest_passing(passes: Callable[[int], bool], least: int, most: float = math.inf) -> int:
-    """The smallest number from ``least`` on that passes, by bisection; one above ``most`` if none up to it does."""
-    low = high = least
-    while not passes(high):
-        low, high = high, 2 * high
-        if high > most:
-            return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle) else (middle, high)
-    return high
 
 
 def expected_kernel(kernel: str, ratio: float, dimension: int) -> float:

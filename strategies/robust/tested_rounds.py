@@ -12,11 +12,12 @@ from strategies.core.public_facts import Given
 from strategies.core.row_rounds import Agreement, AnyTest, RowRounds, TestUnderWay
 from strategies.core.scheme import Number, Outline
 from strategies.core.ways import Course
-from strategies.robust.passing import TESTS, DeviationOptions, smallest_passing
+from strategies.robust.passing import TESTS, DeviationOptions
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, calibrate_noise, epsilon_of
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.estimators import Kernel
 from userdp.mechanisms import AboveThreshold, GaussianMechanism, MinimumScore
+from userdp.mechanisms.concentration_tests import smallest_passing
 from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
 
