@@ -8,8 +8,8 @@ user takes part in rounds P only, at least ``separation`` apart. Round t of ``C 
 noise, and the rounds together move by ``||C D||_F <= h sensitivity`` for every change D of the rows P. That bound holds
 on every path, however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism (Denisov,
 McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1). With k participations, ``||C D||_F^2 = sum_{i,j in P} <D_i, D_j>
-<C_i, C_j> <= h^2 sum_{i,j in P} <C_i, C_j>`` as all entries of C are non-negative here. `Encoder` gives the rows of C
-G, which a Gaussian mechanism safe in floating point turns into ``C G + Z``; `PrefixNoise` turns these rows into the
+<C_i, C_j> <= h^2 sum_{i,j in P} <C_i, C_j>`` as all entries of C are non-negative here. An encoder gives the rows of C
+G, which a Gaussian mechanism safe in floating point turns into ``C G + Z``; `noise` turns these rows into
 prefix sums, by post-processing. Fed with Z alone it gives the noise of the prefix sums, which is the same in real
 arithmetic.
 
@@ -32,20 +32,12 @@ from userdp.errors import BadInput
 from userdp.state import Stateful
 
 
-class PrefixNoise(Stateful, ABC):
-    """The map of fresh normal vectors, one a round, to the noise of each prefix sum."""
+class RowMap(Stateful, ABC):
+    """A map of the rows of a matrix, one a round, to those of its product with a lower-triangular matrix."""
 
     @abstractmethod
-    def add(self, fresh: Vector) -> Vector:
-        """Return the (p,) noise of the next prefix sum, row t of B Z, from row t of Z."""
-
-
-class Encoder(Stateful, ABC):
-    """The map of the rounds' sums to the rows of C G, which get fresh noise."""
-
-    @abstractmethod
-    def add(self, total: Vector) -> Vector:
-        """Return (p,) row t of C G, from row t of G."""
+    def add(self, row: Vector) -> Vector:
+        """Return (p,) the next row of the product, from the next row."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +65,12 @@ class Factorisation(ABC):
         """The roundings that an encoder adds to its input for each round since; 0 where a row is one sum."""
 
     @abstractmethod
-    def noise(self) -> PrefixNoise:
-        """Return the noise of a new run."""
+    def noise(self) -> RowMap:
+        """Return the map of ``C G + Z``, or of fresh noise Z alone, to prefix sums for a new run: B, row by row."""
 
     @abstractmethod
-    def encoder(self) -> Encoder:
-        """Return the encoder of a new run."""
+    def encoder(self) -> RowMap:
+        """Return C, row by row, for a new run."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +98,11 @@ class Tree(Factorisation):
         """See `Factorisation.recursion`: rows are sums."""
         return 0
 
-    def noise(self) -> PrefixNoise:
+    def noise(self) -> RowMap:
         """See `Factorisation.noise`; it keeps one vector for each binary digit."""
         return _TreeNoise()
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> RowMap:
         """See `Factorisation.encoder`; it keeps the sum of one interval for each binary digit."""
         return _TreeEncoder()
 
@@ -141,18 +133,18 @@ class _Intervals(Stateful):
         return (self._round & -self._round).bit_length() - 1
 
 
-class _TreeNoise(_Intervals, PrefixNoise):
-    def add(self, fresh: Vector) -> Vector:
+class _TreeNoise(_Intervals, RowMap):
+    def add(self, row: Vector) -> Vector:
         level = self._begin_round()
         self._intervals = {height: noise for height, noise in self._intervals.items() if height > level}
-        self._intervals[level] = fresh
+        self._intervals[level] = row
         return np.asarray(sum(self._intervals.values()))
 
 
-class _TreeEncoder(_Intervals, Encoder):
-    def add(self, total: Vector) -> Vector:
+class _TreeEncoder(_Intervals, RowMap):
+    def add(self, row: Vector) -> Vector:
         level = self._begin_round()
         # The intervals below this one tile its rounds but the last.
-        row = total + sum(self._intervals.pop(height) for height in range(level))
+        row = row + sum(self._intervals.pop(height) for height in range(level))
         self._intervals[level] = row
         return row

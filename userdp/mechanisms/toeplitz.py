@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from userdp.arrays.types import Array, Vector
-from userdp.mechanisms.prefix_sums import Encoder, Factorisation, PrefixNoise
+from userdp.mechanisms.prefix_sums import Factorisation, RowMap
 from userdp.mechanisms.toeplitz_search import (
     Buffers,
     best_bands,
@@ -54,11 +54,7 @@ class Toeplitz(Factorisation):
         """The (T,) first column of ``C^{-1}``."""
 
     @abstractmethod
-    def encoder(self) -> Encoder:
-        """Return C, row by row."""
-
-    @abstractmethod
-    def decoder(self) -> Encoder:
+    def decoder(self) -> RowMap:
         """Return ``C^{-1}``, row by row."""
 
     def sensitivity(self, rounds: int) -> float:
@@ -69,7 +65,7 @@ class Toeplitz(Factorisation):
         """See `Factorisation.deviations`: B's coefficients are running sums of those of ``C^{-1}``."""
         return np.asarray(np.sqrt(np.cumsum(np.cumsum(self.inverse_column) ** 2)))
 
-    def noise(self) -> PrefixNoise:
+    def noise(self) -> RowMap:
         """See `Factorisation.noise`: the running sum of ``C^{-1} Z``."""
         return _Summed(self.decoder())
 
@@ -83,33 +79,39 @@ class Banded(Toeplitz):
     also where c rises. Memory: bands vectors.
     """
 
+    inverse: ClassVar[bool] = False
+    """True if ``C^{-1}`` has few diagonals, not C."""
+
     @property
     @abstractmethod
     def coefficients(self) -> Vector:
         """The (bands,) coefficients of C: 1, then numbers between 0 and 1."""
 
+    def _column(self, inverse: bool) -> Vector:
+        return (reciprocal if inverse else padded)(self.coefficients, self.rounds)
+
     @property
     def column(self) -> Vector:
         """See `Toeplitz.column`."""
-        return padded(self.coefficients, self.rounds)
+        return self._column(self.inverse)
 
     @property
     def inverse_column(self) -> Vector:
         """See `Toeplitz.inverse_column`."""
-        return reciprocal(self.coefficients, self.rounds)
+        return self._column(not self.inverse)
 
     @property
     def recursion(self) -> int:
-        """See `Factorisation.recursion`: rows are sums."""
-        return 0
+        """See `Factorisation.recursion`: rows are sums, or have a product and a sum for each band."""
+        return 2 * len(self.coefficients) if self.inverse else 0
 
-    def encoder(self) -> Encoder:
-        """See `Toeplitz.encoder`."""
-        return _Moving(self.coefficients)
+    def encoder(self) -> RowMap:
+        """See `Factorisation.encoder`."""
+        return (_Recursive if self.inverse else _Moving)(self.coefficients)
 
-    def decoder(self) -> Encoder:
-        """See `Toeplitz.decoder`: ``w_t = z_t - sum_{0 < k < bands} c_k w_{t-k}``."""
-        return _Recursive(self.coefficients)
+    def decoder(self) -> RowMap:
+        """See `Toeplitz.decoder`."""
+        return (_Moving if self.inverse else _Recursive)(self.coefficients)
 
 
 @dataclass(frozen=True)
@@ -142,70 +144,39 @@ class OptimisedBanded(Banded):
 
 
 @dataclass(frozen=True)
-class InverseBanded(Toeplitz):
-    """``C^{-1}`` has few diagonals: ``1 / c(x) = 1 - w(x)`` with weights ``w_k >= 0`` of sum at most 1.
-
-    *Formal guarantees.* See the module: ``c_t = sum_{k>0} w_k c_{t-k}`` is neither negative nor above 1. Memory: bands
-    vectors.
-    """
-
-    @property
-    @abstractmethod
-    def coefficients(self) -> Vector:
-        """The (bands,) coefficients of ``C^{-1}``: 1, then the negative weights."""
-
-    @property
-    def column(self) -> Vector:
-        """See `Toeplitz.column`."""
-        return reciprocal(self.coefficients, self.rounds)
-
-    @property
-    def inverse_column(self) -> Vector:
-        """See `Toeplitz.inverse_column`."""
-        return padded(self.coefficients, self.rounds)
-
-    @property
-    def recursion(self) -> int:
-        """See `Factorisation.recursion`: a product and a sum for each band."""
-        return 2 * len(self.coefficients)
-
-    def encoder(self) -> Encoder:
-        """See `Toeplitz.encoder`: ``y_t = g_t + sum_{0 < k < bands} w_k y_{t-k}``."""
-        return _Recursive(self.coefficients)
-
-    def decoder(self) -> Encoder:
-        """See `Toeplitz.decoder`."""
-        return _Moving(self.coefficients)
-
-
-@dataclass(frozen=True)
-class BandedInverseSquareRoot(InverseBanded):
+class BandedInverseSquareRoot(Banded):
     """The inverse of the square root of A, cut to the number of diagonals that has the least error.
 
-    With ``r_0 = 1, r_k = r_{k-1} (2k - 3) / (2k)``, the coefficients of ``(1 - x)^{1/2}``, and ``r_k = 0`` for k >=
-    bands (Kalinin, McKenna, Upadhyay, Lampert 2025, arXiv 2505.12128). Bands are a power of two, or T.
+    With ``r_0 = 1, r_k = r_{k-1} (2k - 3) / (2k)``, the coefficients of ``(1 - x)^{1/2}``, and ``r_k = 0`` for
+    k >= bands (Kalinin, McKenna, Upadhyay, Lampert 2025, arXiv 2505.12128). Bands are a power of two, or T.
 
-    *Formal guarantees.* See the module; ``w_k = -r_k``. c falls, so the sensitivity is that of all patterns: for t <
-    bands it is the column of the square root, later ``c_t - c_{t-1}`` is a sum of earlier differences with weights w_k.
+    *Formal guarantees.* See the module: ``1 / c(x) = 1 - w(x)`` with weights ``w_k = -r_k >= 0`` of sum at most 1, so
+    ``c_t = sum_{k>0} w_k c_{t-k}`` is neither negative nor above 1. c falls, so the sensitivity is that of all
+    patterns: for t < bands it is the column of the square root, later ``c_t - c_{t-1}`` is a sum of earlier differences
+    with weights w_k. Memory: bands vectors.
     """
+
+    inverse: ClassVar[bool] = True
 
     @property
     def coefficients(self) -> Vector:
-        """See `InverseBanded.coefficients`."""
+        """The (bands,) coefficients of ``C^{-1}``: 1, then the negative weights."""
         return np.array(best_bands(self.rounds, self.separation))
 
 
 @dataclass(frozen=True)
-class BandedInverse(InverseBanded):
-    """At most 64 diagonals whose weights are optimised for the last prefix sum (as in arXiv 2505.12128).
+class BandedInverse(Banded):
+    """At most 64 diagonals of ``C^{-1}``, optimised for the last prefix sum (as in arXiv 2505.12128).
 
-    *Formal guarantees.* See `InverseBanded`, for any result of the optimisation. c may rise, so the sensitivity is that
-    of fixed orders.
+    *Formal guarantees.* See `BandedInverseSquareRoot`, for any weights ``w_k >= 0`` of sum at most 1 that the
+    optimisation returns. But c may rise, so the sensitivity is that of fixed orders.
     """
+
+    inverse: ClassVar[bool] = True
 
     @property
     def coefficients(self) -> Vector:
-        """See `InverseBanded.coefficients`."""
+        """See `BandedInverseSquareRoot.coefficients`."""
         return np.array(best_inverse(self.rounds, self.separation))
 
 
@@ -240,20 +211,20 @@ class Buffered(Toeplitz):
         """See `Factorisation.recursion`: a product and a sum for each buffer and for its decay."""
         return 2 * len(self.buffers.decays) + 2
 
-    def encoder(self) -> Encoder:
-        """See `Toeplitz.encoder`: ``y_t = g_t + sum_j a_j s_j``, then ``s_j <- l_j s_j + g_t``."""
+    def encoder(self) -> RowMap:
+        """See `Factorisation.encoder`: ``y_t = g_t + sum_j a_j s_j``, then ``s_j <- l_j s_j + g_t``."""
         return _Buffered(self.buffers)
 
-    def decoder(self) -> Encoder:
+    def decoder(self) -> RowMap:
         """See `Toeplitz.decoder`: ``w_t = z_t - sum_j a_j s_j``, then ``s_j <- l_j s_j + w_t``."""
         return _Unbuffered(self.buffers)
 
 
-class _Summed(PrefixNoise):
+class _Summed(RowMap):
     remembered: ClassVar[tuple[str, ...]] = ("_total",)
     parts: ClassVar[tuple[str, ...]] = ("_decoder",)
 
-    def __init__(self, decoder: Encoder) -> None:
+    def __init__(self, decoder: RowMap) -> None:
         self._decoder = decoder
         self._total: Vector | float = 0.0
 
@@ -262,7 +233,7 @@ class _Summed(PrefixNoise):
         return self._total
 
 
-class _Moving(Encoder):
+class _Moving(RowMap):
     """The Toeplitz matrix of few coefficients."""
 
     remembered: ClassVar[tuple[str, ...]] = ("_past", "_coefficients")
@@ -294,7 +265,7 @@ class _Recursive(_Moving):
         return row
 
 
-class _Buffered(Encoder):
+class _Buffered(RowMap):
     remembered: ClassVar[tuple[str, ...]] = ("_kept", "_scales", "_decays")
     added: ClassVar[tuple[str, ...]] = ("_scales", "_decays")
 
