@@ -1,7 +1,7 @@
-"""The questions of the protocol: what a strategy asks of a node, and how the node reads it.
+"""The questions of the protocol, as a strategy writes and a node reads them.
 
-All messages of a round share the records that say the same to every node, so a grid that keeps them as they are reads
-those once.
+All messages of a round share the records that are equal for every node; a grid that passes them on unchanged lets a
+`Reader` read those once.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from strategies.wire.masked_sums import masked_record, read_masked
 from strategies.wire.untrusted import read_array
 from userdp.errors import BadInput
+from userdp.masking.grid import IntegerGrid
+from userdp.masking.masks import KEY_BYTES
+from userdp.masking.sums import MaskedSum
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.partition import Partition
 from userdp.problems.in_coordinates import Coordinates
@@ -25,14 +27,12 @@ from userdp.sampling.coins import SampleCoins
 
 _PARAMETER = "parameter."
 _START, _MATRIX = "coordinates.start", "coordinates.matrix"
-_USERS = np.dtype("<i8")
-_KEYS = np.dtype("<u8")
-_GROUPS = np.dtype("<i4")
-"""Users, keys and groups on the wire: raw, for parsing an array's header takes longer than a small computation."""
+# Users, keys and groups travel raw, for parsing an array's header takes longer than a small computation.
+_USERS, _KEYS, _GROUPS = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<i4")
 
 
 def model_record(x: NDArray[np.float64]) -> ArrayRecord:
-    """A parameter vector as Flower's arrays."""
+    """Return a parameter vector as Flower's arrays."""
     values = np.ascontiguousarray(x, dtype=np.float64)
     data = _model_header(values.shape) + values.tobytes()
     return ArrayRecord({"x": Array(str(values.dtype), values.shape, "numpy.ndarray", data)})
@@ -40,18 +40,16 @@ def model_record(x: NDArray[np.float64]) -> ArrayRecord:
 
 @lru_cache(maxsize=8)
 def _model_header(shape: tuple[int, ...]) -> bytes:
-    """What `numpy.save` writes before a model's numbers: the same in every round, and longer to make than they are."""
+    """Return what `numpy.save` writes before a model's numbers: equal in every round, and slow to make."""
     empty = BytesIO()
     npy.write_array_header_1_0(empty, {"descr": "<f8", "fortran_order": False, "shape": shape})
     return empty.getvalue()
 
 
 def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
-    """The parameter vector in Flower's arrays.
+    """Return the parameter vector in Flower's arrays that `model_record` made, in the caller's `untrusted` if need be.
 
-    Raises:
-        BadInput: not made by `model_record`.
-        Exception: its header cannot be parsed.
+    Raises `BadInput`: the arrays are others. Other errors: their header cannot be parsed.
     """
     if list(arrays) != ["x"]:
         raise BadInput(
@@ -61,7 +59,7 @@ def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
 
 
 def common_records(model: ArrayRecord, computation: Computation) -> dict[str, ArrayRecord | ConfigRecord]:
-    """What all nodes of a round are sent alike: the model, and the computation but for what concerns single users."""
+    """Return the records for all nodes of a round: the model, and the computation without the parts of single users."""
     config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
     for name in ("clip_norm", "l1_norm", "separate", "lengths", "statistic"):
         value = getattr(computation, name)
@@ -77,8 +75,11 @@ def common_records(model: ArrayRecord, computation: Computation) -> dict[str, Ar
     if computation.centre is not None:
         records["centre"] = model_record(computation.centre)
     if computation.masked is not None:
-        records["masked"] = masked_record(computation.masked)
-    if arrays := _arrays_of(computation):
+        records["masked"] = _masked_record(computation.masked)
+    arrays = dict(computation.arrays)
+    if (seen := computation.coordinates) is not None:
+        arrays |= {_START: seen.start, _MATRIX: seen.matrix}
+    if arrays:
         records["arrays"] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
     return records
 
@@ -86,13 +87,7 @@ def common_records(model: ArrayRecord, computation: Computation) -> dict[str, Ar
 def train_content(
     common: Mapping[str, ArrayRecord | ConfigRecord], users: NDArray[np.int64], computation: Computation
 ) -> RecordDict:
-    """What the server asks of one node.
-
-    Args:
-        common: `common_records` of the round.
-        users: of the node, who take part.
-        computation: its part that these users need.
-    """
+    """Return the message to one node: ``common`` records, its ``users`` in the cohort, and their computation."""
     content = RecordDict(dict(common))
     content["cohort"] = ConfigRecord({"users": users.astype(_USERS).tobytes()})
     if (coins := computation.coins) is not None:
@@ -108,21 +103,21 @@ def train_content(
 
 
 class Reader:
-    """Reads train messages; of those that share their records, as all of a round do, each record once."""
+    """Reads train messages; records that messages of a round share are read once."""
 
     def __init__(self) -> None:
         self._models: dict[int, NDArray[np.float64]] = {}
         self._computations: dict[int, Computation] = {}
 
     def model(self, message: Message) -> NDArray[np.float64]:
-        """(p,) the model."""
+        """Return the (p,) model."""
         record = cast(ArrayRecord, message.content["model"])
         if id(record) not in self._models:
             self._models[id(record)] = model_vector(record)
         return self._models[id(record)]
 
     def request(self, message: Message) -> tuple[NDArray[np.int64], Computation]:
-        """(U,) users, and what is computed for them."""
+        """Return (U,) users, and their computation."""
         content = message.content
         record = content["computation"]
         if id(record) not in self._computations:
@@ -139,7 +134,7 @@ class Reader:
 
 
 def _read_common(content: Mapping[str, Any]) -> Computation:
-    """The computation in `common_records`."""
+    """Return the computation in `common_records`."""
     config = content["computation"]
     return Computation(
         name=str(config["name"]),
@@ -154,20 +149,33 @@ def _read_common(content: Mapping[str, Any]) -> Computation:
         lengths=bool(config.get("lengths", False)),
         statistic=str(config["statistic"]) if "statistic" in config else None,
         centre=model_vector(content["centre"]) if "centre" in content else None,
-        masked=read_masked(content["masked"]) if "masked" in content else None,
+        masked=_read_masked(content["masked"]) if "masked" in content else None,
         **_read_arrays(content.get("arrays", {})),
     )
 
 
-def _arrays_of(computation: Computation) -> dict[str, NDArray[np.float64]]:
-    """Its public arrays by name, with those of its coordinates."""
-    seen = computation.coordinates
-    more = {} if seen is None else {_START: seen.start, _MATRIX: seen.matrix}
-    return {**computation.arrays, **more}
+def _masked_record(masked: MaskedSum) -> ConfigRecord:
+    config: dict[str, Any] = {
+        "exponent": masked.grid.exponent,
+        "deviation": masked.deviation,
+        "round": masked.round,
+        "keys": b"".join(masked.keys),
+    }
+    config |= {name: value for name in ("seed", "weight") if (value := getattr(masked, name)) is not None}
+    return ConfigRecord(config)
+
+
+def _read_masked(config: Mapping[str, Any]) -> MaskedSum:
+    joined = config["keys"]
+    keys = tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
+    seed = int(config["seed"]) if "seed" in config else None
+    weight = float(config["weight"]) if "weight" in config else None
+    grid = IntegerGrid(int(config["exponent"]))
+    return MaskedSum(grid, float(config["deviation"]), seed, int(config["round"]), keys, weight)
 
 
 def _read_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a computation that `_arrays_of` wrote."""
+    """Return the fields of a computation from its arrays and those of its coordinates."""
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
     if _START not in arrays:
         return {"arrays": arrays}
@@ -191,9 +199,10 @@ def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
 
 
 def counts_wanted(message: Message) -> bool:
-    """Whether the reply to a message tells exact counts.
+    """Return whether the reply to a message has exact counts.
 
-    Not where users are protected against the server: a query says so, and in training the node adds noise itself.
+    It has none where users are protected against the server: a query says so; in training the nodes add noise
+    themselves.
     """
     if message.metadata.message_type == MessageType.QUERY:
         return message.content["question"]["counts"] is True
@@ -201,5 +210,5 @@ def counts_wanted(message: Message) -> bool:
 
 
 def keys_wanted(message: Message) -> bool:
-    """Whether the reply to a query tells the node's public key."""
+    """Return whether the reply to a query has the node's public key."""
     return message.content["question"].get("keys") is True
