@@ -1,7 +1,7 @@
-"""How many users, or how large a batch, a plan of the localised robust SGD takes, and its refusals, which name them.
+"""The users, or the batch, that a plan of the localised robust SGD needs, and its refusals, which name them.
 
-A test is easiest to pass in one step, at the largest share of the budget and the smallest step size; whoever fails
-there fails in every plan that `strategies.localized.search.search` would try.
+A test is easiest to pass in one step, at the largest share of the budget and the smallest step size; a setting that
+fails there fails in every plan that `strategies.localized.search.search` would try.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ _MOST_USERS = 10**9
 
 
 def refusal(setting: LocalizedSetting) -> str:
-    """Which number of the setting, for which `search` found no plan, has to change, and to what."""
+    """Return which number of the setting, for which `search` found no plan, has to change, and to what."""
     tests = f"{setting.kernel} + {setting.test}"
     budget = f"at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}"
     needed = fewest_users(setting)
@@ -38,7 +38,7 @@ def refusal(setting: LocalizedSetting) -> str:
 
 
 def fewest_users(setting: LocalizedSetting) -> int | None:
-    """The fewest users with which `search` finds a plan, in place of the setting's own; None if there is no number."""
+    """Return the fewest users, instead of the setting's own, with which `search` finds a plan; None if none."""
     least = (setting.batch or MINIMUM_BATCH) << ((setting.phases or 1) - 1)
     most = least if setting.batch else _MOST_USERS  # more users than a batch takes would only add steps
     users = smallest_passing(partial(_passes, setting), least, most)
@@ -46,7 +46,7 @@ def fewest_users(setting: LocalizedSetting) -> int | None:
 
 
 def enough_batch(setting: LocalizedSetting) -> int | None:
-    """A larger batch, in place of the setting's own, with which these users have a plan; None if there is none.
+    """Return a larger batch, instead of the setting's own, with which these users have a plan; None if there is none.
 
     By bisection: it is the smallest such batch where passing grows with the batch.
     """
@@ -62,7 +62,7 @@ def enough_batch(setting: LocalizedSetting) -> int | None:
 
 
 def _passes(setting: LocalizedSetting, users: int) -> bool:
-    """Whether these users can pass the easiest test, in some number of phases."""
+    """Return whether these users can pass the easiest test, in some number of phases."""
     setting, rate = replace(setting, users=users), min(learning_rates(setting))
     for phases in phase_counts(setting):
         largest = min(phase_users(users, phases))

@@ -22,19 +22,19 @@ from userdp.nodes.computations import Computation
 from userdp.sampling import DisjointBatches
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
-"""Shares of epsilon that are tried for the tests."""
+"""The shares of epsilon that are tried for the tests."""
 
 ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
-"""What is said of a strategy whose server sees rows."""
+"""The adversary of strategies whose server sees rows."""
 
 TRUST = "the server is trusted"
-"""What every guarantee here rests on."""
+"""The assumption of every guarantee here."""
 
 ROW_MEANINGS: Mapping[str, str] = {
     "epochs": "passes over the users",
     "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
 }
-"""Numbers of any plan here."""
+"""The numbers of every plan here."""
 
 TEST_MEANINGS: Mapping[str, str] = {
     **ROW_MEANINGS,
@@ -44,14 +44,14 @@ TEST_MEANINGS: Mapping[str, str] = {
     "test_epsilon": "share of epsilon spent on the test",
     "test_delta": "share of delta spent on the test",
 }
-"""Numbers of plans with tests."""
+"""The numbers of plans with tests."""
 
 TEST_NOTES: Mapping[str, Fact] = {
     "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
     "threshold": Fact("public", "score that a batch must reach"),
     "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
 }
-"""Facts of tested rounds."""
+"""The facts of tested rounds."""
 
 
 TESTED_ABOUT: Mapping[str, Any] = {
@@ -64,7 +64,7 @@ TESTED_ABOUT: Mapping[str, Any] = {
     "`NeighbourMean.rounding`)",
     "notes": TEST_NOTES,
 }
-"""What strategies of tested rounds say about themselves."""
+"""The self-description of strategies of tested rounds."""
 
 
 class RowOptions(DeviationOptions):
@@ -75,14 +75,13 @@ class RowOptions(DeviationOptions):
     learning_rate: float | None = Field(None, gt=0, description="Step size; default 1 / smoothness, or 0.5.")
 
     def cohort(self, users: int) -> int:
-        """Users a round; none where rounds outnumber participations."""
+        """Return the users of a round; zero where rounds outnumber participations."""
         return min(users, users * self.epochs // self.rounds)
 
     def declared_deviation(self, given: Given, undeclared: str) -> float:
-        """Standard deviation of one coordinate of the average gradient of a user with the fewest samples.
+        """Return the standard deviation of one coordinate of the average gradient of a user with the fewest samples.
 
-        Raises:
-            BadInput: with the text ``undeclared``, where nothing bounds how far gradients deviate.
+        Raises `BadInput`: nothing bounds how far gradients deviate; the text is ``undeclared``.
         """
         per_sample = self.deviation or given.problem.certificate.lipschitz
         if per_sample is None:
@@ -103,10 +102,10 @@ class RowOptions(DeviationOptions):
         warnings: tuple[str, ...] = (),
         **parts: Any,
     ) -> RowRounds:
-        """The scheme of these parts, and of further fields.
+        """Return the scheme of these parts, and of further fields.
 
-        Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm``, if to anything, and cohorts of
-        fewer than ``smallest`` users have no scheme.
+        Robust means are no longer than ``signal``, nodes clip rows to ``clip_norm`` (if given), and cohorts of fewer
+        than ``smallest`` users have no scheme.
         """
         rounds, rate = min(self.rounds, sampler.rounds), self.learning_rate or given.default_step
         deviation = mechanism.standard_deviation
@@ -141,14 +140,14 @@ class RowOptions(DeviationOptions):
 
 
 class TestedOptions(RowOptions):
-    """Settings of strategies whose rounds release only what their users agree on."""
+    """Settings of strategies whose rounds release only values that their users agree on."""
 
     def round_test(
         self, given: Given, batch: int, share: float, kernel: Kernel, kind: type[AnyTest] = MinimumScore
     ) -> AnyTest:
-        """The test of cohorts of that size that gets that share of epsilon, and half of delta.
+        """Return the test of cohorts of that size that gets that share of epsilon, and half of delta.
 
-        One of all rounds pays its epsilon once; others share it among the rounds of a user.
+        One test of all rounds pays its epsilon once; others share it among the rounds of a user.
         """
         return kind(
             batch=batch,
@@ -158,7 +157,7 @@ class TestedOptions(RowOptions):
         )
 
     def cost(self, given: Given, test: AnyTest) -> Cost:
-        """Of one participation in rounds tested so, with the least noise that keeps the budget."""
+        """Return the cost of one participation in rounds tested so, with the least noise that keeps the budget."""
         epsilon, delta, epochs = given.privacy.epsilon, given.privacy.delta, self.epochs
         paid = {"shared_epsilon" if isinstance(test, AboveThreshold) else "pure_epsilon": test.epsilon}
         paid["failure_delta"] = test.delta
@@ -167,13 +166,11 @@ class TestedOptions(RowOptions):
     def agreeing_rounds(
         self, given: Given, search: Callable[[int], Agreement | None], least: int, *, by_theory: bool = False
     ) -> RowRounds:
-        """The scheme of the best agreement for all users, which ``search`` finds for cohorts of a size.
+        """Return the scheme of the best agreement for all users, which ``search`` finds for cohorts of a size.
 
-        It finds none for cohorts that cannot pass a test, as those below ``least``. ``by_theory`` says that honest
-        users are known to reach what their test asks for.
-
-        Raises:
-            PopulationTooSmall: their cohorts cannot pass a test; it names how many users can.
+        It finds none for cohorts that cannot pass a test, such as those below ``least``. ``by_theory`` says that honest
+        users are known to reach the score that their test demands. Raises `PopulationTooSmall`: the cohorts cannot pass
+        a test; the message says how many users can.
         """
         n, batch = given.users, self.cohort(given.users)
         best, smallest = search(batch), smallest_passing(lambda size: search(size) is not None, least)
@@ -214,7 +211,6 @@ class TestedOptions(RowOptions):
 
 
 def _pass_probability(test: AnyTest, rounds: int) -> float:
-    """That of passing all rounds with the full score."""
     if isinstance(test, AboveThreshold):
         return test.pass_probability(float(test.batch), rounds)
     return test.pass_probability(float(test.batch)) ** rounds

@@ -63,10 +63,7 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
         "partition.slots": ("public", "samples that a user may have"),
         "partition.count": ("public", "number of groups"),
         "masked.exponent": ("noised", "of the grid for rows of a masked sum; follows the clip"),
-        "masked.deviation": (
-            "noised",
-            "standard deviation of the noise of a masked sum; follows the clip",
-        ),
+        "masked.deviation": ("noised", "standard deviation of the noise of a masked sum; follows the clip"),
         "masked.weight": ("noised", "of the number that ends each row of a masked sum; follows the clip"),
         "masked.round": ("public", "number of the round, for its masks and simulated noise"),
         "masked.keys": ("public", "public keys of the nodes of a masked sum"),
@@ -78,10 +75,7 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
         "answer.data": ("private", "the same, sparse: entries that are not zero"),
         "answer.indices": ("private", "their columns: which entries of users' rows are not zero"),
         "answer.indptr": ("private", "starts of the rows: how many entries of each are not zero"),
-        "answer.masked": (
-            "noised",
-            "masked sum of the node's users and its noise: random without the others'",
-        ),
+        "answer.masked": ("noised", "masked sum of the node's users and its noise: random without the others'"),
         "answer.lengths": ("private", "length of each user's row before the clip; on one machine alone"),
         "facts.non_finite": ("private", "users whose rows were not finite, if counts are wanted"),
         "facts.columns": ("public", "columns of a sparse answer"),

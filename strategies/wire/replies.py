@@ -75,18 +75,10 @@ def gather(
     max_missing: float,
     read: Read = read_answer,
 ) -> Gathered:
-    """Put replies together; only one answer of a sum is in memory at a time.
+    """Put replies, which may come in any order, together; only one answer of a sum is in memory at a time.
 
-    Sparse answers are added to one dense sum entry by entry; sparse rows become dense, B p numbers in memory. Raises
-    `RunFailed` if more users are missing than ``max_missing`` allows.
-
-    Args:
-        request: the request.
-        roster: the node of each user.
-        replies: in any order; the result does not depend on it.
-        dimension: p.
-        max_missing: largest share of the cohort that may be missing.
-        read: reads an answer.
+    Sparse answers are added to one dense sum entry by entry; sparse rows become dense, B p numbers in memory; p is
+    ``dimension``. Raises `RunFailed` if a larger share of the cohort than ``max_missing`` is missing.
     """
     if request.computation.masked is not None:
         return _gather_masked(request, roster, replies, dimension, max_missing, read)
@@ -128,12 +120,7 @@ def gather(
 
 
 def _gather_masked(
-    request: Request,
-    roster: Roster,
-    replies: Iterable[Message],
-    dimension: int,
-    max_missing: float,
-    read: Read,
+    request: Request, roster: Roster, replies: Iterable[Message], dimension: int, max_missing: float, read: Read
 ) -> Gathered:
     """Return the sum under the masks, which needs the answers of all nodes that were asked.
 
@@ -182,7 +169,6 @@ def _check_size(answer: Answer, nodes: int) -> None:
 def _checked(
     reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, read: Read
 ) -> Answer:
-    """Return the reply's answer, if clipped users can give it."""
     if reply.has_error():  # first, for Flower itself may reply in place of a node
         raise BadInput(f"its app failed: {failure(reply)}")
     if users is None:

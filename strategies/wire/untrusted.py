@@ -22,13 +22,7 @@ from userdp.errors import BadInput
 _HEADER_BYTES = 1 << 12  # Bytes searched for an array's header; valid ones have 128.
 _MAGIC_BYTES = 10  # Version and length of the header.
 _WORD_BYTES = 8  # Of the widest numbers read: longer ones differ between machines.
-_KINDS = {
-    "f": "floats",
-    "i": "whole numbers",
-    "u": "unsigned numbers",
-    "fiu": "numbers",
-    "fiub": "numbers or booleans",
-}
+_KINDS = {"f": "floats", "i": "whole numbers", "u": "unsigned numbers", "fiu": "numbers", "fiub": "numbers or booleans"}
 
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
 
@@ -82,14 +76,9 @@ def untrusted(complaint: str) -> Iterator[None]:
 def read_array(array: object, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
     """Return the numbers of a Flower array, which may be read-only and share its memory; call it inside `untrusted`.
 
-    Raises `BadInput`: it is something else, or its bytes do not fit its header. Other errors: its header cannot be
-    parsed.
-
-    Args:
-        array: the foreign object.
-        what: its name in messages.
-        kinds: letters of the allowed numpy kinds, of native numbers of at most 8 bytes.
-        shape: the demanded shape; None for any.
+    ``what`` is its name in messages, and ``kinds`` holds the letters of the allowed numpy kinds, of native numbers of
+    at most 8 bytes. Raises `BadInput` if it is something else or its bytes do not fit its header, and other errors if
+    its header cannot be parsed.
     """
     if isinstance(array, SharedArray):
         values = np.asarray(array.numpy())
@@ -109,7 +98,6 @@ def read_exactly(array: object, what: str, dtype: type[np.generic], shape: Shape
 
 
 def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray[Any]:
-    """Return the numbers in an array's bytes, all checked before numpy makes an array."""
     head = array.data[:_MAGIC_BYTES]
     if npy.read_magic(BytesIO(head)) != (1, 0):
         raise BadInput(f"{what} must be in version 1.0 of numpy's format, as plain numbers are")
@@ -128,7 +116,6 @@ def _parsed(array: Array, what: str, kinds: str, shape: Shape | None) -> NDArray
 
 @lru_cache(maxsize=32)
 def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the first index runs fastest, and type; cached, because rounds repeat them."""
     start = BytesIO(header)
     npy.read_magic(start)
     dimensions, by_columns, dtype = npy.read_array_header_1_0(start)
@@ -136,7 +123,6 @@ def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _require(what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str, shape: Shape | None) -> None:
-    """Refuse another type or shape than demanded; the message does not quote a stranger's."""
     plain = dtype.kind in kinds and dtype.isnative and dtype.itemsize <= _WORD_BYTES
     fits = shape is None or (len(found) == len(shape) and all(map(_fits, found, shape)))
     if not plain or not fits or any(length < 0 for length in found):

@@ -51,18 +51,12 @@ def order_statistic(points: Points, directions: Points, rank: int) -> NDArray[np
 def reach(
     points: Points, share: float, rng: np.random.Generator, restarts: int = 8, hint: Vector | None = None
 ) -> Reach:
-    """Return the largest s, and its direction, such that a ``share`` of the points has projections of at least s.
+    """Return the largest s, and its direction, with projections of at least s for a ``share`` in (0, 1] of the points.
 
-    Exact for d = 1, and for d = 2 with up to 400 points. Elsewhere the best of several ascents: a lower bound on s that
-    the returned direction attains. Raises `BadInput`: no points, points that are not finite, or a share out of range.
-
-    Args:
-        points: (k, d), relative to the centre.
-        share: phi in (0, 1].
-        rng: of random starts; unused where the search is exact.
-        restarts: starts chosen from many random directions and the points' own, beside the mean, the median, the
-            leading singular vectors and ``hint``.
-        hint: (d,) one more start.
+    Points are (k, d), relative to the centre. Exact for d = 1, and for d = 2 with up to 400 points. Elsewhere the best
+    of several ascents, a lower bound on s that the returned direction attains: ``restarts`` of them start from the best
+    of many random directions and the points' own, others from the mean, the median, the leading singular vectors and
+    (d,) ``hint``. Raises `BadInput`: no points, points that are not finite, or a share out of range.
     """
     if points.ndim != 2 or points.size == 0 or not np.isfinite(points).all():
         raise BadInput("points must be a non-empty matrix of finite numbers")
@@ -111,7 +105,6 @@ def _plane(points: Points, rank: int) -> Reach:
 
 
 def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int, hint: Vector | None) -> Reach:
-    """Return the best of several ascents, in the span of the points: outside of it every projection is zero."""
     basis: Points | None = None
     if points.shape[1] > len(points):
         basis = np.linalg.qr(points.T)[0]
@@ -134,19 +127,10 @@ def _ascents(points: Points, rank: int, rng: np.random.Generator, restarts: int,
 def ascend(points: Points, directions: Points, rank: int, most: int = 100) -> Reach:
     """From every start, alternate between the ``rank`` points farthest along it and the best direction for just these.
 
-    For a fixed set of points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the
-    hull's point of least norm; so h never falls along an ascent. An ascent ends where its farthest points are a set
-    that any ascent has seen, or where their hull holds zero. So ascents that meet continue as one, and no set is solved
-    twice.
-
-    Args:
-        points: (k, d).
-        directions: (D, d) of norm 1 to start at, one or more.
-        rank: how many points count.
-        most: the most steps.
-
-    Returns:
-        The best direction seen by any ascent.
+    Points are (k, d), starts (D, d) of norm 1, and steps ``most``; return the best direction seen. For a fixed set of
+    points, ``max over u of min <a_j, u>`` is the distance of zero from their convex hull, at the hull's point of least
+    norm; so h never falls along an ascent. An ascent ends where its farthest points are a set that any ascent has seen,
+    or where their hull holds zero. So ascents that meet continue as one, and no set is solved twice.
     """
     best = _best(points, directions, rank)
     seen: set[bytes] = set()
@@ -218,6 +202,5 @@ def size_exponent(points: Points) -> int:
 
 
 def _unit_rows(rows: Points) -> Points:
-    """Rows of norm 1, without those of no length."""
     norms = np.linalg.norm(rows, axis=1)
     return np.asarray(rows[norms > 0] / norms[norms > 0, None])

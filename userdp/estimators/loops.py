@@ -80,11 +80,7 @@ def largest_differences(
 ) -> None:
     """Write into ``largest`` (L, R), zeros, the largest difference of a row from another in its own c coordinates.
 
-    Args:
-        values: (L, c) the row's values in these coordinates.
-        coordinates: (L, c) their indices.
-        others: (d, R) the other rows, in columns.
-        largest: the result.
+    The row's are (L, c) ``coordinates``, with its (L, c) ``values`` there; the other rows are (d, R), in columns.
     """
     for row in range(values.shape[0]):
         for place in range(values.shape[1]):

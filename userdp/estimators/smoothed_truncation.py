@@ -29,14 +29,10 @@ def soft_truncation(values: Array) -> Array:
 
 
 def smoothed_truncation(centres: Array, widths: Array) -> Array:
-    """Return ``h(a, b) = E phi(a + b u)``, u standard normal, entry by entry; within ``+-2 sqrt(2)/3``.
+    """Return ``h(a, b) = E phi(a + b u)``, u standard normal; a are finite centres, b >= 0 widths; within `LARGEST`.
 
     The closed form cancels where the noise is wide (a cube of the centre against terms that undo it); there
     Gauss-Legendre integrates the bounded inner part, whose integrand is smooth for just those entries.
-
-    Args:
-        centres: a, finite.
-        widths: b >= 0, of the same shape.
     """
     centres, b = np.broadcast_arrays(np.asarray(centres, dtype=np.float64), np.asarray(widths, dtype=np.float64))
     a = np.abs(centres)  # odd in the centre, to the last bit
@@ -66,12 +62,9 @@ def largest_truncated(inverse_variance: float) -> float:
 def noisily_truncated(values: Array, inverse_variance: float) -> Array:
     """Return ``g(a) = E phi(a w)`` with ``w ~ N(1, 1/beta)``, entry by entry: odd, rising, within ``+-B(beta)``.
 
-    The last clip to `largest_truncated` removes nothing but rounding. It stays, because sensitivities rest on it.
-    Raises `BadInput`: the inverse variance is not positive.
-
-    Args:
-        values: a, of any shape; infinities give the limit, NaN gives zero.
-        inverse_variance: beta > 0; infinity for phi itself.
+    beta is ``inverse_variance``, infinity for phi itself; infinite values give the limit, NaN gives zero. The last clip
+    to `largest_truncated` removes nothing but rounding. It stays, because sensitivities rest on it. Raises `BadInput`:
+    the inverse variance is not positive.
     """
     largest = largest_truncated(inverse_variance)
     # Beyond any bound of use, all values are equally far out.
@@ -81,14 +74,9 @@ def noisily_truncated(values: Array, inverse_variance: float) -> Array:
 
 
 def truncated_samples(values: Array, scale: float, inverse_variance: float) -> Array:
-    """Return `noisily_truncated` of every entry over ``scale``; a row that is not finite counts as zero.
+    """Return `noisily_truncated` of every entry over ``scale`` > 0; a (..., d) row that is not finite counts as zero.
 
     Raises `BadInput`: scale or inverse variance is not positive, or the scale is infinite.
-
-    Args:
-        values: (..., d) rows.
-        scale: s > 0, in units of the values.
-        inverse_variance: beta > 0; infinity for no smoothing noise.
     """
     if not 0 < scale < math.inf:
         raise BadInput(f"scale = {scale}: must be a positive number")
@@ -135,7 +123,6 @@ def _closed_form(a: Array, b: Array) -> Array:
 
 
 def _by_quadrature(a: Array, b: Array) -> Array:
-    """Return the truncated mass plus the integral of ``phi(x)`` times the density over ``|x| <= sqrt(2)``."""
     total = LARGEST * (ndtr((a - _EDGE) / b) - ndtr((-_EDGE - a) / b))
     with np.errstate(under="ignore"):
         for node, weight in zip(_NODES * _EDGE, _WEIGHTS * _EDGE, strict=True):

@@ -54,12 +54,8 @@ class IntegerGrid:
     def finest(cls, deviation: float, terms: int, longest: float) -> Self:
         """Return the finest grid on which no sum wraps around.
 
-        Raises `BadInput`: a number out of range.
-
-        Args:
-            deviation: standard deviation of the noise of a sum, > 0.
-            terms: rows added up, at most.
-            longest: l2 norm that rows are clipped to, > 0.
+        At most ``terms`` rows are added, clipped to l2 norm ``longest`` > 0, with noise of standard deviation
+        ``deviation`` > 0. Raises `BadInput`: a number out of range.
         """
         reach = terms * longest * (1 + _CLIP_ERROR) + _TAIL * deviation
         if not (terms >= 1 and longest > 0 and deviation > 0 and math.isfinite(reach)):

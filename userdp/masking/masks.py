@@ -75,14 +75,10 @@ class MaskKey:
         self.answered = round_index
 
     def mask(self, keys: Sequence[bytes], context: bytes, length: int) -> Residues:
-        """Return this party's (length,) mask.
+        """Return this party's (length,) mask; all parties pass the same arguments.
 
-        Raises `BadInput`: this party's key is not among the keys, one is there twice, or one is no key.
-
-        Args:
-            keys: public keys of all parties, this one's among them, in the same order for all.
-            context: names the sum; no two sums may share one.
-            length: numbers masked, the same for all.
+        ``keys`` are the public keys of all parties in one order, and ``context`` names the sum; no two sums may share
+        one. Raises `BadInput`: this party's key is not among the keys, one is there twice, or one is no key.
         """
         if len(set(keys)) < len(keys) or self.public not in keys:
             raise BadInput("the keys of a masked sum must be different ones, this party's own among them")
@@ -95,7 +91,6 @@ class MaskKey:
         return mask
 
     def _shared(self, key: bytes, context: bytes, length: int) -> Residues:
-        """Return (length,) uniform residues that the owner of that public key computes too, and nobody else."""
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(key))
         except ValueError:  # of another length, or one with which every secret is the same

@@ -136,16 +136,10 @@ class MaskedSum:
     def hiding(
         cls, deviation: float, terms: int, longest: float, colluding: float, weight: float | None = None
     ) -> Self:
-        """Return a sum that hides so much noise from every coalition, before its nodes are known.
+        """Return a sum that hides noise of ``deviation`` from every `coalition`, before its nodes are known.
 
-        Its grid has room for the noise of any number of nodes. Raises `BadInput`: a number out of range.
-
-        Args:
-            deviation: of the noise that the largest coalition does not know.
-            terms: rows added up, at most.
-            longest: l2 norm that no row exceeds, its weighted number with it.
-            colluding: see `coalition`.
-            weight: of the number that each row ends with.
+        Its grid has room for ``terms`` rows of l2 norm ``longest``, weighted number included, and the noise of any
+        number of nodes. Raises `BadInput`: a number out of range.
         """
         grid = IntegerGrid.finest(deviation * most_loudness(colluding), terms, longest)
         return cls(grid, deviation, weight=weight)
@@ -154,10 +148,6 @@ class MaskedSum:
         """Return the sum of the nodes with these keys, with ``deviation`` left when a coalition subtracts its own.
 
         Raises `BadInput`: the sum has its nodes already, or is one of a single node.
-
-        Args:
-            keys: public, of two nodes or more.
-            colluding: see `coalition`.
         """
         _check_nodes(len(keys))
         if self.keys:
@@ -186,21 +176,16 @@ class MaskedSum:
     def hidden(self, total: NDArray[np.int64], key: MaskKey, question: bytes, first_user: int) -> Residues:
         """Return the (p,) part that leaves a node, from the (p,) sum of its users' rows on the grid.
 
-        Raises `BadInput`: the node's key is not among the keys or the only one, or its share would be too small.
-
-        Args:
-            total: the sum.
-            key: the node's own.
-            question: digest of the nodes' question; masks of nodes with different questions do not cancel, so nobody
-                learns an answer to a question of its own by asking others another.
-            first_user: of the node's users in this sum; names its stream, where shares are seeded.
+        ``key`` is the node's own, and ``question`` a digest of the nodes' question: masks of nodes with different
+        questions do not cancel, so nobody learns an answer to a question of its own by asking others another.
+        ``first_user``, of the node's users in this sum, names the stream of seeded shares. Raises `BadInput`: the
+        node's key is not among the keys or the only one, or its share would be too small.
         """
         _check_nodes(len(self.keys))
         share = self._share(len(total), first_user)
         return (total + share).view(np.uint64) + key.mask(self.keys, question, len(total))
 
     def _share(self, length: int, first_user: int) -> NDArray[np.int64]:
-        """Return one node's (length,) noise, in grid steps."""
         nodes = len(self.keys)
         deviation = math.ldexp(self.deviation, -self.grid.exponent) / math.sqrt(nodes)
         if not (nodes <= _MOST_NODES and _LEAST_SHARE <= deviation <= _MOST_SHARE):

@@ -62,11 +62,7 @@ class ExponentialMechanism:
 
 
 def private_quantile(
-    values: NDArray[np.floating],
-    quantile: float,
-    epsilon: float,
-    grid: NDArray[np.floating],
-    noise: NoiseSource,
+    values: NDArray[np.floating], quantile: float, epsilon: float, grid: NDArray[np.floating], noise: NoiseSource
 ) -> tuple[float, Cost]:
     """Return a point of ``grid`` with about ``quantile * n`` of the n values below it, and its cost (Smith 2011).
 
