@@ -25,8 +25,13 @@ from userdp.nodes.partition import Partition
 from userdp.problems.in_coordinates import Coordinates
 from userdp.sampling.coins import SampleCoins
 
-_PARAMETER = "parameter."
+_PARAMETER, _NOISE_OF = "parameter.", "noise."
 _START, _MATRIX = "coordinates.start", "coordinates.matrix"
+# Plain fields of a computation, of its noise, its coins and its masked sum, with their types.
+_COMPUTATION = {"clip_norm": float, "l1_norm": float, "separate": bool, "lengths": bool, "statistic": str}
+_NOISE = {"deviation": float, "round": int, "seed": int}
+_COINS = {"rate": float, "most": int}
+_MASKED = {"deviation": float, "round": int, "seed": int, "weight": float}
 # Users, keys and groups travel raw, for parsing an array's header takes longer than a small computation.
 _USERS, _KEYS, _GROUPS = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<i4")
 
@@ -60,22 +65,17 @@ def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
 
 def common_records(model: ArrayRecord, computation: Computation) -> dict[str, ArrayRecord | ConfigRecord]:
     """Return the records for all nodes of a round: the model, and the computation without the parts of single users."""
-    config: dict[str, str | float | int] = {"name": computation.name, "reduce": computation.reduce}
-    for name in ("clip_norm", "l1_norm", "separate", "lengths", "statistic"):
-        value = getattr(computation, name)
-        if value is not None and value is not False:  # a clip at zero is one
-            config[name] = value
-    if (noise := computation.noise) is not None:
-        config |= {"noise.deviation": noise.deviation, "noise.round": noise.round}
-        if noise.seed is not None:
-            config["noise.seed"] = noise.seed
+    config: dict[str, Any] = {"name": computation.name, "reduce": computation.reduce}
+    config |= _written(computation, _COMPUTATION)
+    if computation.noise is not None:
+        config |= {_NOISE_OF + name: value for name, value in _written(computation.noise, _NOISE).items()}
     config |= {_PARAMETER + name: float(value) for name, value in computation.parameters.items()}
-    records: dict[str, ArrayRecord | ConfigRecord] = {"model": model}
-    records["computation"] = ConfigRecord(config)  # type: ignore[arg-type]
+    records: dict[str, ArrayRecord | ConfigRecord] = {"model": model, "computation": ConfigRecord(config)}
     if computation.centre is not None:
         records["centre"] = model_record(computation.centre)
-    if computation.masked is not None:
-        records["masked"] = _masked_record(computation.masked)
+    if (masked := computation.masked) is not None:
+        grid_and_keys: dict[str, Any] = {"exponent": masked.grid.exponent, "keys": b"".join(masked.keys)}
+        records["masked"] = ConfigRecord(grid_and_keys | _written(masked, _MASKED))
     arrays = dict(computation.arrays)
     if (seen := computation.coordinates) is not None:
         arrays |= {_START: seen.start, _MATRIX: seen.matrix}
@@ -92,10 +92,8 @@ def train_content(
     content["cohort"] = ConfigRecord({"users": users.astype(_USERS).tobytes()})
     if (coins := computation.coins) is not None:
         # A node gets the keys of its own users: it must not be able to tell whose other samples are drawn.
-        config_of_coins = {"rate": coins.rate, "keys": coins.keys[users].astype(_KEYS).tobytes()}
-        if coins.most is not None:
-            config_of_coins["most"] = coins.most
-        content["coins"] = ConfigRecord(config_of_coins)  # type: ignore[arg-type]
+        keys = coins.keys[users].astype(_KEYS).tobytes()
+        content["coins"] = ConfigRecord(_written(coins, _COINS) | {"keys": keys})
     if (partition := computation.partition) is not None:
         groups = partition.groups.astype(_GROUPS).tobytes()
         content["partition"] = ConfigRecord({"groups": groups, "slots": partition.slots, "count": partition.count})
@@ -123,79 +121,53 @@ class Reader:
         if id(record) not in self._computations:
             self._computations[id(record)] = _read_common(content)
         computation = self._computations[id(record)]
-        if "coins" in content or "partition" in content:
-            computation = replace(
-                computation,
-                coins=_read_coins(content["coins"]) if "coins" in content else None,
-                partition=_read_partition(content["partition"]) if "partition" in content else None,
-            )
+        if "coins" in content:
+            config = cast(Mapping[str, Any], content["coins"])
+            keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
+            computation = replace(computation, coins=SampleCoins(keys=keys, **_read(config, _COINS)))
+        if "partition" in content:
+            config = cast(Mapping[str, Any], content["partition"])
+            groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
+            computation = replace(computation, partition=Partition(groups.astype(np.int32), int(config["count"])))
         users = np.frombuffer(cast(bytes, content["cohort"]["users"]), dtype=_USERS)
         return users.astype(np.int64), computation
 
 
 def _read_common(content: Mapping[str, Any]) -> Computation:
     """Return the computation in `common_records`."""
-    config = content["computation"]
+    config, fields = content["computation"], dict[str, Any]()
+    own = {name.removeprefix(_NOISE_OF): value for name, value in config.items() if name.startswith(_NOISE_OF)}
+    if "deviation" in own:
+        fields["noise"] = LocalNoise(**{"seed": None} | _read(own, _NOISE))
+    if "centre" in content:
+        fields["centre"] = model_vector(content["centre"])
+    if "masked" in content:
+        joined, grid = content["masked"]["keys"], IntegerGrid(int(content["masked"]["exponent"]))
+        keys = tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
+        fields["masked"] = MaskedSum(grid, keys=keys, **_read(content["masked"], _MASKED))
+    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in content.get("arrays", {}).items()}
+    if _START in arrays:
+        fields["coordinates"] = Coordinates(arrays.pop(_START), arrays.pop(_MATRIX))
     return Computation(
         name=str(config["name"]),
         reduce="sum" if config["reduce"] == "sum" else "rows",
-        clip_norm=float(config["clip_norm"]) if "clip_norm" in config else None,
-        l1_norm=float(config["l1_norm"]) if "l1_norm" in config else None,
         parameters={
             key.removeprefix(_PARAMETER): float(value) for key, value in config.items() if key.startswith(_PARAMETER)
         },
-        noise=_read_noise(config) if "noise.deviation" in config else None,
-        separate=bool(config.get("separate", False)),
-        lengths=bool(config.get("lengths", False)),
-        statistic=str(config["statistic"]) if "statistic" in config else None,
-        centre=model_vector(content["centre"]) if "centre" in content else None,
-        masked=_read_masked(content["masked"]) if "masked" in content else None,
-        **_read_arrays(content.get("arrays", {})),
+        arrays=arrays,
+        **fields,
+        **_read(config, _COMPUTATION),
     )
 
 
-def _masked_record(masked: MaskedSum) -> ConfigRecord:
-    config: dict[str, Any] = {
-        "exponent": masked.grid.exponent,
-        "deviation": masked.deviation,
-        "round": masked.round,
-        "keys": b"".join(masked.keys),
-    }
-    config |= {name: value for name in ("seed", "weight") if (value := getattr(masked, name)) is not None}
-    return ConfigRecord(config)
+def _written(source: Computation | LocalNoise | SampleCoins | MaskedSum, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Return the fields that are set; a clip at zero is."""
+    values = {name: getattr(source, name) for name in kinds}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
-def _read_masked(config: Mapping[str, Any]) -> MaskedSum:
-    joined = config["keys"]
-    keys = tuple(joined[start : start + KEY_BYTES] for start in range(0, len(joined), KEY_BYTES))
-    seed = int(config["seed"]) if "seed" in config else None
-    weight = float(config["weight"]) if "weight" in config else None
-    grid = IntegerGrid(int(config["exponent"]))
-    return MaskedSum(grid, float(config["deviation"]), seed, int(config["round"]), keys, weight)
-
-
-def _read_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a computation from its arrays and those of its coordinates."""
-    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in record.items()}
-    if _START not in arrays:
-        return {"arrays": arrays}
-    seen = Coordinates(arrays.pop(_START), arrays.pop(_MATRIX))
-    return {"arrays": arrays, "coordinates": seen}
-
-
-def _read_partition(config: Mapping[str, Any]) -> Partition:
-    groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
-    return Partition(groups.astype(np.int32), int(config["count"]))
-
-
-def _read_noise(config: Mapping[str, Any]) -> LocalNoise:
-    seed = int(config["noise.seed"]) if "noise.seed" in config else None
-    return LocalNoise(float(config["noise.deviation"]), seed, int(config["noise.round"]))
-
-
-def _read_coins(config: Mapping[str, Any]) -> SampleCoins:
-    keys = np.frombuffer(config["keys"], dtype=_KEYS).astype(np.uint64)
-    return SampleCoins(float(config["rate"]), keys, int(config["most"]) if "most" in config else None)
+def _read(config: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    return {name: kind(config[name]) for name, kind in kinds.items() if name in config}
 
 
 def counts_wanted(message: Message) -> bool:
