@@ -75,9 +75,7 @@ class LocalizedClipping(Recipe, DeviationOptions):
     )
     phases: int = Field(3, ge=1, le=64, description="Releases.")
     steps: int = Field(2, ge=1, description="Steps a phase, each with users of its own.")
-    learning_rate: float | None = Field(
-        None, gt=0, description="Step size, at most 2 / smoothness; default half of that."
-    )
+    learning_rate: float | None = Field(None, gt=0, description="Step size, at most 2 / smoothness; default half that.")
     shrink: float | None = Field(
         None,
         ge=0,
@@ -85,16 +83,12 @@ class LocalizedClipping(Recipe, DeviationOptions):
         description="Factor by which a phase is taken to bring the model nearer to the optimum (utility only); "
         "default from strong convexity.",
     )
-    without_certificate: bool = Field(
-        False, description="Run a loss without certificate; the report then says: no privacy guarantee."
-    )
+    without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
         """See `Recipe.scheme`."""
         certificate, n, rounds = given.problem.certificate, given.users, self.phases * self.steps
-        check_contractive(
-            given, self.learning_rate, opted_out=self.without_certificate, needed_then={"clip": self.clip}
-        )
+        check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"clip": self.clip})
         if n < rounds:
             raise PopulationTooSmall(
                 f"data.users = {n}: {self.phases} phases of {self.steps} steps take {rounds}, one each; "

@@ -92,17 +92,13 @@ class LocalizedRobustSGD(Recipe, AgreementOptions):
     phases: int | None = Field(None, ge=1, le=64, description="Releases; searched if not given.")
     learning_rate: float | None = Field(None, gt=0, description="Step size of the first phase; searched if not given.")
     phase_base: float | None = Field(None, gt=1, description="Factor between step sizes; default max(ln m, 4).")
-    without_certificate: bool = Field(
-        False, description="Run a loss without certificate; the report then says: no privacy guarantee."
-    )
+    without_certificate: bool = Field(False, description="Run a loss without certificate, reported as no guarantee.")
 
     def scheme(self, given: Given) -> PhaseRounds:
         """See `Recipe.scheme`."""
         certificate, root = given.problem.certificate, math.sqrt(given.dimension)
         self.check_estimate()
-        check_contractive(
-            given, self.learning_rate, opted_out=self.without_certificate, needed_then={"radius": self.radius}
-        )
+        check_contractive(given, self.learning_rate, opted_out=self.without_certificate, needs={"radius": self.radius})
         setting = self._setting(given)
         chosen, users_needed = self._chosen(setting)
         projects, last = certificate.smoothness != 0 or self.constants == "paper", chosen.phases[-1]

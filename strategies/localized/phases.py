@@ -59,19 +59,19 @@ PHASE_FACT = Fact("public", "number of the phase")
 
 
 def check_contractive(
-    given: Given, learning_rate: float | None, *, opted_out: bool, needed_then: Mapping[str, float | None]
+    given: Given, learning_rate: float | None, *, opted_out: bool, needs: Mapping[str, float | None]
 ) -> None:
     """Refuse losses and step sizes for which steps are not proven to be contractive.
 
     If ``opted_out``, a loss without certificate may run, without any promise of privacy; it needs the options
-    ``needed_then``, beside the learning rate of the first phase. Raises `MissingAssumption` for a loss without
+    ``needs``, beside the learning rate of the first phase. Raises `MissingAssumption` for a loss without
     certificate that has not opted out, and `BadInput` for a missing option or a step that is too long.
     """
     certificate = given.problem.certificate
     if not opted_out:
         certificate.require_contractive(given.strategy)
-    elif certificate.missing() and None in (*needed_then.values(), learning_rate):
-        names = " and ".join(f"strategy.{name}" for name in (*needed_then, "learning_rate"))
+    elif certificate.missing() and None in (*needs.values(), learning_rate):
+        names = " and ".join(f"strategy.{name}" for name in (*needs, "learning_rate"))
         raise BadInput(f"{names} must be given for a loss without certificate")
     if learning_rate and certificate.smoothness and learning_rate > 2 / certificate.smoothness:
         raise BadInput(

@@ -15,15 +15,13 @@ from pydantic import Field
 from scipy.special import erfc
 
 from strategies.core.options import StrategyOptions
+from strategies.core.row_rounds import AnyTest
 from userdp.errors import BadInput
 from userdp.estimators import MINIMUM_BATCH, Debiased, Estimator, ExpKernel, RampKernel, Winsorized
 from userdp.estimators.robust import REACH, smallest_trim
 from userdp.mechanisms import AboveThreshold, MinimumScore
 
-TESTS: dict[str, type[AboveThreshold] | type[MinimumScore]] = {
-    "above_threshold": AboveThreshold,
-    "min_score": MinimumScore,
-}
+TESTS: dict[str, type[AnyTest]] = {"above_threshold": AboveThreshold, "min_score": MinimumScore}
 KERNELS: dict[str, type[ExpKernel] | type[RampKernel]] = {"exp": ExpKernel, "ramp": RampKernel}
 
 
@@ -33,9 +31,7 @@ class DeviationOptions(StrategyOptions):
     deviation: float | None = Field(
         None, gt=0, description="Per-sample standard deviation of a gradient coordinate (utility only); default G."
     )
-    heterogeneity: float = Field(
-        0.0, ge=0, description="Standard deviation between users of their own mean gradient (utility only)."
-    )
+    heterogeneity: float = Field(0.0, ge=0, description="Standard deviation of users' mean gradients (utility only).")
 
     def user_deviation(self, per_sample: float, samples: int) -> float:
         """Return v of the average over ``samples`` samples that each deviate by ``per_sample``."""

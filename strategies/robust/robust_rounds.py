@@ -134,10 +134,8 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
         """Return the fewest users that can pass if all agree; users who only nearly agree need more."""
         fewest, enough = self.shape.minimum_batch, []
         for kind in self._kinds:
-            test, (steps, failure) = (
-                self.round_test(given, fewest, SHARES[-1], self._unit_kernel, kind),
-                self._each_test(kind),
-            )
+            test = self.round_test(given, fewest, SHARES[-1], self._unit_kernel, kind)
+            steps, failure = self._each_test(kind)
             passes = partial(minimum_batch, kind, test.kernel, epsilon=test.epsilon, delta=test.delta)
             enough.append(passes(steps=steps, failure=failure, at_least=fewest))
         return min(enough)

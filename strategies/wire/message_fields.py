@@ -93,6 +93,4 @@ def message_field(message: str, sender: str, name: str) -> MessageField:
         same = field.name == name or (field.name.endswith(".") and name.startswith(field.name))
         if same and (field.message, field.sender) == (message, sender):
             return field
-    raise LookupError(
-        f"{message} of the {sender}: {name} is not in strategies/wire/message_fields.py: add it there with its kind"
-    )
+    raise LookupError(f"{message}, {sender}: {name} is not in strategies/wire/message_fields.py: add it with its kind")

@@ -26,14 +26,10 @@ class ModelLayout:
     """The trained arrays of a model, and the place of each in the vector.
 
     Float arrays are trained, except frozen ones. Those and arrays of integers or booleans (counters of batch
-    normalisation) keep their initial value. Raises `BadInput`: an array holds something else than finite numbers,
-    nothing is trained, or a pattern of ``frozen`` matches no array.
-
-    Args:
-        initial: the model at the start.
-        frozen: patterns (as of file names) of arrays that are not trained.
-        nonnegative: patterns of arrays whose entries `record` raises to zero, such as variances, which noise could make
-            negative. This post-processing costs no privacy.
+    normalisation) keep their value in ``initial``. ``frozen`` has patterns (as of file names) of arrays, and
+    ``nonnegative`` those of arrays whose entries `record` raises to zero, such as variances, which noise could make
+    negative: post-processing. Raises `BadInput` for numbers that are not finite, nothing to train, or a pattern of
+    ``frozen`` that matches no array.
     """
 
     def __init__(self, initial: ArrayRecord, frozen: Sequence[str] = (), nonnegative: Sequence[str] = ()) -> None:

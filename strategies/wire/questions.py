@@ -57,9 +57,7 @@ def model_vector(arrays: ArrayRecord) -> NDArray[np.float64]:
     Raises `BadInput`: the arrays are others. Other errors: their header cannot be parsed.
     """
     if list(arrays) != ["x"]:
-        raise BadInput(
-            f"the model must be one array named 'x', got {sorted(arrays)}; make it with model_record(vector)"
-        )
+        raise BadInput(f"a model must be one array named 'x', got {sorted(arrays)}: make it with model_record(vector)")
     return np.array(read_array(arrays["x"], "the model", "fiu", None), dtype=np.float64)
 
 

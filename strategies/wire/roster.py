@@ -19,7 +19,7 @@ _NOBODY = -1
 
 
 class Roster:
-    """Maps users 0..n-1 to Flower nodes.
+    """Maps users 0..n-1 (n = ``users``, public) to Flower nodes.
 
     Flower's node ids are random and nodes register one by one, so the roster asks every node for its users and waits
     for USERS, not for nodes: no run trains on whichever nodes come first.
@@ -27,20 +27,11 @@ class Roster:
     No person may be two users. Nodes that know users' labels send salted digests of them (a salt for this roster
     alone); a label that occurs twice, in one node or in two, ends the run (`repeated` says what that proves). Either
     every node with users sends digests or none: comparing some with others would find nothing.
-
-    Args:
-        users: n, the public number of users.
-
-    Attributes:
-        require_identities: refuse nodes that do not know their users' labels, as data of real people demand.
-        counts: ask how many samples were clipped; False where users are protected against the server.
-        keys: ask for nodes' public keys, where sums are masked.
-        clipped_samples: the clipped samples of all nodes that were asked.
     """
 
-    require_identities: bool = False
-    counts: bool = True
-    keys: bool = False
+    require_identities: bool = False  # refuse nodes that do not know their users' labels, as data of real people demand
+    counts: bool = True  # ask how many samples were clipped; False where users are protected against the server
+    keys: bool = False  # ask for nodes' public keys, where sums are masked
 
     def __init__(self, users: int) -> None:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
@@ -58,8 +49,8 @@ class Roster:
     def gather(self, grid: Grid, timeout: float) -> None:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
-        A node that fails or breaks the protocol holds nobody: its users count as missing. Raises `RunFailed`: two nodes
-        claim one user or hold one person, a node claims a user outside 0..n-1, or does not say who its users are though
+        A node that fails or breaks the protocol holds nobody: its users count as missing. Raises `RunFailed` if two
+        nodes claim one user or hold one person, or a node claims a user outside 0..n-1 or sends no digests though
         others do.
         """
         deadline = time.monotonic() + timeout
@@ -98,9 +89,7 @@ class Roster:
         if len(users) > planned or (users.size and (users.min() < 0 or users.max() >= planned)):
             raise RunFailed(f"node {node} claims users outside 0..{planned - 1}: the plan is for {planned} users")
         if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
-            raise RunFailed(
-                f"node {node} claims a user that is claimed already: one user in two places has no guarantee"
-            )
+            raise RunFailed(f"node {node} claims a user that is claimed already: a user in two places has no guarantee")
         self._identify(node, holding)
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)

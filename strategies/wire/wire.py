@@ -16,17 +16,12 @@ from userdp.problems.base import Problem
 
 
 class Wire:
-    """The wire to nodes that run `client_app`; `strategies.drop_in` has another, to ordinary Flower clients.
+    """The wire to nodes that run `client_app`; `strategies.drop_in` has another, to ordinary Flower clients."""
 
-    Attributes:
-        clipping: the assumptions of a guarantee that rests on clipped user vectors.
-        asks_more: nodes can be asked for more than a step of training, such as users' lengths before the clip.
-        repeats: nodes give the same answer to a repeated question, as resuming after a kill requires.
-    """
-
+    # The assumptions of a guarantee that rests on clipped users.
     clipping: tuple[str, ...] = ("nodes clip each user as told, and the server is trusted",)
-    asks_more: bool = True
-    repeats: bool = True
+    asks_more: bool = True  # nodes answer more questions than training, such as users' lengths before the clip
+    repeats: bool = True  # nodes give the same answer to a repeated question, as resuming after a kill requires
 
     def roster(self, users: int, max_missing: float) -> Roster:
         """Return the roster that finds the node of each of n users."""

@@ -105,12 +105,8 @@ def _laid(rows: Rows, first: int, last: int) -> tuple[NDArray[np.float32], NDArr
         start -= width
         scale = 1 / width
     usable = np.isfinite(start) & np.isfinite(width) & np.isfinite(scale)
-    nothing, some = np.float32(0), np.float32(1)
-    return (
-        np.where(usable, start, nothing),
-        np.where(usable, scale, some),
-        np.where(usable, np.float32(_BINS - 1), nothing),
-    )
+    nothing, some, top = np.float32(0), np.float32(1), np.float32(_BINS - 1)
+    return np.where(usable, start, nothing), np.where(usable, scale, some), np.where(usable, top, nothing)
 
 
 def _found(

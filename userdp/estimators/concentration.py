@@ -136,13 +136,11 @@ def concentration_score(rows: Rows, kernel: Kernel) -> float:
     whole = len(rows) * STEPS
     # A difference of huge rows may overflow to an infinite distance, whose phi is 0.
     with np.errstate(over="ignore"):
-        steps = (
-            _ramp_pairs(rows, centre, kernel) if isinstance(kernel, RampKernel) else _all_pairs(rows, centre, kernel)
-        )
+        steps = _ramp_pairs(rows, centre, kernel) if isinstance(kernel, RampKernel) else _pairs(rows, centre, kernel)
     return (whole + 2 * steps) / whole
 
 
-def _all_pairs(rows: Rows, centre: NDArray[np.float64], kernel: Kernel) -> int:
+def _pairs(rows: Rows, centre: NDArray[np.float64], kernel: Kernel) -> int:
     return sum(_steps(kernel.values(distances).sum()) for distances in all_pairs(rows, centre))
 
 
@@ -172,7 +170,7 @@ def _ramp_pairs(rows: Rows, centre: NDArray[np.float64], kernel: RampKernel) -> 
         return certain
     if 4 * undecided > len(rows) * (len(rows) - 1):
         # Compiled for half of the square, faster than most of a square in tiles.
-        return _all_pairs(rows, centre, kernel)
+        return _pairs(rows, centre, kernel)
     points = np.ascontiguousarray(rows, dtype=np.float64)[order]
     return certain + _undecided_pairs(points, first, last, kernel)
 

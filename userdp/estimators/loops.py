@@ -75,9 +75,7 @@ def add_clipped(rows: Rows, low: Vector, high: Vector, scale: Vector, total: NDA
 
 
 @compiled("nnan", "nsz")
-def largest_differences(
-    values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: NDArray[np.float64]
-) -> None:
+def largest_differences(values: Rows, coordinates: NDArray[np.int64], others: Rows, largest: Rows) -> None:
     """Write into ``largest`` (L, R), zeros, the largest difference of a row from another in its own c coordinates.
 
     The row's are (L, c) ``coordinates``, with its (L, c) ``values`` there; the other rows are (d, R), in columns.

@@ -98,17 +98,12 @@ def trimmed_mean(rows: Rows, trim: int) -> Vector:
 class Estimator(ABC):
     """A mean of rows held, coordinate by coordinate, to within ``width`` of a trimmed mean; the subclass says how.
 
-    Raises `BadInput`: a setting out of range.
-
-    Attributes:
-        radius: rho > 0, radius of the balls that aligned batches share; in units of the rows.
-        width: s > 0; None means the subclass's own multiple of ``radius``.
-        trim: k; None means the smallest allowed, ``floor(B/3) + 1``, with the smallest sensitivity.
+    Raises `BadInput` for a setting out of range.
     """
 
-    radius: float
-    width: float | None
-    trim: int | None
+    radius: float  # rho > 0, radius of the balls that aligned batches share; in units of the rows
+    width: float | None  # s > 0; None means the subclass's own multiple of ``radius``
+    trim: int | None  # k; None means the smallest allowed, ``floor(B/3) + 1``, with the smallest sensitivity
 
     def __post_init__(self) -> None:
         for name, value in (("radius", self.radius), ("width", self.width)):
@@ -216,17 +211,12 @@ class Debiased(Estimator):
     by at most ``2 radius / K`` (lemma of this module; K = 1 or 2 for the median, B - 2 trim for the trimmed mean), and
     each result lies within ``width`` of its statistic. The paper's bound is ``4 radius + 2 width``. It is 1-Lipschitz
     in the sup norm without any assumption.
-
-    Attributes:
-        statistic: "median" or "trimmed_mean", which alone has a trim.
-        radius, trim: see `Estimator`.
-        width: s > 0, how far the mean may lie from the statistic; None means ``radius``.
     """
 
     statistic: Statistic
     radius: float
-    width: float | None = None
-    trim: int | None = None
+    width: float | None = None  # s > 0, how far the mean may lie from the statistic; None means ``radius``
+    trim: int | None = None  # of the trimmed mean alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -265,12 +255,8 @@ class Winsorized(Estimator):
     trimmed mean. If the changed row was one of them, the others contribute at most ``(floor(B/3) - 1) D`` and it adds D
     + 2 s; if it was in I, it moves by at most ``2 rho + s <= 2 s``. It is 1-Lipschitz in the sup norm without any
     assumption. A batch inside one ball is not clipped at all when ``s >= 2 rho``: the estimate is then its mean,
-    without bias.
-
-    Attributes:
-        radius, trim: see `Estimator`.
-        width: s > 0, how far from the trimmed mean a row counts in full; None means ``2 * radius``, with a smaller
-            sensitivity (about 6 rho / B) than ``radius`` (about 8 rho / B), and less bias.
+    without bias. So None, for ``width = 2 rho``, gives a smaller sensitivity (about 6 rho / B) than ``width = rho``
+    (about 8 rho / B), and less bias.
     """
 
     radius: float
@@ -296,14 +282,10 @@ def check_rows(rows: Rows) -> None:
     if rows.ndim != 2 or 0 in rows.shape:
         raise BadInput(f"rows have shape {rows.shape}: must be a non-empty (users, dimension) matrix")
     if not np.isfinite(rows).all():
-        raise BadInput(
-            "rows hold a value that is not finite: replace such rows first (userdp.nodes.computations.finite_rows)"
-        )
+        raise BadInput("a row is not finite: replace such rows first (userdp.nodes.computations.finite_rows)")
 
 
 def _by_columns(rows: Rows, of_part: Callable[[Rows], Vector]) -> Vector:
-    """Return the (d,) results of ``of_part`` on contiguous float64 columns, many of them side by side."""
-
     def of_columns(first: int) -> Vector:
         return of_part(np.ascontiguousarray(rows[:, first : first + step], dtype=np.float64))
 

@@ -46,9 +46,7 @@ class IntegerGrid:
 
     def __post_init__(self) -> None:
         if self.exponent not in _EXPONENTS:
-            raise BadInput(
-                f"the grid step 2^{self.exponent} of a masked sum is out of range: measure values in other units"
-            )
+            raise BadInput(f"the grid step 2^{self.exponent} of a masked sum is out of range: measure in other units")
 
     @classmethod
     def finest(cls, deviation: float, terms: int, longest: float) -> Self:

@@ -114,23 +114,16 @@ class MaskedSum:
 
     *Assumptions.* Nodes are honest in what they compute and add. The server passes keys on unchanged and sends the
     plan's questions: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.
-
-    Attributes:
-        grid: the grid of the rows.
-        deviation: standard deviation of all shares together on each coordinate, > 0, in units of the values. Before the
-            keys are known, that of the shares unknown to every adversary; `among` converts it.
-        seed: of SIMULATED shares; None for the operating system's.
-        round: sums of different rounds have shares and masks of their own.
-        keys: public keys of the nodes of this sum; empty before any node is asked.
-        weight: of the number that each row ends with, > 0; None where rows are vectors alone.
     """
 
-    grid: IntegerGrid
+    grid: IntegerGrid  # of the rows
+    # Standard deviation of all shares together on each coordinate, > 0, in units of the values. Before the keys are
+    # known, that of the shares unknown to every adversary; `among` converts it.
     deviation: float
-    seed: int | None = None
-    round: int = 0
-    keys: tuple[bytes, ...] = ()
-    weight: float | None = None
+    seed: int | None = None  # of SIMULATED shares; None for the operating system's
+    round: int = 0  # sums of different rounds have shares and masks of their own
+    keys: tuple[bytes, ...] = ()  # public keys of the nodes of this sum; empty before any node is asked
+    weight: float | None = None  # of the number that each row ends with, > 0; None where rows are vectors alone
 
     @classmethod
     def hiding(
