@@ -14,7 +14,6 @@ from strategies.core.about import About
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.scheme import Number
-from strategies.localized.needs import fewest_users, refusal
 from strategies.localized.phases import (
     PHASE_ABOUT,
     PHASE_FACT,
@@ -25,7 +24,15 @@ from strategies.localized.phases import (
     phase_rounding,
     phase_rounds,
 )
-from strategies.localized.search import LocalizedPlan, LocalizedSetting, paper_plan, paper_users, search
+from strategies.localized.search import (
+    LocalizedPlan,
+    LocalizedSetting,
+    fewest_users,
+    paper_plan,
+    paper_users,
+    refusal,
+    search,
+)
 from strategies.robust.passing import AgreementOptions
 from strategies.robust.tested_rounds import TEST_MEANINGS, TEST_NOTES
 from userdp.errors import PopulationTooSmall

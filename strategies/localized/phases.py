@@ -34,7 +34,6 @@ ASSUMPTIONS = (
     "data lie in the declared bounds (they are clipped into them)",
     "n and who takes part are public",
 )
-"""The assumptions of every guarantee of a phase."""
 
 PHASE_ABOUT: Mapping[str, Any] = {
     "adversary": "against whoever sees the released models; nodes of a phase and the server see its iterates and are "
@@ -45,17 +44,14 @@ PHASE_ABOUT: Mapping[str, Any] = {
     "with_secure_noise": "noise is larger by what rounding can do to the steps of a phase (`phase_rounding`); losses "
     "without a bound on how their gradients are rounded are refused, and so are domains without an end",
 }
-"""The self-description of strategies of phases."""
 
 PHASE_MEANINGS: Mapping[str, str] = {
     "batch": "users a step, fresh ones each time",
     "phases": "releases; each phase starts at the model released before",
     "steps": "steps of each phase",
 }
-"""The numbers of their plans."""
 
 PHASE_FACT = Fact("public", "number of the phase")
-"""The phase that a round notes."""
 
 
 def check_contractive(
@@ -152,10 +148,6 @@ class PhaseUnderWay(Stateful):
     session: Session = field(init=False)  # of its test, from the phase's first round on
     halted: bool = False  # the test has failed already
 
-    def begin(self, session: Session) -> None:
-        """Forget the test of the phase before."""
-        self.session, self.halted = session, False
-
     def new_part(self, attribute: str, state: State) -> Session:
         """Return a session; its state holds all that differs between phases."""
         return self.new_session()
@@ -226,7 +218,7 @@ class PhaseRounds(Scheme):
         self, test: ConcentrationTest, number: int, step: int, rows: Rows, memory: PhaseUnderWay
     ) -> dict[str, float]:
         if step == 0:
-            memory.begin(test.session(self.noise(number, 1)))
+            memory.session, memory.halted = test.session(self.noise(number, 1)), False
         score = concentration_score(rows, test.kernel)
         memory.halted = not memory.session.observe(score)
         facts = {"score_private": score, "threshold": test.threshold}

@@ -1,4 +1,4 @@
-"""Plans of the localised robust SGD, from public facts alone; searched, or with the constants of the paper.
+"""Plans of the localised robust SGD from public facts, searched or with the paper's constants, and their refusals.
 
 The search is over phases, steps a phase, step size and the split of the budget between test and release. It minimises a
 bound on the excess risk made of textbook parts, for a phase of T steps of size eta on batches of B users whose average
@@ -31,6 +31,7 @@ from userdp.accounting import Cost, calibrate_noise
 from userdp.errors import PopulationTooSmall
 from userdp.estimators import MINIMUM_BATCH, Estimator, Kernel
 from userdp.mechanisms import GaussianMechanism
+from userdp.mechanisms.concentration_tests import smallest_passing
 from userdp.problems.base import Certificate
 
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5)
@@ -42,6 +43,8 @@ COMPARISONS = 5e9
 Large batches of users that barely agree would take hours; they get a radius at which the ramp score is certified in
 linear time instead.
 """
+
+_MOST_USERS = 10**9
 
 
 @dataclass(frozen=True)
@@ -275,3 +278,65 @@ def paper_users(setting: LocalizedSetting) -> int:
 def _batch(setting: LocalizedSetting, users: int) -> int:
     size = users * setting.samples * setting.dimension
     return setting.batch or math.ceil(100 * math.log(size / setting.delta) / setting.epsilon)
+
+
+def refusal(setting: LocalizedSetting) -> str:
+    """Return which number of the setting, for which `search` found no plan, has to change, and to what."""
+    tests = f"{setting.kernel} + {setting.test}"
+    budget = f"at epsilon = {setting.epsilon:g}, delta = {setting.delta:g}"
+    needed = fewest_users(setting)
+    if needed is not None and needed > setting.users:
+        return (
+            f"data.users = {setting.users}: too few for {tests} {budget}: these settings take {needed} users. Bring "
+            "more users, raise privacy.epsilon, use kernel = 'ramp' with test = 'min_score', or use dp_fed_sgd"
+        )
+    enough = enough_batch(setting)
+    advice = "use dp_fed_sgd" if enough is None else f"use strategy.batch = {enough}"
+    if setting.batch is not None:
+        return (
+            f"strategy.batch = {setting.batch}: honest users would not pass the tests of {tests} {budget}: {advice}, "
+            "leave strategy.batch out, or raise privacy.epsilon"
+        )
+    return (
+        f"data.users = {setting.users}: no batch of a size whose scores can be computed in time passes the tests of "
+        f"{tests} {budget}: use kernel = 'ramp', or {advice}"
+    )
+
+
+def fewest_users(setting: LocalizedSetting) -> int | None:
+    """Return the fewest users, instead of the setting's own, with which `search` finds a plan; None if none."""
+    least = (setting.batch or MINIMUM_BATCH) << ((setting.phases or 1) - 1)
+    most = least if setting.batch else _MOST_USERS  # more users than a batch takes would only add steps
+    users = smallest_passing(partial(_passes, setting), least, most)
+    return users if users <= most else None
+
+
+def enough_batch(setting: LocalizedSetting) -> int | None:
+    """Return a larger batch, instead of the setting's own, with which these users have a plan; None if there is none.
+
+    By bisection: it is the smallest such batch where passing grows with the batch.
+    """
+    low = (setting.batch or MINIMUM_BATCH) - 1
+    high = min(phase_users(setting.users, min(phase_counts(setting))))
+    if high <= low or not _passes(replace(setting, batch=high), setting.users):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        passes = _passes(replace(setting, batch=middle), setting.users)
+        low, high = (low, middle) if passes else (middle, high)
+    return high
+
+
+def _passes(setting: LocalizedSetting, users: int) -> bool:
+    """Return whether these users can pass the easiest test, in some number of phases.
+
+    That is in one step, at the largest share of the budget and the smallest step size: a setting that fails there fails
+    in every plan that `search` would try.
+    """
+    setting, rate = replace(setting, users=users), min(learning_rates(setting))
+    for phases in phase_counts(setting):
+        largest = min(phase_users(users, phases))
+        batch = setting.batch or largest
+        if MINIMUM_BATCH <= batch <= largest and build(setting, batch, phases, rate, SHARES[-1], calibrated=False):
+            return True
+    return False

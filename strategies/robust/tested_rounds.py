@@ -25,16 +25,13 @@ SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 """The shares of epsilon that are tried for the tests."""
 
 ADVERSARY = "against other nodes and whoever sees every iterate; the server is trusted with the users' gradients"
-"""The adversary of strategies whose server sees rows."""
 
 TRUST = "the server is trusted"
-"""The assumption of every guarantee here."""
 
 ROW_MEANINGS: Mapping[str, str] = {
     "epochs": "passes over the users",
     "user_deviation": "assumed standard deviation of a coordinate of a user's gradient",
 }
-"""The numbers of every plan here."""
 
 TEST_MEANINGS: Mapping[str, str] = {
     **ROW_MEANINGS,
@@ -44,14 +41,12 @@ TEST_MEANINGS: Mapping[str, str] = {
     "test_epsilon": "share of epsilon spent on the test",
     "test_delta": "share of delta spent on the test",
 }
-"""The numbers of plans with tests."""
 
 TEST_NOTES: Mapping[str, Fact] = {
     "score_private": Fact("private", "how well the users of the round agree, before the test's noise"),
     "threshold": Fact("public", "score that a batch must reach"),
     "passed": Fact("noised", "whether the round or phase passed its test, which has noise of its own"),
 }
-"""The facts of tested rounds."""
 
 
 TESTED_ABOUT: Mapping[str, Any] = {
@@ -64,7 +59,6 @@ TESTED_ABOUT: Mapping[str, Any] = {
     "`NeighbourMean.rounding`)",
     "notes": TEST_NOTES,
 }
-"""The self-description of strategies of tested rounds."""
 
 
 class RowOptions(DeviationOptions):

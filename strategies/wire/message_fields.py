@@ -85,12 +85,3 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
 MESSAGE_FIELDS: tuple[MessageField, ...] = tuple(
     MessageField(*ends, name, kind, told) for ends, fields in _TABLE.items() for name, (kind, told) in fields.items()
 )
-
-
-def message_field(message: str, sender: str, name: str) -> MessageField:
-    """Return the entry of a field; raises `LookupError` if the list has none."""
-    for field in MESSAGE_FIELDS:
-        same = field.name == name or (field.name.endswith(".") and name.startswith(field.name))
-        if same and (field.message, field.sender) == (message, sender):
-            return field
-    raise LookupError(f"{message}, {sender}: {name} is not in strategies/wire/message_fields.py: add it with its kind")

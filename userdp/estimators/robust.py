@@ -55,11 +55,6 @@ REACH = 2.0**20
 _PART_ENTRIES = 1 << 22
 
 
-def aligned_count(batch: int) -> int:
-    """Return how many of ``batch`` rows one ball must hold for the batch to be aligned: two thirds, rounded up."""
-    return -(-2 * batch // 3)
-
-
 def smallest_trim(batch: int) -> int:
     """Return the least trim for which the lemma holds, ``floor(batch / 3) + 1``."""
     return batch // 3 + 1

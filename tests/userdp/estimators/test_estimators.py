@@ -19,7 +19,6 @@ from userdp.estimators import (
     NeighbourMean,
     RampKernel,
     Winsorized,
-    aligned_count,
     concentration_score,
     coordinate_median,
     neighbour_counts,
@@ -187,7 +186,7 @@ def neighbours(batch, trials, seed):
     places = np.array([-FAR, -3.0, -1.001, 1.001, 3.0, FAR])
     outside = rng.choice(places, size=(batch, trials))
     outside = np.where(rng.random(trials) < 0.3, FAR, outside)
-    outliers = rng.integers(0, batch - aligned_count(batch) + 1, size=trials)
+    outliers = rng.integers(0, batch // 3 + 1, size=trials)
     rows = np.where(np.arange(batch)[:, None] < outliers, outside, inside)
     replaced = rows.copy()
     who = rng.integers(0, 2, size=trials) * (batch - 1)  # an outlier (if there are any) or a row of the ball
