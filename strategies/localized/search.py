@@ -8,7 +8,7 @@ of ``beta d sigma^2 / 2`` and ``G d sigma`` for the noise of the last release.
 
 A later phase starts at squared distance d sigma^2, the noise of the phase before it. A linear loss has one phase, and
 is projected onto the domain only when it is released: its gradient is the same everywhere, and a longer step drowns the
-noise of the release in travelled distance.
+release's noise.
 """
 
 import math

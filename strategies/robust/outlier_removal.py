@@ -25,11 +25,11 @@ class OutlierRemoval(Recipe, TestedOptions):
     """Mean of the users with enough neighbours, plus Gaussian noise, if the users agree.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole user;
-    relation: replace-one; n public. Any loss. In each round one Laplace test of the cohort's score (mean number of
-    users within rho, l2; sensitivity below 2): if the cohort or its neighbour is not aligned, the test passes with
-    probability at most delta_test, which is added to delta. If both are, the mean has l2 sensitivity about 24 rho / B
+    relation: replace-one; n public. In each round one Laplace test of the cohort's score (mean number of users within
+    rho, l2; sensitivity below 2): if the cohort or its neighbour is not aligned, the test passes with probability at
+    most delta_test, which is added to delta. If both are, the mean has l2 sensitivity about 24 rho / B
     (`NeighbourMean`, with its proof) and gets Gaussian noise for that. A user is in one round an epoch: parallel within
-    an epoch, composed over epochs. Every iterate is released; the server is trusted, other nodes may answer anything.
+    an epoch, composed over epochs. Every iterate is released.
 
     With secure noise the same holds for what is computed in float64: counts are exact functions of computed distances,
     a pair's of that pair alone, and the mean's sensitivity grows by `NeighbourMean.rounding`, by which both noises are

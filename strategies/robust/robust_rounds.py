@@ -27,16 +27,16 @@ class RobustRounds(Recipe, AgreementOptions, TestedOptions, PreparedOptions, res
     """A robust private gradient every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole user;
-    relation: replace-one; n public. Any loss, convex or not. In each round a test of the cohort's concentration score
-    (sensitivity below 2): if the users do not agree within rho it passes with probability at most delta_test, which is
-    added to delta; if they do, the estimate has l2 sensitivity sqrt(d) times its sup sensitivity and gets Gaussian
-    noise. A user is in one round an epoch: parallel within an epoch, composed over epochs. ``test = "min_score"``: a
-    Laplace test of its own in each round, whose epsilon is paid for each time a user takes part.
-    ``test = "above_threshold"``: one AboveThreshold over all rounds, whose epsilon is paid once (*Rounds* in
-    `userdp.mechanisms.concentration_tests`, with the proof); at the first failure the run ends with the last released
-    model. If not given, it is the one with less noise at the same promise: a function of public numbers. Every iterate
-    is a released value: nodes and outsiders are protected from each other even if the other nodes answer arbitrarily;
-    the server is trusted. Later rounds start from released models, so they carry no unreleased effect of a user.
+    relation: replace-one; n public. In each round a test of the cohort's concentration score (sensitivity below 2): if
+    the users do not agree within rho it passes with probability at most delta_test, which is added to delta; if they
+    do, the estimate has l2 sensitivity sqrt(d) times its sup sensitivity and gets Gaussian noise. A user is in one
+    round an epoch: parallel within an epoch, composed over epochs. ``test = "min_score"``: a Laplace test of its own in
+    each round, whose epsilon is paid for each time a user takes part. ``test = "above_threshold"``: one AboveThreshold
+    over all rounds, whose epsilon is paid once (*Rounds* in `userdp.mechanisms.concentration_tests`, with the proof);
+    at the first failure the run ends with the last released model. If not given, it is the one with less noise at the
+    same promise: a function of public numbers. Every iterate is a released value: nodes and outsiders are protected
+    from each other even if the other nodes answer arbitrarily. Later rounds start from released models, so they carry
+    no unreleased effect of a user.
 
     With secure noise the same holds for what is computed in float64. A score is an exact sum of rounded kernels, and
     its sensitivity and the bound on unaligned batches are those of the computed score (`concentration_score`). The

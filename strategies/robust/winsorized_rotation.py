@@ -76,16 +76,15 @@ class WinsorizedRotation(Recipe, RowOptions):
     """Mean of user gradients, rotated and clamped coordinate by coordinate to private intervals, every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss. *Why.* Unit: one whole user;
-    relation: replace-one; n public. Any loss. In a round, (1) the exponential mechanism chooses a cell for each of the
-    d' rotated coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that
-    cell's centre +- 2 tau', so replacing a user moves its row by at most the diagonal of that box, ``4 tau' sqrt(d')``
-    in l2; nor by more than ``2 C``, as the server clips rows to length C before it rotates them, and rotating keeps a
-    difference's length while clamping to a box never adds to it. The mean of B users moves by the smaller of both over
-    B, and Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there is no choice: a round
-    releases the mean alone, accounted as the Gaussian that it is. The rotation's signs are public and drawn without
-    looking at data. A user is in one round an epoch; rho adds up over epochs. Every iterate is released; the server is
-    trusted, other nodes may answer anything. *Rounding.* Each of the log2 d' <= 30 stages of the transform, and the
-    division, err by 2^-53 of a row's length: by 2^-48 together.
+    relation: replace-one; n public. In a round, (1) the exponential mechanism chooses a cell for each of the d' rotated
+    coordinates (score of sensitivity 1), ``d' epsilon_1^2 / 8``-zCDP; (2) coordinates are clamped to that cell's centre
+    +- 2 tau', so replacing a user moves its row by at most the diagonal of that box, ``4 tau' sqrt(d')`` in l2; nor by
+    more than ``2 C``, as the server clips rows to length C before it rotates them, and rotating keeps a difference's
+    length while clamping to a box never adds to it. The mean of B users moves by the smaller of both over B, and
+    Gaussian noise makes it zCDP with the rest of the round's rho. With one cell there is no choice: a round releases
+    the mean alone, accounted as the Gaussian that it is. The rotation's signs are public and drawn without looking at
+    data. A user is in one round an epoch; rho adds up over epochs. Every iterate is released. *Rounding.* Each of the
+    log2 d' <= 30 stages of the transform, and the division, err by 2^-53 of a row's length: by 2^-48 together.
 
     *Assumptions.* n and who takes part are public. The server is trusted. Other nodes may answer with anything.
 

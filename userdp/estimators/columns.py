@@ -1,8 +1,8 @@
 """Order statistics and means of columns: the same bits for every order of the rows, without sorting.
 
 *Order statistics.* A sorted sample of rows cuts each column into equal bins, numbered by rising bytes. Eight rounds of
-counting bytes find the bin of a rank, and the value of that rank is taken from the few values in it. The sample decides
-the speed, never the result: columns with crowded bins (many equal values, a long tail) are sorted.
+counting bytes find the bin of a rank, and its few values are sorted. The sample decides the speed, never the result:
+columns with crowded bins (many equal values, a long tail) are sorted whole.
 
 *Means.* Clipped values are counted in places so small that all of them add up to less than 2^62: whole numbers, which
 add up exactly in any order.

@@ -46,8 +46,7 @@ def in_radii(rows: NDArray[np.float64], radius: float) -> NDArray[np.float64]:
     """Return (B, d) rows in units of ``radius``, each coordinate clipped to `REACH` of them.
 
     Each row is mapped by itself, so scores and means of the result are functions of users' rows however they are
-    rounded. Squares of such numbers neither overflow nor vanish beside 1, and their sums are rounded by far less than a
-    radius. A row that is not finite stays so.
+    rounded. Squares of such numbers neither overflow nor vanish beside 1. A row that is not finite stays so.
     """
     with np.errstate(over="ignore"):
         return np.clip(rows / radius, -REACH, REACH, where=np.isfinite(rows), out=rows.astype(np.float64))

@@ -4,8 +4,8 @@ Source of the debiased estimate: Ghazi, Kumar, Liu, Manurangsi, "Linear-Time Use
 (2025), Algorithm 2. The winsorised estimate is ours.
 
 A batch of B rows is ALIGNED (radius rho) if some sup-norm ball of radius rho holds at least ``a = ceil(2B/3)`` of them.
-Batches are neighbours if one row is replaced. All proofs work coordinate by coordinate, where the ball is an interval I
-of length ``2 rho``.
+Neighbours replace one row. All proofs work coordinate by coordinate, where the ball is an interval I of length
+``2 rho``.
 
 **Lemma (trimmed mean).** Drop the k smallest and k largest of B numbers and average the ``K = B - 2k`` left. If ONE of
 two neighbours is aligned and ``k >= floor(B/3) + 1``, the two trimmed means lie in I and differ by at most
@@ -26,8 +26,8 @@ sup norm: rows that all move by at most h move it by at most h, aligned or not.
 
 *Floating point.* A sum of numbers far larger than rho is rounded by more than the sensitivity. So each estimator first
 clips every row by itself to `REACH` radii in each coordinate, a 1-Lipschitz map that keeps every ball in a ball: all of
-the above stays true. The remaining rounding has a bound, in every order of addition (`Estimator.rounding`, with its
-proof). Means of finite numbers are finite, even where their sum is not (`finite_mean`).
+the above stays true. `Estimator.rounding` bounds the remaining rounding in every order of addition. `finite_mean` is
+finite even where a sum is not.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""A mean for heavy tails: each value is scaled, multiplied by smoothing noise, and softly truncated, in expectation.
+"""A mean for heavy tails: values are scaled, multiplied by smoothing noise, and softly truncated, in expectation.
 
 Catoni, Giulini (2017) and Holland (2019), in the closed form that private gradient descent of Wang, Xiao, Devadas, Xu
 (2020) and private Frank-Wolfe of Hu, Ni, Xiao, Wang (2022) use. No noise is drawn: the expectation over it is computed.

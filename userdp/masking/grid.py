@@ -33,11 +33,11 @@ class IntegerGrid:
     """The multiples of ``2^exponent``.
 
     *Formal guarantees.* (a) *Sensitivity.* A row is moved towards zero, coordinate by coordinate, to the next multiple.
-    No coordinate grows, so neither does the l2 norm: proofs about clipped rows hold for rows on the grid without a term
-    for rounding, and adding whole numbers has no rounding at all. (b) *No wrap-around.* With at most ``terms`` rows of
-    norm at most ``longest (1 + 2^-20)`` and noise within 16 standard deviations, each coordinate of the total is at
-    most 2^62 grid steps. Sums are taken modulo 2^64, so parts may wrap: the total, read as a signed number, is the true
-    one. If noise is larger, the release is wrong and as private as any other, for a residue is a function of the total.
+    No coordinate grows, so neither does the l2 norm: proofs about clipped rows hold on the grid, and adding whole
+    numbers rounds nothing. (b) *No wrap-around.* With at most ``terms`` rows of norm at most ``longest (1 + 2^-20)``
+    and noise within 16 standard deviations, each coordinate of the total is at most 2^62 grid steps. Sums are taken
+    modulo 2^64, so parts may wrap: the total, read as a signed number, is the true one. If noise is larger, the release
+    is wrong and as private as any other, for a residue is a function of the total.
 
     Raises `BadInput` for an exponent whose power float64 does not hold with room to spare.
     """

@@ -35,11 +35,10 @@ class MaskKey:
     under it as random bytes; each key is for one context, so it makes one stream. Then each pair of others shares
     uniform residues. These pairs connect all others, so their masked vectors are jointly uniform among those with the
     same sum: the adversary sees that sum and nothing else of their vectors (Bonawitz et al. 2017, Lemma 6.1). This
-    holds against adversaries that cannot break these primitives; a party's masks are no stronger than its private key
-    is secret. (c) *Once.* `spend` lets rounds pass in rising order, each once. A party gives at most one answer a
-    round, to the same question or to different ones. *Assumption.* Key and rounds are kept together: a party that loses
-    one loses the other, and no run continues with its old key; nobody restores an older copy of both. Raises
-    `BadInput`: a secret of another length.
+    holds against adversaries that cannot break these primitives, while the private key is secret. (c) *Once.* `spend`
+    lets rounds pass in rising order, each once. A party gives at most one answer a round, to any questions.
+    *Assumption.* Key and rounds are kept together: a party that loses one loses the other, and no run continues with
+    its old key; nobody restores an older copy of both. Raises `BadInput`: a secret of another length.
 
     Args:
         secret: 32 bytes of an earlier key; None for a fresh key.

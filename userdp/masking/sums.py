@@ -78,8 +78,9 @@ class MaskedSum:
     ``(1 + e^epsilon) p (step / sigma)^2 / 40``. *Adversaries.* The server: c = 0. Another node, which subtracts its own
     share from the iterate it receives: c = 1, with or without the server. Nodes that collude: c of them, with or
     without the server, which adds nothing but the sum. `among` makes the sum so loud that sigma is the requested
-    deviation at c = `coalition`; fewer nodes know less. A user is not protected against the node that holds its data.
-    *Unit and relation.* Those of the sensitivity: a user; 2C for replacing one. *Proof.*
+    deviation at c = `coalition`; an adversary of fewer nodes sees more noise, which is post-processing. A user is not
+    protected against the node that holds its data. *Unit and relation.* Those of the sensitivity: a user; 2C for
+    replacing one. *Proof.*
 
     1. *Visible values.* Given the others' parts, masked parts reveal only the sum of these nodes' rows and shares
        modulo 2^64 (`MaskKey`; this step needs a bounded adversary), a function of that sum.
@@ -99,18 +100,16 @@ class MaskedSum:
        an output law within total variation t of an (epsilon, delta)-DP one is (epsilon, delta + (1 + e^epsilon) t)-DP.
        Over coordinates and adaptive rounds these t add up.
     5. *Remaining shares.* k - c nodes keep their shares secret, whose deviation together is sigma. The adversary's
-       knowledge of the c others is independent of these shares: subtracting it is post-processing. An adversary who
-       knows less sees more noise, which is post-processing too.
+       knowledge of the c others is independent of these shares: subtracting it is post-processing.
     6. *Rounds.* Nodes of a sum are those that hold its cohort, so k varies. The claim holds for each sum with its own
-       k, and `among` prices each: rounds compose at sigma, for any numbers of nodes. A sum of one node is refused:
-       nobody else would hide its total.
+       k, and `among` prices each: rounds compose at sigma. A sum of one node is refused: nobody else would hide its
+       total.
     7. *Once.* With one key a node answers one question of a round (`MaskKey.spend`), so no part is released twice with
        two shares, whose mean would have less noise.
 
     *Rows that end with a number.* If users release a number in [-b, b] beside their clipped vector, it is multiplied by
     a weight w, public before the round: one more coordinate of a row, whose norm is ``sqrt(clip^2 + (w b)^2)`` at most.
-    That is the C of the claim, which then prices both together. All coordinates have the same noise, so the sum of the
-    numbers has ``deviation / w``: the weight says how the noise is split.
+    That is the C of the claim, which then prices both together. The sum of the numbers has noise ``deviation / w``.
 
     *Assumptions.* Nodes are honest in what they compute and add. The server passes keys on unchanged and sends the
     plan's questions: it is curious, not active. Seeded shares are a simulation, rounded from continuous noise.

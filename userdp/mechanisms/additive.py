@@ -23,8 +23,8 @@ def require_positive(**numbers: float) -> None:
 class GaussianMechanism:
     """Adds independent normal noise to each coordinate.
 
-    *Formal guarantees.* Neighbouring relation and unit: those for which ``l2_sensitivity`` bounds ``||v - v'||_2``.
-    By rotation the two outputs are as far apart as N(0, 1) and N(mu, 1) with ``mu = 1 / noise_multiplier`` at worst, in
+    *Formal guarantees.* Neighbouring relation and unit: those for which ``l2_sensitivity`` bounds ``||v - v'||_2``. By
+    rotation the two outputs are as far apart as N(0, 1) and N(mu, 1) with ``mu = 1 / noise_multiplier`` at worst, in
     any dimension; `userdp.accounting.costs` turns that into the exact epsilon and delta (Balle, Wang 2018). Assumption:
     real-valued noise, which `userdp.noise.SecureNoise` is proven to match; `SeededNoise` simulates it.
 

@@ -4,10 +4,10 @@ Sources: AboveThreshold, Dwork, Roth 2014, Section 3.6, as used by Ghazi, Kumar,
 User-Level DP-SCO via Robust Statistics" (2025), Algorithm 4, here with the score's full sensitivity and an exact
 threshold. The minimum-score test is ours.
 
-*Formal guarantees.* Unit: a user; relation: one user replaced; each user takes part in one step. Claim: a phase of T
-steps whose scores are tested, and which releases its result by an (epsilon_r, delta_r)-DP mechanism if the test passes
-and a constant otherwise, is (epsilon + epsilon_r, delta + delta_r)-DP towards an observer of that output (and of when
-the test halted). The released mechanism's sensitivity may be proven for batches one of which is aligned.
+*Formal guarantees.* Unit: a user; relation: one user replaced; each user takes part in one step. Claim: a phase that
+tests the scores of T steps, and releases its result by an (epsilon_r, delta_r)-DP mechanism if they pass and a constant
+otherwise, is (epsilon + epsilon_r, delta + delta_r)-DP for an observer of that output and of when the test halted. The
+released mechanism's sensitivity may be proven for batches one of which is aligned.
 
 *Proof.* Two neighbours differ in one user of step t*. Up to the model of step t* everything is equal.
 
@@ -24,8 +24,7 @@ the test halted). The released mechanism's sensitivity may be proven for batches
    and composes with the release.
 
 Both cases are dominated by randomised response at epsilon, the release, and an event of probability delta, which is how
-`userdp.accounting.costs` composes participations. Without case 1's threshold, or with the noise on the threshold left
-out, the claim fails.
+`userdp.accounting.costs` composes participations. The claim needs case 1's threshold, and the noise on it.
 
 *Rounds.* One `AboveThreshold` (with ``movement = 0``) covers many rounds; each passes before it releases a value of its
 own, and a user is in k of them. Claim: towards an observer of all, it costs
@@ -51,7 +50,7 @@ Rounding is monotone, so step 2 holds with Delta + 2r for Delta: a lowered thres
 one by Delta or more. For sizes up to 2^30 Delta that is below 2^-21 Delta, which the source's slack covers. As it draws
 ``1 + slack`` times the noise, the margin of step 1 grows by twice the slack (once for the noise, once for rounding).
 
-In a federation the clients of a phase see the models inside it, which are NOT private; see the strategies.
+Clients of a phase see the models inside it, which are NOT private; see the strategies.
 """
 
 import math

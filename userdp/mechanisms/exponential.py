@@ -16,11 +16,11 @@ class ExponentialMechanism:
     """Chooses k with probability proportional to ``exp(epsilon score_k / (2 sensitivity))``.
 
     *Formal guarantees.* Let a vector of scores, and the scores of its neighbour plus any constant, differ by at most
-    ``sensitivity`` in every entry; the constant may depend on the pair, for one constant on all scores changes no
-    probability. Then the choice is (epsilon, 0)-DP for that unit and relation (McSherry, Talwar 2007). More precisely,
-    the log-likelihood ratio lies in an interval of length epsilon that the pair fixes, hence ``epsilon^2 / 8``-zCDP,
-    a quarter of what pure privacy alone gives (Cesar, Rogers 2021). Assumption: real-valued Gumbel noise,
-    which `userdp.noise.SecureNoise` is proven to match; `SeededNoise` simulates it.
+    ``sensitivity`` in every entry; it may depend on the pair, for one constant on all scores changes no probability.
+    Then the choice is (epsilon, 0)-DP for that unit and relation (McSherry, Talwar 2007). The log-likelihood ratio lies
+    in an interval of length epsilon that the pair fixes, hence ``epsilon^2 / 8``-zCDP, a quarter of what pure privacy
+    alone gives (Cesar, Rogers 2021). Assumption: real-valued Gumbel noise, which `userdp.noise.SecureNoise` is proven
+    to match; `SeededNoise` simulates it.
 
     Utility: with probability ``1 - e^-t`` the score chosen is within ``(2 sensitivity / epsilon) (ln K + t)`` of the
     best of K.

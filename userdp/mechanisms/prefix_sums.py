@@ -6,17 +6,14 @@ a factorisation ``A = B C`` into lower-triangular matrices release ``B (C G + Z)
 *Formal guarantees.* Unit, relation: those for which a participation changes a row of G by a vector of norm at most h; a
 user takes part in rounds P only, at least ``separation`` apart. Round t of ``C G + Z`` is row t of C G with fresh
 noise, and the rounds together move by ``||C D||_F <= h sensitivity`` for every change D of the rows P. That bound holds
-on every path, however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism (Denisov,
-McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1). With k participations, ``||C D||_F^2 = sum_{i,j in P} <D_i, D_j>
-<C_i, C_j> <= h^2 sum_{i,j in P} <C_i, C_j>`` as all entries of C are non-negative here. An encoder gives the rows of C
-G, which a Gaussian mechanism safe in floating point turns into ``C G + Z``; `noise` turns these rows into
-prefix sums, by post-processing. Fed with Z alone it gives the noise of the prefix sums, which is the same in real
-arithmetic.
+however later rounds depend on earlier releases, so the whole run is ONE Gaussian mechanism (Denisov, McMahan, Rush,
+Smith, Thakurta 2022, Theorem 2.1). With k participations, ``||C D||_F^2 = sum_{i,j in P} <D_i, D_j> <C_i, C_j> <= h^2
+sum_{i,j in P} <C_i, C_j>`` as all entries of C are non-negative here. An encoder gives the rows of C G, which a
+Gaussian mechanism safe in floating point turns into ``C G + Z``; `noise` turns these rows into prefix sums, by
+post-processing. Fed with Z alone it gives the noise of the prefix sums, which is the same in real arithmetic.
 
-`userdp.mechanisms.toeplitz` has factorisations whose rows are all alike; here is the tree, whose rows are not.
-
-The noise must be that of ``B = A C^{-1}``: with C banded and its own rows used as noise, the matrix that meets the data
-would be ``C^{-1} A``, whose columns are neither short nor banded.
+*Caution.* The noise must be that of ``B = A C^{-1}``: with C banded and its own rows used as noise, the matrix that
+meets the data would be ``C^{-1} A``, whose columns are neither short nor banded.
 """
 
 import math

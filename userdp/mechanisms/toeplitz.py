@@ -1,7 +1,7 @@
 """Factorisations ``A = B C`` of prefix sums in which C is Toeplitz: every round is treated like the one before.
 
 C is given by its first column ``c_0 = 1, c_1, ...``, the coefficients of a power series c(x). Then ``C^{-1}`` has those
-of ``1 / c(x)``, and B the running sums of those. See `userdp.mechanisms.prefix_sums` for the purpose.
+of ``1 / c(x)``, and B the running sums of those.
 
 *Formal guarantees.* Here no c_k is negative, by construction: the worst changes of a user all point the same way, and
 taking part more often never moves less. A user who takes part in rounds ``r, r + b, r + 2b, ...`` moves C G by the
@@ -11,8 +11,8 @@ stay away), as in cyclic batches. If c also never rises, it is the worst of ALL 
 apart: ``<C_i, C_j> = sum_s c_s c_{s + j - i}`` over ``s < T - j`` falls with j and with j - i, and the m-th round of P
 is at least ``m b``, further from earlier ones than multiples of b are.
 
-Optimised coefficients vary with the last digits of a machine's arithmetic. So encoders remember the terms of C that
-they began with: a run resumed elsewhere releases rows of ONE matrix.
+Optimised coefficients vary with the last digits of a machine's arithmetic. So encoders remember their terms of C: a run
+resumed elsewhere releases rows of ONE matrix.
 """
 
 from abc import abstractmethod
