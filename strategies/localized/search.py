@@ -240,7 +240,7 @@ def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
     batch = _batch(setting, n)
     if n < 2 * batch:
         raise PopulationTooSmall(
-            f"data.users = {n}: the paper's constants take batches of {batch} users and two batches at least; "
+            f"data.users = {n}: the paper's constants need two batches of {batch} users at least; "
             f"bring {paper_users(setting)} users, or use strategy.constants = 'calibrated'"
         )
     phases = setting.phases or int(math.log2(n / batch))
@@ -261,7 +261,7 @@ def paper_plan(setting: LocalizedSetting) -> LocalizedPlan:
     plan = build(replace(setting, radius=radius), batch, phases, rate, 0.5, sizes=sizes)
     if plan is None:
         raise PopulationTooSmall(
-            f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a test that is private; "
+            f"data.users = {n}: batches of {batch} users (the paper's size) cannot pass a private test; "
             "use strategy.constants = 'calibrated', a larger strategy.batch or a smaller strategy.learning_rate"
         )
     return plan

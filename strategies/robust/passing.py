@@ -77,8 +77,8 @@ class AgreementOptions(DeviationOptions):
             )
         if self.trim is not None and not 1 / 3 < self.trim < 1 / 2:
             raise BadInput(
-                f"strategy.trim = {self.trim:g}: must lie above 1/3, for up to a third of a batch that passes its test "
-                "may lie anywhere, and below 1/2, so that users are left; leave it out for the least that is proven"
+                f"strategy.trim = {self.trim:g}: must lie above 1/3, because up to a third of a batch that passes its "
+                "test may lie anywhere, and below 1/2, so that users are left; leave it out for the least proven trim"
             )
         if self.width is not None and not 1 / REACH <= self.width <= REACH:
             raise BadInput(

@@ -124,7 +124,9 @@ class WinsorizedRotation(Recipe, RowOptions):
         """See `Recipe.scheme`."""
         n, batch, privacy = given.users, self.cohort(given.users), given.privacy
         if batch < 1:
-            raise PopulationTooSmall(f"data.users = {n}: {self.rounds} rounds take a user each; use fewer rounds")
+            raise PopulationTooSmall(
+                f"data.users = {n}: {self.rounds} rounds need a user each; use fewer strategy.rounds"
+            )
         rotation = HadamardRotation(given.dimension, given.seed)
         grid, size = self._grid(given, rotation, batch), rotation.size
         sampler = (DisjointBatches if grid.cells == 1 else ConcentratedBatches)(n, batch, self.epochs, given.seed)

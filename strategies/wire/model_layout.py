@@ -34,7 +34,7 @@ class ModelLayout:
 
     def __init__(self, initial: ArrayRecord, frozen: Sequence[str] = (), nonnegative: Sequence[str] = ()) -> None:
         if idle := [pattern for pattern in frozen if not any(fnmatchcase(name, pattern) for name in initial)]:
-            raise BadInput(f"frozen = {idle[0]!r} is the name of no array; there are {', '.join(initial)}")
+            raise BadInput(f"frozen = {idle[0]!r} matches no array: choose from {', '.join(initial)}")
         self._initial = dict(initial)
         self._parts: dict[str, _Part] = {}
         end = 0

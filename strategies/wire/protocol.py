@@ -79,7 +79,7 @@ def read_answer(message: Message, users: NDArray[np.int64], computation: Computa
         named = ("lengths",) if computation.lengths and "lengths" in content["answer"] else ()
         arrays = read_record(content, "answer", ArrayRecord, {"users", *parts, *named})
         if set(content) != {"answer", "facts"}:
-            raise BadInput("there are other records than answer and facts")
+            raise BadInput("the records must be answer and facts alone")
         if not np.array_equal(read_array(arrays["users"], "users", "i", users.shape), users):
             raise BadInput("it speaks for other users than asked")
         if computation.masked is not None:
@@ -146,7 +146,7 @@ def read_roster(message: Message, *, counts: bool, keys: bool = False) -> Holdin
         arrays = read_record(content, "roster", ArrayRecord, parts)
         facts: Mapping[str, Any] = read_record(content, "facts", MetricRecord, {"clipped_samples"} if counts else set())
         if set(content) != {"roster", "facts"}:
-            raise BadInput("there are other records than roster and facts")
+            raise BadInput("the records must be roster and facts alone")
         users = read_array(arrays["users"], "users", "i", (None,))
         size = (len(users), DIGEST_BYTES)
         digests = read_exactly(arrays["identities"], "identities", np.uint8, size) if named else None

@@ -105,8 +105,8 @@ class Roster:
         wanted = self.require_identities or (named if first else bool(self._digests))
         if named != wanted:
             raise RunFailed(
-                f"node {node} {'alone says' if named else 'does not say'} who its users are: to find people who are in "
-                "two silos, every silo must give its users' labels"
+                f"node {node} {'alone says' if named else 'does not say'} who its users are: every silo must give "
+                "its users' labels, to find people who are in two silos"
             )
         if holding.identities is None:
             return
@@ -114,7 +114,7 @@ class Roster:
         if repeated(np.concatenate(self._digests)):
             raise RunFailed(
                 f"node {node} holds somebody twice or together with another silo: one person in two places has no "
-                "guarantee; leave these people in one silo only"
+                "guarantee; keep each person in one silo"
             )
 
     def key(self, node: int) -> bytes:

@@ -33,7 +33,7 @@ finite even where a sum is not.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +96,7 @@ class Estimator(ABC):
     Raises `BadInput` for a setting out of range.
     """
 
+    default_width: ClassVar[float]  # in radii
     radius: float  # rho > 0, radius of the balls that aligned batches share; in units of the rows
     width: float | None  # s > 0; None means the subclass's own multiple of ``radius``
     trim: int | None  # k; None means the smallest allowed, ``floor(B/3) + 1``, with the smallest sensitivity
@@ -108,9 +109,9 @@ class Estimator(ABC):
             raise BadInput(f"trim = {self.trim}: must be at least a third of the batch, rounded down, plus 1")
 
     @property
-    @abstractmethod
     def clip_width(self) -> float:
         """The width in use."""
+        return self.default_width * self.radius if self.width is None else self.width
 
     @abstractmethod
     def _held_mean(self, rows: Rows, centre: Vector, farthest: float) -> Vector:
@@ -208,6 +209,7 @@ class Debiased(Estimator):
     in the sup norm without any assumption.
     """
 
+    default_width: ClassVar[float] = 1.0
     statistic: Statistic
     radius: float
     width: float | None = None  # s > 0, how far the mean may lie from the statistic; None means ``radius``
@@ -219,11 +221,6 @@ class Debiased(Estimator):
             raise BadInput(f"statistic = {self.statistic!r}: must be 'median' or 'trimmed_mean'")
         if self.statistic == "median" and self.trim is not None:
             raise BadInput(f"trim = {self.trim}: the median takes none; leave it out or choose 'trimmed_mean'")
-
-    @property
-    def clip_width(self) -> float:
-        """See `Estimator.clip_width`."""
-        return self.radius if self.width is None else self.width
 
     def _held_mean(self, rows: Rows, centre: Vector, farthest: float) -> Vector:
         low, high = (np.clip(end, -farthest, farthest) for end in (rows.min(axis=0), rows.max(axis=0)))
@@ -254,14 +251,10 @@ class Winsorized(Estimator):
     (about 8 rho / B), and less bias.
     """
 
+    default_width: ClassVar[float] = 2.0
     radius: float
     width: float | None = None
     trim: int | None = None
-
-    @property
-    def clip_width(self) -> float:
-        """See `Estimator.clip_width`."""
-        return 2 * self.radius if self.width is None else self.width
 
     def _held_mean(self, rows: Rows, centre: Vector, farthest: float) -> Vector:
         low, high = centre - self.clip_width, centre + self.clip_width

@@ -68,8 +68,8 @@ class MaskKey:
         """
         if round_index <= self.answered:
             raise BadInput(
-                f"round {round_index} of a masked sum was asked after round {self.answered} was answered: a node "
-                "answers each round once, for two answers would have less noise together; begin another run"
+                f"round {round_index} of a masked sum came after the answer to round {self.answered}: a node answers "
+                "each round once, because two answers together would have less noise; begin another run"
             )
         self.answered = round_index
 
@@ -80,7 +80,7 @@ class MaskKey:
         one. Raises `BadInput`: this party's key is not among the keys, one is there twice, or one is no key.
         """
         if len(set(keys)) < len(keys) or self.public not in keys:
-            raise BadInput("the keys of a masked sum must be different ones, this party's own among them")
+            raise BadInput("the keys of a masked sum must be distinct and include this party's own")
         place, mask = keys.index(self.public), np.zeros(length, dtype=np.uint64)
         for other, key in enumerate(keys):
             if other > place:
@@ -93,7 +93,7 @@ class MaskKey:
         try:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(key))
         except ValueError:  # of another length, or one with which every secret is the same
-            raise BadInput("a key of a masked sum is no public key of X25519: leave its party out") from None
+            raise BadInput("a key of a masked sum is not a public X25519 key: leave its party out") from None
         own = HKDF(SHA256(), KEY_BYTES, salt=None, info=_PURPOSE + context).derive(secret)
         stream = Cipher(algorithms.ChaCha20(own, _NONCE), mode=None).encryptor()
         return np.frombuffer(stream.update(bytes(length * _WORD.itemsize)), dtype=_WORD).astype(np.uint64)

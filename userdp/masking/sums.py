@@ -143,7 +143,7 @@ class MaskedSum:
         """
         _check_nodes(len(keys))
         if self.keys:
-            raise BadInput("a masked sum has its nodes already: ask for another")
+            raise BadInput("this masked sum has its nodes already: make a new one")
         return replace(self, keys=keys, deviation=self.deviation * loudness(len(keys), colluding))
 
     def whole(self, rows: Rows) -> NDArray[np.int64]:
